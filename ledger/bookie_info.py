@@ -1,0 +1,102 @@
+"""What a bookie registers of itself: its id, where it listens, and what it can do.
+
+Source: metadata page, section 8. A registration without content is the legacy form: the id is `host:port` and the one
+endpoint is the entry protocol's. The gateway that a bookie hosts is one more endpoint, so that whoever knows one
+gateway learns of all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from ledger.errors import IncorrectParameterException, MetadataFormatException
+from protos.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
+
+BOOKIE_RPC = "bookie-rpc"
+"""Protocol of the endpoint that speaks the entry protocol."""
+
+GATEWAY_GRPC = "bookgate-grpc"
+"""Protocol of the endpoint of a metadata gateway."""
+
+HTTP = "http"
+
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
+
+
+def check_bookie_id(bookie_id: str) -> str:
+    """Returns the id. Raises IncorrectParameterException for one that BookKeeper would not take."""
+    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == "readonly":
+        raise IncorrectParameterException(
+            f"bookie id {bookie_id!r} is not valid: letters, digits and : - _ . only, and not 'readonly'"
+        )
+    return bookie_id
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a bookie listens for one protocol."""
+
+    id: str
+    host: str
+    port: int
+    protocol: str
+    auth: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """`host:port`, an IPv6 host in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieServiceInfo:
+    """Id, endpoints and properties of a bookie."""
+
+    bookie_id: str
+    endpoints: tuple[Endpoint, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def endpoint(self, protocol: str) -> Endpoint | None:
+        """The first endpoint of a protocol."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
+
+    def encode(self) -> bytes:
+        """The content of a registration (`BookieServiceInfoFormat`)."""
+        message = BookieServiceInfoFormat(properties=dict(self.properties))
+        for endpoint in self.endpoints:
+            message.endpoints.add(
+                id=endpoint.id,
+                port=endpoint.port,
+                host=endpoint.host,
+                protocol=endpoint.protocol,
+                auth=endpoint.auth,
+                extensions=endpoint.extensions,
+            )
+        return message.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, bookie_id: str, content: bytes) -> BookieServiceInfo:
+        """Reads a registration's content. Raises MetadataFormatException."""
+        if not content:
+            return cls.legacy(bookie_id)
+        try:
+            message = BookieServiceInfoFormat.FromString(content)
+        except DecodeError as error:
+            raise MetadataFormatException(f"registration of bookie {bookie_id} can't be read: {error}") from error
+        endpoints = tuple(
+            Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
+        )
+        return cls(bookie_id, endpoints, dict(message.properties))
+
+    @classmethod
+    def legacy(cls, bookie_id: str) -> BookieServiceInfo:
+        """A bookie known by its `host:port` id only. One whose id is no address has no endpoints."""
+        host, separator, port = bookie_id.rpartition(":")
+        if not separator or not host or not port.isdigit():
+            return cls(bookie_id)
+        return cls(bookie_id, (Endpoint(bookie_id, host.strip("[]"), int(port), BOOKIE_RPC),))

@@ -1,0 +1,203 @@
+"""BookKeeper's error codes and the exceptions that carry them.
+
+Every failure that a caller may want to tell apart has its own class, named as in the Java client and carrying the same
+number (`code`), so that people and tools that know one know the other. Source: client-protocol page, section 11; the
+mapping from a bookie's status is wire-protocol page, section 7.
+
+Not here: transport details. What a message says is up to whoever raises it: what was tried, where, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BKException(Exception):
+    """Base of every error of the entry protocol, the metadata and the client."""
+
+    code: ClassVar[int] = -999
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__name__)
+
+
+class ReadException(BKException):
+    """A bookie failed to read, or a read beyond the LAC was asked for."""
+
+    code = -1
+
+
+class NoBookieAvailableException(BKException):
+    """A bookie has no registration."""
+
+    code = -3
+
+
+class DigestMatchException(BKException):
+    """An entry's digest or ids do not match, or the digest type is not the ledger's."""
+
+    code = -5
+
+
+class NotEnoughBookiesException(BKException):
+    """There are fewer usable bookies than the ensemble needs."""
+
+    code = -6
+
+
+class NoSuchLedgerExistsException(BKException):
+    """The bookie holds nothing of this ledger."""
+
+    code = -7
+
+
+class BookieHandleNotAvailableException(BKException):
+    """The connection to a bookie failed or was lost, or the bookie is unknown."""
+
+    code = -8
+
+
+class ZKException(BKException):
+    """The metadata store failed, or holds what can't be read as ledger metadata."""
+
+    code = -9
+
+
+class LedgerRecoveryException(BKException):
+    """Recovery could not be finished; the ledger stays IN_RECOVERY and can be opened again later."""
+
+    code = -10
+
+
+class LedgerClosedException(BKException):
+    """The handle or the ledger is closed."""
+
+    code = -11
+
+
+class WriteException(BKException):
+    """A bookie failed to write."""
+
+    code = -12
+
+
+class NoSuchEntryException(BKException):
+    """The entry does not exist, or the bookie does not hold it."""
+
+    code = -13
+
+
+class IncorrectParameterException(BKException):
+    """An argument is out of its range."""
+
+    code = -14
+
+
+class ProtocolVersionException(BKException):
+    """The bookie refused the protocol version."""
+
+    code = -16
+
+
+class MetadataVersionException(BKException):
+    """The stored metadata is not at the expected version."""
+
+    code = -17
+
+
+class MetaStoreException(BKException):
+    """The metadata store or the gateway in front of it is out of reach; the call may be tried again elsewhere."""
+
+    code = -18
+
+
+class ClientClosedException(BKException):
+    """The client was closed."""
+
+    code = -19
+
+
+class LedgerExistException(BKException):
+    """The ledger id is in use."""
+
+    code = -20
+
+
+class TimeoutException(BKException):
+    """No answer within the timeout."""
+
+    code = -23
+
+
+class SecurityException(BKException):
+    """TLS could not be set up."""
+
+    code = -24
+
+
+class NoSuchLedgerExistsOnMetadataServerException(BKException):
+    """The metadata store has no such ledger."""
+
+    code = -25
+
+
+class IllegalOpException(BKException):
+    """The operation is not allowed here."""
+
+    code = -100
+
+
+class LedgerFencedException(BKException):
+    """Another client has fenced the ledger: this writer has lost it."""
+
+    code = -101
+
+
+class UnauthorizedAccessException(BKException):
+    """Wrong ledger password, or not authenticated."""
+
+    code = -102
+
+
+class WriteOnReadOnlyBookieException(BKException):
+    """The bookie is read-only."""
+
+    code = -104
+
+
+class TooManyRequestsException(BKException):
+    """The bookie or the gateway is over one of its limits."""
+
+    code = -105
+
+
+class LedgerIdOverflowException(BKException):
+    """The id generator ran out of ids."""
+
+    code = -106
+
+
+class MetadataSerializationException(BKException):
+    """Ledger metadata could not be serialised."""
+
+    code = -107
+
+
+class DataUnknownException(BKException):
+    """The bookie may have lost data of this ledger and can't say whether it held the entry."""
+
+    code = -108
+
+
+class UnexpectedConditionException(BKException):
+    """Anything else."""
+
+    code = -999
+
+
+class MetadataFormatException(ZKException):
+    """Stored bytes are not valid ledger metadata, a cookie or a registration."""
+
+
+class UnknownOutcomeException(MetaStoreException):
+    """A change was sent and its answer lost: it may or may not have happened."""

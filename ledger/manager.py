@@ -1,0 +1,215 @@
+"""The interfaces behind which the metadata store stands.
+
+BookKeeper's own split, as asynchronous methods: a `LedgerManagerFactory` makes a `LedgerManager` (ledger metadata by
+compare-and-set), a `ServiceDiscovery` (which bookies there are) and a `RegistrationManager` (what a bookie tells of
+itself). The gateway has one factory a store; the thin client has one whose parts speak to a gateway. Both sides and
+the tests use these interfaces only.
+
+Failures are exceptions of `ledger.errors`: a store out of reach is MetaStoreException, everything else the class that
+the method names.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ledger.bookie_info import BookieServiceInfo
+from ledger.ledger_id import LedgerId
+from ledger.metadata import LedgerMetadata
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[T]):
+    """A stored value and its version: 0 right after creation, one more after each change."""
+
+    value: T
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """A ledger as the store holds it."""
+
+    ledger_id: LedgerId
+    metadata: LedgerMetadata
+    version: int
+
+
+LedgerMetadataListener = Callable[[LedgerId, LedgerRecord | None], None]
+"""Called on the event loop with the newest record of a ledger, or None when the ledger is gone (then never again)."""
+
+
+class LedgerManager(ABC):
+    """Ledger metadata by compare-and-set."""
+
+    @abstractmethod
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        """Creates a ledger at version 0; `None` generates an id of scope 0.
+
+        Raises LedgerExistException when the given id is taken, LedgerIdOverflowException when ids ran out.
+        """
+
+    @abstractmethod
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        """Raises NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException."""
+
+    @abstractmethod
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """Replaces the metadata if it is at `expected_version`.
+
+        Raises MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
+        """
+
+    @abstractmethod
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        """Removes a ledger; `None` whatever its version.
+
+        Raises MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
+        """
+
+    @abstractmethod
+    def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        """All ledger ids of a scope in strictly ascending order, as bounded, non-empty runs.
+
+        A ledger that exists throughout is listed exactly once. A listing that can't be finished raises: it never
+        just ends, since garbage collection deletes what a complete listing lacks.
+        """
+
+    @abstractmethod
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """Calls `listener` soon with the present state, then after each change (newest state only)."""
+
+    @abstractmethod
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """Takes the listener away; unknown ones are ignored. The store's watch goes with the last listener."""
+
+
+class BookieSet(enum.Enum):
+    """Which bookies are asked for."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    ALL = "all"
+    """Every bookie with a cookie, registered or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredBookie:
+    """A bookie as discovery knows it. Neither writable nor read-only: not registered now, known by its cookie."""
+
+    info: BookieServiceInfo
+    writable: bool
+    read_only: bool
+
+    @property
+    def bookie_id(self) -> str:
+        return self.info.bookie_id
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """What the store says of the cluster. `ledger_manager` is the factory's class name as LAYOUT has it."""
+
+    instance_id: str
+    ledger_manager: str
+    features: tuple[str, ...] = ()
+
+
+BookiesListener = Callable[[Sequence[RegisteredBookie]], None]
+"""Called on the event loop with a whole set of bookies, ordered by id."""
+
+
+class ServiceDiscovery(ABC):
+    """Which bookies there are."""
+
+    @abstractmethod
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        """The set as it stands, ordered by bookie id."""
+
+    @abstractmethod
+    async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        """Raises BookieHandleNotAvailableException for a bookie that is not registered."""
+
+    @abstractmethod
+    async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        """Calls `listener` soon with the whole set, then at each change; returns what ends the watch."""
+
+    @abstractmethod
+    async def cluster_info(self) -> ClusterInfo:
+        """Raises MetaStoreException when the cluster was never initialised."""
+
+
+class RegistrationManager(ABC):
+    """What a bookie tells of itself: its registration, its cookie, and the cluster it belongs to."""
+
+    @abstractmethod
+    async def cluster_instance_id(self) -> str:
+        """The cluster's instance id."""
+
+    @abstractmethod
+    async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        """Registers (or moves between the writable and the read-only list) until `unregister_bookie` or `close`.
+
+        The store forgets the registration when this process is gone. It is renewed over store sessions.
+        Raises LedgerExistException when another live process holds this bookie id.
+        """
+
+    @abstractmethod
+    async def unregister_bookie(self, bookie_id: str) -> None:
+        """Takes the bookie out of both lists; unknown ones are ignored."""
+
+    @abstractmethod
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
+        """The stored cookie, or None."""
+
+    @abstractmethod
+    async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
+        """Creates (`None`) or replaces the cookie. Raises MetadataVersionException."""
+
+    @abstractmethod
+    async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
+        """Raises MetadataVersionException."""
+
+
+class LedgerManagerFactory(ABC):
+    """One metadata store (or gateway), and what is made from it. Close it last."""
+
+    @abstractmethod
+    async def initialize(self) -> None:
+        """Connects, creates what a fresh cluster lacks, and checks that the stored layout is the configured one.
+
+        Raises MetaStoreException when the store is out of reach, IncorrectParameterException when LAYOUT disagrees.
+        """
+
+    @property
+    @abstractmethod
+    def ledger_manager(self) -> LedgerManager: ...
+
+    @property
+    @abstractmethod
+    def service_discovery(self) -> ServiceDiscovery: ...
+
+    @property
+    @abstractmethod
+    def registration_manager(self) -> RegistrationManager: ...
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """False while the store is out of reach."""
+
+    @abstractmethod
+    async def revision(self) -> int:
+        """The store's global revision (ZooKeeper's zxid): grows with every change, never goes back."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Gives up the connection; registrations made here are taken back."""

@@ -1,0 +1,168 @@
+"""Ledger metadata as an immutable value, and the only places where it may change.
+
+State moves OPEN → CLOSED (by the owner) or OPEN → IN_RECOVERY → CLOSED; closing is final (P6). Fragments begin at
+strictly increasing entry ids, the first at 0, and no bookie stands twice in an ensemble (P5). Each legal transition is
+a method that returns a new value; the store's version check decides whose value wins. Source: metadata page, sections
+1 and 2.
+
+Not here: how metadata is serialised (`metadata_codec`), who may make a transition when (the client's protocol logic).
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ledger.errors import IncorrectParameterException
+from ledger.ledger_id import NO_ENTRY
+
+
+class DigestType(enum.IntEnum):
+    """Digest of the entries, with the numbers of the metadata format. BookKeeper's API calls HMAC `MAC`."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+class LedgerState(enum.IntEnum):
+    """State of a ledger, with the numbers of the metadata format."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A run of entries on one ensemble: from `first_entry_id` up to the next fragment (or the ledger's end)."""
+
+    first_entry_id: int
+    ensemble: tuple[str, ...]
+    """Bookie ids in index order."""
+
+
+CURRENT_FORMAT_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """Everything the store keeps of one ledger. Raises IncorrectParameterException for a value that breaks a rule.
+
+    `last_entry_id` and `length` (payload bytes) are -1 and 0 unless CLOSED. `password` is None for ledgers of format
+    version 1, which keep none; then `digest_type` is None as well. `ctime_ms` is None when the store's own creation
+    time stands in for it. `format_version` is the serialisation that the ledger keeps over its life.
+    """
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    fragments: tuple[Fragment, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry_id: int = NO_ENTRY
+    length: int = 0
+    digest_type: DigestType | None = DigestType.CRC32C
+    password: bytes | None = field(default=b"", repr=False)
+    ctime_ms: int | None = None
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    creator_token: int = 0
+    format_version: int = CURRENT_FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        problem = self._broken_rule()
+        if problem:
+            raise IncorrectParameterException(f"not valid ledger metadata: {problem}")
+
+    def _broken_rule(self) -> str | None:
+        quorums = (self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
+        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
+            return f"ensemble size, write quorum, ack quorum are {quorums}; each must be at least the next, the last 1"
+        if not self.fragments:
+            return "there is no ensemble"
+        if (self.password is None) != (self.digest_type is None):
+            return "password and digest type must both be there or both be absent"
+        if self.state is not LedgerState.CLOSED and (self.last_entry_id != NO_ENTRY or self.length != 0):
+            return f"state {self.state.name} does not go with a last entry ({self.last_entry_id}) or length"
+        if self.last_entry_id < NO_ENTRY or self.length < 0:
+            return f"last entry {self.last_entry_id} or length {self.length} is out of range"
+        return self._broken_fragment_rule()
+
+    def _broken_fragment_rule(self) -> str | None:
+        previous = -1
+        for fragment in self.fragments:
+            if fragment.first_entry_id <= previous:
+                return f"fragment at entry {fragment.first_entry_id} does not come after entry {previous}"
+            if len(fragment.ensemble) != self.ensemble_size:
+                return f"ensemble at entry {fragment.first_entry_id} has not {self.ensemble_size} members"
+            previous = fragment.first_entry_id
+        return None
+
+    @classmethod
+    def new(
+        cls,
+        ensemble: Sequence[str],
+        write_quorum_size: int,
+        ack_quorum_size: int,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ctime_ms: int | None = None,
+    ) -> LedgerMetadata:
+        """Metadata of a ledger about to be created, with its first ensemble."""
+        if len(set(ensemble)) != len(ensemble):
+            raise IncorrectParameterException(f"a bookie stands twice in the ensemble {list(ensemble)}")
+        return cls(
+            ensemble_size=len(ensemble),
+            write_quorum_size=write_quorum_size,
+            ack_quorum_size=ack_quorum_size,
+            fragments=(Fragment(0, tuple(ensemble)),),
+            digest_type=digest_type,
+            password=password,
+            custom_metadata=dict(custom_metadata or {}),
+            ctime_ms=ctime_ms,
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_at(self, entry_id: int) -> Fragment:
+        """The fragment that holds `entry_id` (which may lie beyond the last entry). Raises ValueError below 0."""
+        index = bisect_right(self.fragments, entry_id, key=lambda fragment: fragment.first_entry_id)
+        if index == 0:
+            raise ValueError(f"entry {entry_id} lies before the first fragment")
+        return self.fragments[index - 1]
+
+    def begin_recovery(self) -> LedgerMetadata:
+        """OPEN → IN_RECOVERY."""
+        self._require(LedgerState.OPEN)
+        return replace(self, state=LedgerState.IN_RECOVERY, creator_token=0)
+
+    def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
+        """OPEN or IN_RECOVERY → CLOSED with its final last entry and length in payload bytes."""
+        self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
+        return replace(
+            self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, creator_token=0
+        )
+
+    def with_ensemble(self, first_entry_id: int, ensemble: Sequence[str]) -> LedgerMetadata:
+        """Replaces the last ensemble if it begins at `first_entry_id`, else adds one there."""
+        self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
+        kept = self.fragments
+        if kept[-1].first_entry_id == first_entry_id:
+            kept = kept[:-1]
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(ensemble))), creator_token=0)
+
+    def _require(self, *states: LedgerState) -> None:
+        if self.state not in states:
+            raise IncorrectParameterException(
+                f"a ledger that is {self.state.name} can't change so; it must be "
+                + " or ".join(state.name for state in states)
+            )

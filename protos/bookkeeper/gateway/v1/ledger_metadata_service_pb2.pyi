@@ -1,0 +1,130 @@
+from protos.bookkeeper.common.v1 import status_pb2 as _status_pb2
+from protos.bookkeeper.proto import data_formats_pb2 as _data_formats_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUBSCRIBE: _ClassVar[WatchAction]
+    UNSUBSCRIBE: _ClassVar[WatchAction]
+
+class WatchEvent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATE: _ClassVar[WatchEvent]
+    REMOVED: _ClassVar[WatchEvent]
+    BOOKMARK: _ClassVar[WatchEvent]
+    SUSPENDED: _ClassVar[WatchEvent]
+    RESUMED: _ClassVar[WatchEvent]
+    DRAINING: _ClassVar[WatchEvent]
+SUBSCRIBE: WatchAction
+UNSUBSCRIBE: WatchAction
+STATE: WatchEvent
+REMOVED: WatchEvent
+BOOKMARK: WatchEvent
+SUSPENDED: WatchEvent
+RESUMED: WatchEvent
+DRAINING: WatchEvent
+
+class LedgerMetadataRequest(_message.Message):
+    __slots__ = ("ledger_id", "metadata", "expected_version", "ledger_scope_id", "request_token", "watch_action", "min_revision")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WATCH_ACTION_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    metadata: _data_formats_pb2.LedgerMetadataFormat
+    expected_version: int
+    ledger_scope_id: int
+    request_token: bytes
+    watch_action: WatchAction
+    min_revision: int
+    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ...) -> None: ...
+
+class LedgerMetadataResponse(_message.Message):
+    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    code: _status_pb2.StatusCode
+    ledger_id: int
+    version: int
+    metadata: _data_formats_pb2.LedgerMetadataFormat
+    ledger_scope_id: int
+    message: str
+    revision: int
+    event: WatchEvent
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ...) -> None: ...
+
+class GetLedgerRangesRequest(_message.Message):
+    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata")
+    LIMIT_PER_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    END_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_METADATA_FIELD_NUMBER: _ClassVar[int]
+    limit_per_response: int
+    ledger_scope_id: int
+    start_after: int
+    end_before: int
+    include_metadata: bool
+    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: _Optional[bool] = ...) -> None: ...
+
+class GetLedgerRangesResponse(_message.Message):
+    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SERIALIZED_RANGES_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: _status_pb2.StatusCode
+    count: int
+    serialized_ranges: bytes
+    ledger_scope_id: int
+    last_ledger_id: int
+    end: bool
+    ledgers: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
+    message: str
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class BatchReadRequest(_message.Message):
+    __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision")
+    LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    ledger_ids: _containers.RepeatedScalarFieldContainer[int]
+    ledger_scope_id: int
+    min_revision: int
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+
+class BatchCreateRequest(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[LedgerMetadataRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[LedgerMetadataRequest, _Mapping]]] = ...) -> None: ...
+
+class BatchCreateResponse(_message.Message):
+    __slots__ = ("code", "responses", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: _status_pb2.StatusCode
+    responses: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
+    message: str
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., responses: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ...) -> None: ...

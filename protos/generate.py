@@ -1,0 +1,76 @@
+"""Regenerates the Python stubs from the `.proto` files: `python -m protos.generate` (or `make protos`).
+
+`--check` writes nothing and exits 1 where a committed stub differs from what would be generated.
+
+The proto files import each other by their path below this folder, as every other language expects. Python needs the
+package's own name in front, so the generated imports are rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import grpc_tools
+from grpc_tools import protoc
+
+ROOT = Path(__file__).parent
+_IMPORT = re.compile(r"^(from|import) bookkeeper\.", re.MULTILINE)
+
+
+def generate(target: Path) -> None:
+    """Generates all stubs below `target`. Raises RuntimeError when protoc refuses a file."""
+    sources = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.proto"))
+    well_known = Path(grpc_tools.__file__).parent / "_proto"
+    arguments = [
+        "protoc",
+        f"-I{ROOT}",
+        f"-I{well_known}",
+        f"--python_out={target}",
+        f"--pyi_out={target}",
+        f"--grpc_python_out={target}",
+        f"--mypy_grpc_out=quiet:{target}",
+        *sources,
+    ]
+    if protoc.main(arguments) != 0:
+        raise RuntimeError("protoc failed; its own message stands above")
+    for stub in _stubs(target):
+        stub.write_text(_IMPORT.sub(r"\1 protos.bookkeeper.", stub.read_text()))
+    _remove_empty_services(target)
+
+
+def _remove_empty_services(target: Path) -> None:
+    """Drops the service stubs of files that define no service."""
+    for stub in target.rglob("*_pb2_grpc.py"):
+        if "class " not in stub.read_text():
+            stub.unlink()
+            stub.with_suffix(".pyi").unlink(missing_ok=True)
+
+
+def _stubs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*_pb2*") if path.suffix in {".py", ".pyi"})
+
+
+def differences() -> list[str]:
+    """Names of the committed stubs that are missing, stale or left over."""
+    with tempfile.TemporaryDirectory() as scratch:
+        generate(Path(scratch))
+        fresh = {path.relative_to(scratch).as_posix(): path.read_text() for path in _stubs(Path(scratch))}
+    committed = {path.relative_to(ROOT).as_posix(): path.read_text() for path in _stubs(ROOT)}
+    return sorted(name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name))
+
+
+def main() -> int:
+    if "--check" not in sys.argv[1:]:
+        generate(ROOT)
+        return 0
+    stale = differences()
+    for name in stale:
+        print(f"protos/{name} differs from its .proto file: run `make protos` and commit the result", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
