@@ -201,3 +201,20 @@ class MetadataFormatException(ZKException):
 
 class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its answer lost: it may or may not have happened."""
+
+
+_STATUS_EXCEPTIONS: dict[int, type[BKException]] = {
+    402: NoSuchLedgerExistsException,
+    403: NoSuchEntryException,
+    502: UnauthorizedAccessException,
+    503: ProtocolVersionException,
+    504: LedgerFencedException,
+    505: WriteOnReadOnlyBookieException,
+    506: TooManyRequestsException,
+    507: DataUnknownException,
+}
+
+
+def exception_for_status(status: int, default: type[BKException], message: str) -> BKException:
+    """The exception for a bookie's status; `default` (ReadException, WriteException) where the operation decides."""
+    return _STATUS_EXCEPTIONS.get(status, default)(message)

@@ -148,9 +148,7 @@ class LedgerMetadata:
     def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
         """OPEN or IN_RECOVERY → CLOSED with its final last entry and length in payload bytes."""
         self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
-        return replace(
-            self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, creator_token=0
-        )
+        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, creator_token=0)
 
     def with_ensemble(self, first_entry_id: int, ensemble: Sequence[str]) -> LedgerMetadata:
         """Replaces the last ensemble if it begins at `first_entry_id`, else adds one there."""

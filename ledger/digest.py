@@ -1,0 +1,94 @@
+"""Keys and digests of a ledger.
+
+The master key authorises access at the bookie; the digest protects an entry end to end. Both come from the ledger's
+password, and the key does not depend on the digest type. A digest covers header and payload as if they were one
+string. Source: entry-format-and-digests page, section 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import zlib
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import google_crc32c
+
+from ledger.metadata import DigestType
+
+
+def ledger_master_key(password: bytes) -> bytes:
+    """The 20 bytes that every add, fence read and explicit LAC write presents."""
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+
+
+def mac_key(password: bytes) -> bytes:
+    """The 20-byte key of the HMAC digest."""
+    return hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
+
+
+class Digest(ABC):
+    """A digest of one ledger. `length` is its size in an entry packet, in bytes."""
+
+    length: ClassVar[int]
+
+    @abstractmethod
+    def compute(self, header: bytes, payload: bytes = b"") -> bytes:
+        """The digest of `header || payload`, `length` bytes."""
+
+
+class Crc32Digest(Digest):
+    """CRC-32 (IEEE 802.3), zero-extended to eight bytes."""
+
+    length = 8
+
+    def compute(self, header: bytes, payload: bytes = b"") -> bytes:
+        return zlib.crc32(payload, zlib.crc32(header)).to_bytes(8, "big")
+
+
+class HmacDigest(Digest):
+    """HMAC-SHA1; BookKeeper's API calls it MAC."""
+
+    length = 20
+
+    def __init__(self, password: bytes) -> None:
+        self._keyed = hmac.new(mac_key(password), digestmod="sha1")
+
+    def compute(self, header: bytes, payload: bytes = b"") -> bytes:
+        mac = self._keyed.copy()
+        mac.update(header)
+        mac.update(payload)
+        return mac.digest()
+
+
+class Crc32cDigest(Digest):
+    """CRC-32C (Castagnoli), four bytes."""
+
+    length = 4
+
+    def compute(self, header: bytes, payload: bytes = b"") -> bytes:
+        crc: int = google_crc32c.extend(google_crc32c.value(header), payload)
+        return crc.to_bytes(4, "big")
+
+
+class DummyDigest(Digest):
+    """No digest: only the ids are checked."""
+
+    length = 0
+
+    def compute(self, header: bytes, payload: bytes = b"") -> bytes:
+        return b""
+
+
+def digest_for(digest_type: DigestType, password: bytes) -> Digest:
+    """The digest of a ledger's type and password."""
+    match digest_type:
+        case DigestType.CRC32:
+            return Crc32Digest()
+        case DigestType.HMAC:
+            return HmacDigest(password)
+        case DigestType.CRC32C:
+            return Crc32cDigest()
+        case DigestType.DUMMY:
+            return DummyDigest()

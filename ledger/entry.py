@@ -1,0 +1,97 @@
+"""Entry packets (format V1) and explicit LAC packets: what travels in an add and a read, and what a bookie stores.
+
+    ledger id 8 | entry id 8 | last add confirmed 8 | length 8 | digest D | payload
+
+Big-endian, signed. `length` is the ledger's payload bytes up to and including this entry; the LAC is the writer's at
+the moment it first sent the entry. The same entry may exist with another LAC (recovery writes it anew), so copies are
+compared by payload and length, never as packets. Source: entry-format-and-digests page, sections 1 to 3.
+
+Not here: Format V2 (128-bit ids).
+"""
+
+from __future__ import annotations
+
+import struct
+from hmac import compare_digest
+from typing import NamedTuple
+
+from ledger.digest import Digest
+from ledger.errors import DigestMatchException
+
+HEADER_SIZE = 32
+"""Bytes before the digest."""
+
+_HEADER = struct.Struct(">qqqq")
+_LAC = struct.Struct(">qq")
+
+
+class EntryHeader(NamedTuple):
+    """The first 32 bytes of a packet."""
+
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+
+
+class Entry(NamedTuple):
+    """An entry whose digest and ids were checked. `length` counts the ledger's payload bytes up to this entry."""
+
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    payload: bytes
+
+
+def encode_entry(
+    digest: Digest, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes
+) -> bytes:
+    """The packet of one entry."""
+    header = _HEADER.pack(ledger_id, entry_id, last_add_confirmed, length)
+    return b"".join((header, digest.compute(header, payload), payload))
+
+
+def decode_header(packet: bytes) -> EntryHeader:
+    """Reads the header without checking the digest. Raises DigestMatchException for a packet without one."""
+    if len(packet) < HEADER_SIZE:
+        raise DigestMatchException(f"an entry packet of {len(packet)} bytes has no header")
+    return EntryHeader._make(_HEADER.unpack_from(packet))
+
+
+def decode_entry(digest: Digest, packet: bytes, ledger_id: int, entry_id: int | None) -> Entry:
+    """Checks and opens a packet; `entry_id` None takes any (a read of the last entry). Raises DigestMatchException."""
+    start = HEADER_SIZE + digest.length
+    if len(packet) < start:
+        raise DigestMatchException(
+            f"entry {entry_id} of ledger {ledger_id}: a packet of {len(packet)} bytes is shorter than header and digest"
+        )
+    header, payload = packet[:HEADER_SIZE], packet[start:]
+    found_ledger, found_entry, last_add_confirmed, length = _HEADER.unpack(header)
+    if not compare_digest(digest.compute(header, payload), packet[HEADER_SIZE:start]):
+        raise DigestMatchException(f"entry {entry_id} of ledger {ledger_id}: the digest does not match")
+    if found_ledger != ledger_id or entry_id not in (None, found_entry):
+        raise DigestMatchException(
+            f"entry {entry_id} of ledger {ledger_id}: the packet is entry {found_entry} of ledger {found_ledger}"
+        )
+    return Entry(ledger_id, found_entry, last_add_confirmed, length, payload)
+
+
+def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
+    """The packet of an explicit LAC."""
+    header = _LAC.pack(ledger_id, lac)
+    return header + digest.compute(header)
+
+
+def decode_lac(digest: Digest, packet: bytes, ledger_id: int) -> int:
+    """Checks an explicit LAC packet and returns its LAC. Raises DigestMatchException."""
+    end = _LAC.size + digest.length
+    if len(packet) < end:
+        raise DigestMatchException(f"explicit LAC of ledger {ledger_id}: {len(packet)} bytes are too few")
+    header = packet[: _LAC.size]
+    found_ledger, lac = _LAC.unpack(header)
+    if not compare_digest(digest.compute(header), packet[_LAC.size : end]):
+        raise DigestMatchException(f"explicit LAC of ledger {ledger_id}: the digest does not match")
+    if found_ledger != ledger_id:
+        raise DigestMatchException(f"explicit LAC of ledger {ledger_id}: the packet is of ledger {found_ledger}")
+    return int(lac)

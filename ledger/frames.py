@@ -1,0 +1,88 @@
+"""Frames of the entry protocol: four bytes of big-endian length, then that many bytes of packet.
+
+The decoder owns one receive buffer, into which the transport reads in place; packets come out as views of it, so that
+a small packet is never copied and a large one only when the buffer has to grow. States: waiting for a length, waiting
+for a packet. A length of 0, a negative one, and a frame over the limit (which counts the length bytes) are errors after
+which the connection can't be followed any more. Source: wire-protocol page, section 1.
+"""
+
+from __future__ import annotations
+
+import struct
+
+DEFAULT_MAX_FRAME_SIZE = 5 * 1024 * 1024
+"""Bytes of a whole frame, length bytes included: BookKeeper's nettyMaxFrameSizeBytes."""
+
+_LENGTH = struct.Struct(">i")
+_BUFFER_SIZE = 256 * 1024
+_LEAST_READ = 64 * 1024
+
+
+class FrameError(Exception):
+    """The byte stream is not a sequence of frames; the connection has to be closed."""
+
+
+class FrameDecoder:
+    """Cuts a byte stream into packets. Packets are valid until the next call of `get_buffer` or `feed`."""
+
+    def __init__(self, max_frame_size: int = DEFAULT_MAX_FRAME_SIZE) -> None:
+        self._max_frame_size = max_frame_size
+        self._buffer = bytearray(_BUFFER_SIZE)
+        self._start = 0
+        self._end = 0
+
+    def get_buffer(self, _size_hint: int = -1) -> memoryview:
+        """Where the transport may write next; never empty."""
+        self._make_room()
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, count: int) -> list[memoryview]:
+        """Takes notice of `count` bytes written; returns the packets that are now whole. Raises FrameError."""
+        self._end += count
+        packets = []
+        view = memoryview(self._buffer)
+        while (size := self._frame_size()) is not None and self._end - self._start >= size:
+            packets.append(view[self._start + 4 : self._start + size])
+            self._start += size
+        return packets
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The same for bytes that were received elsewhere. The returned packets are copies."""
+        packets: list[memoryview] = []
+        view = memoryview(data)
+        while view:
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            packets += [memoryview(bytes(packet)) for packet in self.buffer_updated(count)]
+            view = view[count:]
+        return packets
+
+    def _frame_size(self) -> int | None:
+        """Size of the frame at the start, or None while its length is not there."""
+        if self._end - self._start < 4:
+            return None
+        length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
+        if length <= 0:
+            raise FrameError(f"a frame can't have the length {length}")
+        if length + 4 > self._max_frame_size:
+            raise FrameError(f"a frame of {length + 4} bytes is over the limit of {self._max_frame_size}")
+        return length + 4
+
+    def _make_room(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > _BUFFER_SIZE:
+                self._buffer = bytearray(_BUFFER_SIZE)
+            return
+        size = self._frame_size() or 4
+        if size > len(self._buffer):
+            self._move_to(bytearray(size + _LEAST_READ))
+        elif len(self._buffer) - self._end < _LEAST_READ:
+            self._move_to(bytearray(max(len(self._buffer), size)))
+
+    def _move_to(self, buffer: bytearray) -> None:
+        """Carries the unfinished frame over to the front of a fresh buffer; old packets keep the old one."""
+        pending = self._end - self._start
+        buffer[:pending] = memoryview(self._buffer)[self._start : self._end]
+        self._buffer, self._start, self._end = buffer, 0, pending

@@ -1,0 +1,251 @@
+"""How ledger metadata is serialised in the metadata store, versions 1 to 3, and as the gateway's message.
+
+Every version begins with the same line, which names the version; version 1 goes on as tab-separated text, version 2
+as protobuf text, version 3 (what new ledgers use) as length-delimited protobuf. The version belongs to the ledger
+and is kept over rewrites. Source: metadata page, section 1. Golden bytes: tests/conformance.
+
+A CLOSED ledger without a last entry id is refused as damaged: the Java reader takes it for closed at entry 0 (F16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from ledger.errors import IncorrectParameterException, MetadataFormatException, MetadataSerializationException
+from ledger.ledger_id import NO_ENTRY
+from ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
+
+_PREFIX = b"BookieMetadataFormatVersion\t"
+_LONGEST_VERSION = 9
+_IN_RECOVERY_MARK = -102
+_CLOSED = "CLOSED"
+_VARINT32_BYTES = 5
+
+
+def encode(metadata: LedgerMetadata) -> bytes:
+    """The stored form, in the ledger's own format version. Raises MetadataSerializationException."""
+    if metadata.format_version not in (1, 2, 3):
+        raise MetadataSerializationException(f"there is no metadata format version {metadata.format_version}")
+    header = b"%s%d\n" % (_PREFIX, metadata.format_version)
+    if metadata.format_version == 1:
+        return header + _encode_v1(metadata)
+    if metadata.password is None:
+        raise MetadataSerializationException(
+            f"format version {metadata.format_version} needs a password and a digest type; this ledger has none"
+        )
+    if metadata.format_version == 2:
+        return header + _encode_v2(metadata)
+    body = to_format(metadata).SerializeToString()
+    return header + _varint(len(body)) + body
+
+
+def decode(data: bytes) -> LedgerMetadata:
+    """Reads the stored form. Raises MetadataFormatException.
+
+    A ledger that does not carry its creation time keeps `ctime_ms` None, so that a rewrite never adds it.
+    """
+    version, body = _split_header(data)
+    try:
+        if version == 1:
+            return _decode_v1(body)
+        message = _parse_text(body) if version == 2 else _parse_delimited(body)
+        return from_format(message, version)
+    except (IncorrectParameterException, ValueError) as error:
+        raise MetadataFormatException(f"ledger metadata can't be read: {error}") from error
+
+
+def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
+    """The protobuf message, as the gateway carries it and version 3 stores it."""
+    message = LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum_size,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length,
+        lastEntryId=metadata.last_entry_id,
+        state=metadata.state.name,
+        ackQuorumSize=metadata.ack_quorum_size,
+        cToken=metadata.creator_token,
+    )
+    for fragment in metadata.fragments:
+        message.segment.add(ensembleMember=fragment.ensemble, firstEntryId=fragment.first_entry_id)
+    if metadata.password is not None and metadata.digest_type is not None:
+        message.MergeFrom(LedgerMetadataFormat(digestType=metadata.digest_type.name, password=metadata.password))
+    if metadata.ctime_ms is not None:
+        message.ctime = metadata.ctime_ms
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    return message
+
+
+def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> LedgerMetadata:
+    """Reads the protobuf message. Raises MetadataFormatException naming what is wrong."""
+    if not message.IsInitialized():
+        raise MetadataFormatException(
+            "ledger metadata lacks a required field (quorumSize, ensembleSize, length, state)"
+        )
+    closed = message.state == LedgerMetadataFormat.CLOSED
+    if closed and not message.HasField("lastEntryId"):
+        raise MetadataFormatException("ledger metadata is damaged: CLOSED without a last entry id")
+    has_password = message.HasField("password")
+    if has_password and not message.HasField("digestType"):
+        raise MetadataFormatException("ledger metadata is damaged: a password without a digest type")
+    try:
+        return LedgerMetadata(
+            ensemble_size=message.ensembleSize,
+            write_quorum_size=message.quorumSize,
+            ack_quorum_size=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
+            fragments=tuple(
+                Fragment(segment.firstEntryId, tuple(segment.ensembleMember))
+                for segment in sorted(message.segment, key=lambda segment: segment.firstEntryId)
+            ),
+            state=LedgerState(message.state),
+            last_entry_id=message.lastEntryId if closed else NO_ENTRY,
+            length=message.length if closed else 0,
+            digest_type=DigestType(message.digestType) if has_password else None,
+            password=message.password if has_password else None,
+            ctime_ms=message.ctime if message.HasField("ctime") else None,
+            custom_metadata={entry.key: entry.value for entry in message.customMetadata},
+            creator_token=message.cToken,
+            format_version=format_version,
+        )
+    except IncorrectParameterException as error:
+        raise MetadataFormatException(str(error)) from error
+
+
+def _split_header(data: bytes) -> tuple[int, bytes]:
+    if not data.startswith(_PREFIX):
+        raise MetadataFormatException(f"not ledger metadata: it begins with {data[:28]!r}")
+    start = len(_PREFIX)
+    end = data.find(b"\n", start, start + _LONGEST_VERSION + 1)
+    digits = data[start:end]
+    if end < 0 or not digits.isdigit():
+        raise MetadataFormatException(f"ledger metadata has no format version: {data[start : start + 10]!r}")
+    version = int(digits)
+    if version not in (1, 2, 3):
+        raise MetadataFormatException(f"ledger metadata has the unknown format version {version}")
+    return version, data[end + 1 :]
+
+
+# --- version 1 ------------------------------------------------------------------------------------------------------
+
+
+def _encode_v1(metadata: LedgerMetadata) -> bytes:
+    lines = [str(metadata.write_quorum_size), str(metadata.ensemble_size), str(metadata.length)]
+    lines += ["\t".join((str(f.first_entry_id), *f.ensemble)) for f in metadata.fragments]
+    text = "".join(line + "\n" for line in lines)
+    if metadata.state is LedgerState.CLOSED:
+        text += f"{metadata.last_entry_id}\t{_CLOSED}"
+    elif metadata.state is LedgerState.IN_RECOVERY:
+        text += f"{_IN_RECOVERY_MARK}\t{_CLOSED}"
+    return text.encode()
+
+
+def _decode_v1(body: bytes) -> LedgerMetadata:
+    lines = body.decode("utf-8").split("\n")
+    if len(lines) < 4:
+        raise MetadataFormatException(f"ledger metadata of version 1 has only {len(lines)} lines")
+    write_quorum, ensemble_size, length = (int(line) for line in lines[:3])
+    fragments: list[Fragment] = []
+    state, last_entry_id = LedgerState.OPEN, NO_ENTRY
+    for line in filter(None, lines[3:]):
+        fields = line.split("\t")
+        if len(fields) > 1 and fields[1] == _CLOSED:
+            last_entry_id = int(fields[0])
+            state = LedgerState.IN_RECOVERY if last_entry_id == _IN_RECOVERY_MARK else LedgerState.CLOSED
+            break
+        fragments.append(Fragment(int(fields[0]), tuple(fields[1:])))
+    closed = state is LedgerState.CLOSED
+    return LedgerMetadata(
+        ensemble_size=ensemble_size,
+        write_quorum_size=write_quorum,
+        ack_quorum_size=write_quorum,
+        fragments=tuple(sorted(fragments, key=lambda fragment: fragment.first_entry_id)),
+        state=state,
+        last_entry_id=last_entry_id if closed else NO_ENTRY,
+        length=length if closed else 0,
+        digest_type=None,
+        password=None,
+        format_version=1,
+    )
+
+
+# --- version 2 ------------------------------------------------------------------------------------------------------
+
+_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
+
+
+def _quoted(value: bytes | str) -> str:
+    """A string or bytes value of the text form, escaped as BookKeeper's writer escapes it."""
+    data = value.encode() if isinstance(value, str) else value
+    return '"' + "".join(_ESCAPES.get(b) or (chr(b) if 0x20 <= b <= 0x7E else f"\\{b:03o}") for b in data) + '"'
+
+
+def _text_lines(message: LedgerMetadataFormat) -> Iterator[str]:
+    yield f"quorumSize: {message.quorumSize}"
+    yield f"ensembleSize: {message.ensembleSize}"
+    yield f"length: {message.length}"
+    yield f"lastEntryId: {message.lastEntryId}"
+    yield f"state: {LedgerMetadataFormat.State.Name(message.state)}"
+    for segment in message.segment:
+        yield "segment {"
+        for member in segment.ensembleMember:
+            yield f"  ensembleMember: {_quoted(member)}"
+        yield f"  firstEntryId: {segment.firstEntryId}"
+        yield "}"
+    yield f"digestType: {LedgerMetadataFormat.DigestType.Name(message.digestType)}"
+    yield f"password: {_quoted(message.password)}"
+    yield f"ackQuorumSize: {message.ackQuorumSize}"
+    if message.HasField("ctime"):
+        yield f"ctime: {message.ctime}"
+    for entry in message.customMetadata:
+        yield "customMetadata {"
+        yield f"  key: {_quoted(entry.key)}"
+        yield f"  value: {_quoted(entry.value)}"
+        yield "}"
+
+
+def _encode_v2(metadata: LedgerMetadata) -> bytes:
+    return "".join(line + "\n" for line in _text_lines(to_format(metadata))).encode()
+
+
+def _parse_text(body: bytes) -> LedgerMetadataFormat:
+    message = LedgerMetadataFormat()
+    try:
+        text_format.Parse(body.decode("utf-8"), message, allow_unknown_field=True)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise MetadataFormatException(f"ledger metadata of version 2 can't be read: {error}") from error
+    return message
+
+
+# --- version 3 ------------------------------------------------------------------------------------------------------
+
+
+def _parse_delimited(body: bytes) -> LedgerMetadataFormat:
+    size, start = _read_varint(body)
+    if start + size > len(body):
+        raise MetadataFormatException(f"ledger metadata is cut short: {len(body) - start} of {size} bytes")
+    try:
+        return LedgerMetadataFormat.FromString(body[start : start + size])
+    except DecodeError as error:
+        raise MetadataFormatException(f"ledger metadata of version 3 can't be read: {error}") from error
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(data: bytes) -> tuple[int, int]:
+    value = 0
+    for position, byte in enumerate(data[:_VARINT32_BYTES]):
+        value |= (byte & 0x7F) << (7 * position)
+        if byte < 0x80:
+            return value, position + 1
+    raise MetadataFormatException("ledger metadata of version 3 has no length")

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.frames import DEFAULT_MAX_FRAME_SIZE, FrameDecoder, FrameError
+
+
+def framed(packet: bytes) -> bytes:
+    return struct.pack(">I", len(packet)) + packet
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=30), st.data())
+def test_packets_come_out_as_they_went_in_however_the_stream_is_cut(packets: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(map(framed, packets))
+    decoder, received = FrameDecoder(), []
+    while stream:
+        count = data.draw(st.integers(1, len(stream)))
+        received += [bytes(packet) for packet in decoder.feed(stream[:count])]
+        stream = stream[count:]
+    assert received == packets
+
+
+def test_packets_larger_than_the_buffer_are_read_in_place() -> None:
+    large = [bytes([i]) * (1_000_000 * i + 5) for i in range(1, 5)]
+    stream = b"".join(framed(packet) + framed(b"small") for packet in large)
+    decoder, received = FrameDecoder(), []
+    position = 0
+    while position < len(stream):
+        buffer = decoder.get_buffer()
+        assert len(buffer) > 0
+        count = min(len(buffer), len(stream) - position)
+        buffer[:count] = stream[position : position + count]
+        position += count
+        received += [bytes(packet) for packet in decoder.buffer_updated(count)]
+    assert received == [packet for one in large for packet in (one, b"small")]
+
+
+def test_a_frame_of_exactly_the_limit_is_read() -> None:
+    packet = b"x" * (DEFAULT_MAX_FRAME_SIZE - 4)
+    assert [len(packet) for packet in FrameDecoder().feed(framed(packet))] == [DEFAULT_MAX_FRAME_SIZE - 4]
+
+
+def test_a_frame_one_byte_over_the_limit_is_refused_before_it_has_come() -> None:
+    with pytest.raises(FrameError, match="over the limit"):
+        FrameDecoder().feed(struct.pack(">I", DEFAULT_MAX_FRAME_SIZE - 3))
+
+
+@pytest.mark.parametrize("length", [0, -1, -(2**31)])
+def test_a_length_of_zero_or_below_is_refused(length: int) -> None:
+    with pytest.raises(FrameError, match="length"):
+        FrameDecoder().feed(struct.pack(">i", length))
+
+
+def test_a_view_stays_whole_until_the_next_buffer_is_asked_for() -> None:
+    decoder = FrameDecoder()
+    stream = framed(b"a" * 200_000) + framed(b"b" * 100)[:50]
+    buffer = decoder.get_buffer()
+    buffer[: len(stream)] = stream
+    [packet] = decoder.buffer_updated(len(stream))
+    assert bytes(packet) == b"a" * 200_000
