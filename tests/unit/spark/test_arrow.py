@@ -1,0 +1,154 @@
+"""Record batches: exact rows, one schema that Spark agrees with, bounded sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord, RegisteredBookie
+from ledger.metadata import DigestType, LedgerMetadata
+from thinclient.spark.arrow import (
+    BOOKIES_SCHEMA,
+    ENTRIES_SCHEMA,
+    LEDGERS_SCHEMA,
+    MAX_BATCH_BYTES,
+    EntryBatches,
+    bookies_batch,
+    ledgers_batch,
+)
+
+LEDGER = LedgerId.unscoped(7)
+
+
+@dataclass
+class FakeEntry:
+    entry_id: int
+    payload: bytes
+    length: int = 0
+    last_add_confirmed: int = -1
+
+
+def entries_of(payloads: Sequence[bytes], first: int = 0) -> list[FakeEntry]:
+    return [FakeEntry(first + i, payload, 10 * i, first + i - 1) for i, payload in enumerate(payloads)]
+
+
+def gather(batches: EntryBatches, *parts: tuple[LedgerId, list[FakeEntry]]) -> list[pa.RecordBatch]:
+    result = [batch for ledger_id, entries in parts for batch in batches.add(ledger_id, entries)]
+    result += batches.finish()
+    for batch in result:
+        batch.validate(full=True)
+    return result
+
+
+def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "schema", [ENTRIES_SCHEMA, LEDGERS_SCHEMA, BOOKIES_SCHEMA], ids=["entries", "ledgers", "bookies"]
+)
+def test_spark_sees_exactly_this_schema_nullability_included(schema: pa.Schema) -> None:
+    assert to_arrow_schema(from_arrow_schema(schema), timezone="UTC").equals(schema)
+
+
+def test_entries_of_several_ledgers_keep_values_and_order() -> None:
+    scoped = LedgerId(-3, -4)
+    payloads = [b"", b"\x00\xff", b"line"]
+    batches = gather(EntryBatches(), (LEDGER, entries_of(payloads)), (scoped, entries_of([b"x"], first=5)))
+    assert len(batches) == 1
+    assert batches[0].schema.equals(ENTRIES_SCHEMA)
+    assert [tuple(row.values()) for row in rows(batches)] == [
+        (0, 7, 0, b"", 0, -1),
+        (0, 7, 1, b"\x00\xff", 10, 0),
+        (0, 7, 2, b"line", 20, 1),
+        (-3, -4, 5, b"x", 0, 4),
+    ]
+
+
+def test_batches_are_cut_at_the_entry_bound() -> None:
+    batches = gather(EntryBatches(max_entries=4), (LEDGER, entries_of([b"a"] * 3)), (LEDGER, entries_of([b"b"] * 6, 3)))
+    assert [batch.num_rows for batch in batches] == [4, 4, 1]
+    assert [row["entry_id"] for row in rows(batches)] == list(range(9))
+
+
+def test_batches_are_cut_at_the_byte_bound_and_take_one_entry_at_least() -> None:
+    batches = gather(EntryBatches(max_bytes=10), (LEDGER, entries_of([b"x" * 4] * 4 + [b"y" * 50, b"z"])))
+    assert [batch.num_rows for batch in batches] == [3, 2, 1]
+    assert [len(row["payload"]) for row in rows(batches)] == [4, 4, 4, 4, 50, 1]
+
+
+def test_the_largest_entries_stay_under_what_spark_takes() -> None:
+    entry = FakeEntry(0, b"x" * (5 * 1024 * 1024))
+    batches = gather(EntryBatches(), (LEDGER, [entry] * 12))
+    assert len(batches) > 1
+    assert all(batch.nbytes < 64 * 1024 * 1024 for batch in batches)
+    assert all(batch.nbytes <= MAX_BATCH_BYTES + 6 * 1024 * 1024 for batch in batches)
+
+
+def test_without_payload_the_column_is_null_and_no_bytes_are_held() -> None:
+    batches = gather(EntryBatches(include_payload=False, max_bytes=1), (LEDGER, entries_of([b"x" * 1000] * 5)))
+    assert [batch.num_rows for batch in batches] == [5]
+    assert batches[0].column("payload").null_count == 5
+    assert batches[0].nbytes < 1000
+
+
+def test_nothing_gives_no_batch() -> None:
+    assert gather(EntryBatches(), (LEDGER, [])) == []
+
+
+def test_ledger_rows() -> None:
+    metadata = LedgerMetadata.new(
+        ["a:1", "b:1"], 2, 1, DigestType.HMAC, b"pw", {"app": b"\xff"}, ctime_ms=1_700_000_000_123
+    )
+    closed = metadata.with_ensemble(5, ["a:1", "c:1"]).close(9, 90)
+    batch = ledgers_batch([LedgerRecord(LEDGER, closed, 3), LedgerRecord(LedgerId.unscoped(8), metadata, 0)])
+    assert batch.schema.equals(LEDGERS_SCHEMA)
+    first, second = batch.to_pylist()
+    assert first["creation_time"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    assert {**first, "creation_time": None} == {
+        "scope_id": 0,
+        "ledger_id": 7,
+        "state": "CLOSED",
+        "ensemble_size": 2,
+        "write_quorum_size": 2,
+        "ack_quorum_size": 1,
+        "length": 90,
+        "last_entry_id": 9,
+        "fragments": [
+            {"first_entry_id": 0, "ensemble": ["a:1", "b:1"]},
+            {"first_entry_id": 5, "ensemble": ["a:1", "c:1"]},
+        ],
+        "creation_time": None,
+        "custom_metadata": [("app", b"\xff")],
+        "digest_type": "HMAC",
+        "metadata_version": 3,
+    }
+    assert (second["state"], second["length"], second["last_entry_id"]) == ("OPEN", None, None)
+
+
+def test_a_ledger_of_the_oldest_format_has_no_digest_type() -> None:
+    metadata = LedgerMetadata.new(["a:1"], 1, 1)
+    oldest = LedgerMetadata(1, 1, 1, metadata.fragments, digest_type=None, password=None, format_version=1)
+    assert ledgers_batch([LedgerRecord(LEDGER, oldest, 0)]).to_pylist()[0]["digest_type"] is None
+
+
+def test_bookie_rows() -> None:
+    info = BookieServiceInfo("b-1", (Endpoint("e", "::1", 3181, BOOKIE_RPC),), {"features": "x"})
+    batch = bookies_batch([RegisteredBookie(info, writable=True, read_only=False)])
+    assert batch.schema.equals(BOOKIES_SCHEMA)
+    assert batch.to_pylist() == [
+        {
+            "bookie_id": "b-1",
+            "writable": True,
+            "read_only": False,
+            "endpoints": [{"id": "e", "host": "::1", "port": 3181, "protocol": "bookie-rpc"}],
+            "properties": [("features", "x")],
+        }
+    ]

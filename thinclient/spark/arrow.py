@@ -1,0 +1,232 @@
+"""The tables as Arrow: one schema a table, and record batches that are built column by column.
+
+Spark checks only the first batch against the declared schema and dies without a clear message at a later mismatch, so
+the schemas here are the one definition: batches are made with them and Spark's own types are derived from them. Entries
+become Arrow arrays from one payload buffer and its offsets, without a Python or Arrow object an entry. No batch comes
+near the 64 MiB that Spark can take.
+
+Source: spark page, tables and traps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, repeat
+from typing import Protocol
+
+import pyarrow as pa
+
+from ledger.bookie_info import Endpoint
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord, RegisteredBookie
+from ledger.metadata import LedgerMetadata
+
+MAX_BATCH_ENTRIES = 16 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""Payload bytes after which a batch is handed over; the largest entry may come on top."""
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    """A list as Spark names its parts."""
+    return pa.list_(pa.field("element", kind))
+
+
+ENTRIES_SCHEMA = pa.schema(
+    [
+        _required("scope_id", pa.int64()),
+        _required("ledger_id", pa.int64()),
+        _required("entry_id", pa.int64()),
+        pa.field("payload", pa.binary()),
+        _required("length", pa.int64()),
+        _required("last_add_confirmed", pa.int64()),
+    ]
+)
+"""`length` is the ledger's length in payload bytes up to and including the entry, as the entry itself carries it."""
+
+LEDGERS_SCHEMA = pa.schema(
+    [
+        _required("scope_id", pa.int64()),
+        _required("ledger_id", pa.int64()),
+        _required("state", pa.string()),
+        _required("ensemble_size", pa.int32()),
+        _required("write_quorum_size", pa.int32()),
+        _required("ack_quorum_size", pa.int32()),
+        pa.field("length", pa.int64()),
+        pa.field("last_entry_id", pa.int64()),
+        _required(
+            "fragments",
+            _list_of(pa.struct([("first_entry_id", pa.int64()), ("ensemble", _list_of(pa.string()))])),
+        ),
+        pa.field("creation_time", pa.timestamp("us", tz="UTC")),
+        _required("custom_metadata", pa.map_(pa.string(), pa.binary())),
+        pa.field("digest_type", pa.string()),
+        _required("metadata_version", pa.int64()),
+    ]
+)
+"""`length` and `last_entry_id` are null until the ledger is closed: nobody knows them before."""
+
+BOOKIES_SCHEMA = pa.schema(
+    [
+        _required("bookie_id", pa.string()),
+        _required("writable", pa.bool_()),
+        _required("read_only", pa.bool_()),
+        _required(
+            "endpoints",
+            _list_of(
+                pa.struct([("id", pa.string()), ("host", pa.string()), ("port", pa.int32()), ("protocol", pa.string())])
+            ),
+        ),
+        _required("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+class EntryLike(Protocol):
+    """What a batch takes of an entry."""
+
+    @property
+    def entry_id(self) -> int: ...
+    @property
+    def last_add_confirmed(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def payload(self) -> bytes: ...
+
+
+class EntryBatches:
+    """Gathers entries, of one ledger after the other, into record batches of ENTRIES_SCHEMA.
+
+    `add` yields the batches that became full, `finish` what is left. Row order is the order of the calls.
+    """
+
+    def __init__(
+        self,
+        include_payload: bool = True,
+        max_entries: int = MAX_BATCH_ENTRIES,
+        max_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        self._include_payload = include_payload
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._clear()
+
+    def _clear(self) -> None:
+        self._scope_ids, self._ledger_ids, self._entry_ids = array("q"), array("q"), array("q")
+        self._lengths, self._last_adds_confirmed = array("q"), array("q")
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> Iterator[pa.RecordBatch]:
+        """Takes entries of one ledger, in order."""
+        start = 0
+        while start < len(entries):
+            end = self._room(entries, start)
+            self._take(ledger_id, entries[start:end])
+            start = end
+            if len(self._entry_ids) >= self._max_entries or self._bytes >= self._max_bytes:
+                yield self._batch()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The batch that was not full yet, if there is one."""
+        if self._entry_ids:
+            yield self._batch()
+
+    def _room(self, entries: Sequence[EntryLike], start: int) -> int:
+        """Index of the first entry that goes into the next batch; takes at least one."""
+        end = min(len(entries), start + self._max_entries - len(self._entry_ids))
+        if not self._include_payload:
+            return end
+        total = self._bytes
+        for index in range(start, end):
+            total += len(entries[index].payload)
+            if total >= self._max_bytes:
+                return index + 1
+        return end
+
+    def _take(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> None:
+        self._scope_ids.extend(repeat(ledger_id.scope_id, len(entries)))
+        self._ledger_ids.extend(repeat(ledger_id.ledger_id, len(entries)))
+        self._entry_ids.extend([entry.entry_id for entry in entries])
+        self._lengths.extend([entry.length for entry in entries])
+        self._last_adds_confirmed.extend([entry.last_add_confirmed for entry in entries])
+        if self._include_payload:
+            payloads = [entry.payload for entry in entries]
+            self._payloads += payloads
+            self._bytes += sum(map(len, payloads))
+
+    def _batch(self) -> pa.RecordBatch:
+        rows = len(self._entry_ids)
+        columns = [
+            _int64_array(self._scope_ids),
+            _int64_array(self._ledger_ids),
+            _int64_array(self._entry_ids),
+            _binary_array(self._payloads) if self._include_payload else pa.nulls(rows, pa.binary()),
+            _int64_array(self._lengths),
+            _int64_array(self._last_adds_confirmed),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=ENTRIES_SCHEMA)
+        self._clear()
+        return batch
+
+
+def _int64_array(values: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def _binary_array(values: Sequence[bytes]) -> pa.Array:
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    )
+
+
+def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
+    """One row a ledger, of LEDGERS_SCHEMA."""
+    return pa.RecordBatch.from_pylist([_ledger_row(record) for record in records], schema=LEDGERS_SCHEMA)
+
+
+def _ledger_row(record: LedgerRecord) -> dict[str, object]:
+    metadata: LedgerMetadata = record.metadata
+    return {
+        "scope_id": record.ledger_id.scope_id,
+        "ledger_id": record.ledger_id.ledger_id,
+        "state": metadata.state.name,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum_size": metadata.write_quorum_size,
+        "ack_quorum_size": metadata.ack_quorum_size,
+        "length": metadata.length if metadata.is_closed else None,
+        "last_entry_id": metadata.last_entry_id if metadata.is_closed else None,
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
+            for fragment in metadata.fragments
+        ],
+        "creation_time": None if metadata.ctime_ms is None else metadata.ctime_ms * 1000,
+        "custom_metadata": list(metadata.custom_metadata.items()),
+        "digest_type": metadata.digest_type.name if metadata.digest_type else None,
+        "metadata_version": record.version,
+    }
+
+
+def bookies_batch(bookies: Sequence[RegisteredBookie]) -> pa.RecordBatch:
+    """One row a bookie, of BOOKIES_SCHEMA."""
+    return pa.RecordBatch.from_pylist([_bookie_row(bookie) for bookie in bookies], schema=BOOKIES_SCHEMA)
+
+
+def _bookie_row(bookie: RegisteredBookie) -> dict[str, object]:
+    return {
+        "bookie_id": bookie.bookie_id,
+        "writable": bookie.writable,
+        "read_only": bookie.read_only,
+        "endpoints": [_endpoint_row(endpoint) for endpoint in bookie.info.endpoints],
+        "properties": list(bookie.info.properties.items()),
+    }
+
+
+def _endpoint_row(endpoint: Endpoint) -> dict[str, object]:
+    return {"id": endpoint.id, "host": endpoint.host, "port": endpoint.port, "protocol": endpoint.protocol}
