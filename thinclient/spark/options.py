@@ -64,7 +64,8 @@ class LedgerRange:
 class Options:
     """The source's options, checked. Plain values: goes to the executors as it is.
 
-    `ledger_ids` ascends. At most one of `ledger_ids`, `ledger_range` and `custom_metadata` is set; none means every ledger of the scope.
+    `ledger_ids` ascends. At most one of `ledger_ids`, `ledger_range` and `custom_metadata` is set; none means every
+    ledger of the scope.
     Offsets are by ledger id: the first entry to read, and the first entry not to read any more.
     """
 
