@@ -210,6 +210,13 @@ class LedgerManagerFactory(ABC):
     async def revision(self) -> int:
         """The store's global revision (ZooKeeper's zxid): grows with every change, never goes back."""
 
+    async def catch_up(self, revision: int) -> None:
+        """Returns once reads and listeners here are not older than `revision`.
+
+        For stores that may answer from a copy that lags; others have nothing to do.
+        """
+        return None
+
     @abstractmethod
     async def close(self) -> None:
         """Gives up the connection; registrations made here are taken back."""

@@ -1,0 +1,183 @@
+"""Ledger metadata in SQLite, with the outcomes and versions that ZooKeeper would give."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from gateway.embedded.change_feed import ledger_id_of, ledger_key
+from gateway.embedded.store import SqliteStore, Transaction
+from gateway.ledger_listeners import LedgerListeners, Stored
+from ledger.errors import (
+    LedgerExistException,
+    LedgerIdOverflowException,
+    MetadataFormatException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManager, LedgerMetadataListener, LedgerRecord
+from ledger.metadata import LedgerMetadata
+from ledger.metadata_codec import decode, encode
+
+_RUN = 10_000
+"""Ledgers a query of a listing."""
+
+_LARGEST_ID = (1 << 63) - 1
+
+
+class SqliteLedgerManager(LedgerManager):
+    """See the module. Listeners run over `LedgerListeners`; the factory feeds it with changes."""
+
+    def __init__(self, store: SqliteStore, interest_changed: Callable[[], None]) -> None:
+        self._store = store
+        self._interest_changed = interest_changed
+        self.listeners = LedgerListeners(self._read_stored, lambda _: interest_changed())
+
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        data = encode(metadata)
+
+        def insert(transaction: Transaction) -> LedgerId:
+            chosen = _next_id(transaction) if ledger_id is None else ledger_id
+            row = transaction.execute(
+                "SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)
+            ).fetchone()
+            if row is not None:
+                _check_own_create(chosen, metadata, row[0], row[1])
+                return chosen
+            revision = transaction.ledger_changed(ledger_key(chosen))
+            transaction.execute(
+                "INSERT INTO ledgers (key, version, created_revision, metadata) VALUES (?, 0, ?, ?)",
+                (ledger_key(chosen), revision, data),
+            )
+            return chosen
+
+        return LedgerRecord(await self._store.change(insert), metadata, 0)
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        stored = await self._read_stored(ledger_id)
+        if stored is None:
+            raise _missing(ledger_id)
+        return stored.record
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        data = encode(metadata)
+
+        def update(transaction: Transaction) -> None:
+            _require_version(transaction, ledger_id, expected_version)
+            transaction.ledger_changed(ledger_key(ledger_id))
+            transaction.execute(
+                "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
+            )
+
+        await self._store.change(update)
+        return LedgerRecord(ledger_id, metadata, expected_version + 1)
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        def delete(transaction: Transaction) -> None:
+            _require_version(transaction, ledger_id, expected_version)
+            transaction.ledger_changed(ledger_key(ledger_id))
+            transaction.execute("DELETE FROM ledgers WHERE key = ?", (ledger_key(ledger_id),))
+
+        await self._store.change(delete)
+
+    async def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        last = ledger_key(LedgerId(scope_id, -1)) if scope_id else ledger_key(LedgerId(0, _LARGEST_ID))
+        first = ledger_key(LedgerId(scope_id, 0))
+        if start_after is not None and not (scope_id == 0 and start_after < 0):
+            first = ledger_key(LedgerId(scope_id, start_after)) + b"\0"
+        if end_before is not None:
+            if scope_id == 0 and end_before <= 0:
+                return
+            last = _before(ledger_key(LedgerId(scope_id, end_before)))
+        while True:
+            keys = await self._store.read(_page(first, last))
+            if keys:
+                yield [ledger_id_of(key).ledger_id for key in keys]
+            if len(keys) < _RUN:
+                return
+            first = keys[-1] + b"\0"
+
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners.add(ledger_id, listener)
+        self._interest_changed()
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners.remove(ledger_id, listener)
+        self._interest_changed()
+
+    async def _read_stored(self, ledger_id: LedgerId) -> Stored | None:
+        def select(connection: sqlite3.Connection) -> tuple[int, int, bytes] | None:
+            row: tuple[int, int, bytes] | None = connection.execute(
+                "SELECT version, created_revision, metadata FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)
+            ).fetchone()
+            return row
+
+        row = await self._store.read(select)
+        if row is None:
+            return None
+        version, created_revision, data = row
+        return Stored(LedgerRecord(ledger_id, decode_of(ledger_id, data), version), created_revision)
+
+
+def decode_of(ledger_id: LedgerId, data: bytes) -> LedgerMetadata:
+    """Decodes stored metadata. Raises MetadataFormatException naming the ledger."""
+    try:
+        return decode(data)
+    except MetadataFormatException as error:
+        raise MetadataFormatException(f"metadata of ledger {ledger_id}: {error}") from error
+
+
+def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[bytes]]:
+    """The keys of one run, from `first` to `last`, both included."""
+
+    def select(connection: sqlite3.Connection) -> list[bytes]:
+        rows = connection.execute(
+            "SELECT key FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?", (first, last, _RUN)
+        )
+        return [key for (key,) in rows]
+
+    return select
+
+
+def _before(key: bytes) -> bytes:
+    """The key just below."""
+    return (int.from_bytes(key) - 1).to_bytes(len(key))
+
+
+def _next_id(transaction: Transaction) -> LedgerId:
+    """The next id of scope 0 that is not taken."""
+    candidate = transaction.execute("SELECT value FROM meta WHERE name = 'next_ledger_id'").fetchone()[0]
+    while candidate <= _LARGEST_ID:
+        ledger_id = LedgerId.unscoped(candidate)
+        taken = transaction.execute("SELECT 1 FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
+        candidate += 1
+        if taken is None:
+            # 2**63 itself does not fit a column.
+            stored = min(candidate, _LARGEST_ID)
+            transaction.execute("UPDATE meta SET value = ? WHERE name = 'next_ledger_id'", (stored,))
+            return ledger_id
+    raise LedgerIdOverflowException("there are no ledger ids left in scope 0")
+
+
+def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, version: int, data: bytes) -> None:
+    """A repeated create that carries the token of the first one finds its own ledger; any other finds it taken."""
+    if metadata.creator_token and version == 0:
+        stored = decode_of(ledger_id, data)
+        if stored.creator_token == metadata.creator_token:
+            return
+    raise LedgerExistException(f"ledger {ledger_id} exists already")
+
+
+def _require_version(transaction: Transaction, ledger_id: LedgerId, expected_version: int | None) -> None:
+    row = transaction.execute("SELECT version FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
+    if row is None:
+        raise _missing(ledger_id)
+    if expected_version is not None and row[0] != expected_version:
+        raise MetadataVersionException(f"ledger {ledger_id} is at version {row[0]}, not {expected_version}")
+
+
+def _missing(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:
+    return NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")

@@ -1,0 +1,42 @@
+"""Who a process is, so that another process of the machine can see that it is gone.
+
+The identity is boot id, process-id namespace, process id and start time, all from /proc. Where there is no /proc it is
+empty, and nothing is concluded from it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def identity_of(pid: int) -> str:
+    """The identity of a process of this namespace; empty where it can't be told."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        namespace = str((_PROC / "self/ns/pid").readlink())
+        return f"{boot} {namespace} {pid} {_start_time(pid)}"
+    except OSError:
+        return ""
+
+
+def surely_dead(identity: str) -> bool:
+    """True only if the process lived in this boot and namespace and is there no more."""
+    mine = identity_of(os.getpid())
+    parts = identity.split(" ")
+    if not mine or len(parts) != 4 or parts[:2] != mine.split(" ")[:2]:
+        return False
+    try:
+        return _start_time(int(parts[2])) != parts[3]
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _start_time(pid: int) -> str:
+    """Field 22 of the stat file: ticks since boot. A zombie has ended: its start time counts as none."""
+    fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return "ended" if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,169 @@
+"""Bookies in the embedded store: leases in place of ZooKeeper's ephemeral nodes.
+
+A registration belongs to an owner (one object of this class) and ends at a wall-clock time unless the owner renews it,
+which it does three times a lease. Ended means gone, for everyone, without anyone deleting the row. Transitions of a
+row: absent → held (register) → held (renew, move between the lists) → absent (unregister, close); held → ended (by
+time) → held by another owner. A row held by an owner whose process has died on this machine may be taken over at once,
+so that a bookie is back quickly after kill -9. A row held by a living owner refuses others; a caller waits for the
+lease's end once, since it may be its own previous life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+
+from gateway.embedded.process_identity import identity_of, surely_dead
+from gateway.embedded.store import SqliteStore, Transaction
+from ledger.bookie_info import BookieServiceInfo, check_bookie_id
+from ledger.errors import BKException, LedgerExistException, MetadataVersionException
+from ledger.manager import RegistrationManager, Versioned
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_LEASE_SECONDS = 10.0
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class SqliteRegistrationManager(RegistrationManager):
+    """Registrations of this process's bookies, kept by a background task, and the cookies."""
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._store = store
+        self._lease_seconds = lease_seconds
+        self._now_ms = now_ms
+        self._owner = str(uuid.uuid4())
+        self._process = identity_of(os.getpid())
+        self._held: dict[str, tuple[BookieServiceInfo, bool]] = {}
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def cluster_instance_id(self) -> str:
+        return await self._store.read(instance_id)
+
+    async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        check_bookie_id(info.bookie_id)
+        wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
+        if wait_ms:
+            _LOG.info("bookie id %s is registered; waiting %d ms for that lease to end", info.bookie_id, wait_ms)
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
+        if wait_ms:
+            raise LedgerExistException(
+                f"another live process holds the bookie id {info.bookie_id}; stop it or choose another id"
+            )
+        self._held[info.bookie_id] = (info, read_only)
+        if self._renewal is None:
+            self._renewal = asyncio.get_running_loop().create_task(self._renew_forever())
+
+    async def unregister_bookie(self, bookie_id: str) -> None:
+        self._held.pop(bookie_id, None)
+        await self._store.change(lambda transaction: self._give_back(transaction, [bookie_id]))
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
+        def select(connection: sqlite3.Connection) -> tuple[bytes, int] | None:
+            row: tuple[bytes, int] | None = connection.execute(
+                "SELECT content, version FROM cookies WHERE bookie_id = ?", (bookie_id,)
+            ).fetchone()
+            return row
+
+        row = await self._store.read(select)
+        return None if row is None else Versioned(*row)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
+        check_bookie_id(bookie_id)
+
+        def put(transaction: Transaction) -> None:
+            _require_cookie_version(transaction, bookie_id, expected_version)
+            transaction.bookies_changed()
+            transaction.execute(
+                "INSERT INTO cookies (bookie_id, version, content) VALUES (?, 0, ?) "
+                "ON CONFLICT (bookie_id) DO UPDATE SET version = version + 1, content = excluded.content",
+                (bookie_id, cookie),
+            )
+
+        await self._store.change(put)
+
+    async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
+        def delete(transaction: Transaction) -> None:
+            _require_cookie_version(transaction, bookie_id, expected_version)
+            transaction.bookies_changed()
+            transaction.execute("DELETE FROM cookies WHERE bookie_id = ?", (bookie_id,))
+
+        await self._store.change(delete)
+
+    async def close(self) -> None:
+        """Takes every registration made here back."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+            self._renewal = None
+        bookie_ids, self._held = list(self._held), {}
+        if bookie_ids:
+            await self._store.change(lambda transaction: self._give_back(transaction, bookie_ids))
+
+    def _take(self, transaction: Transaction, info: BookieServiceInfo, read_only: bool) -> int:
+        """Takes or renews a registration; returns 0, or the milliseconds left of somebody else's lease."""
+        row = transaction.execute(
+            "SELECT owner, process, expires_at_ms, read_only, content FROM registrations WHERE bookie_id = ?",
+            (info.bookie_id,),
+        ).fetchone()
+        now, content = self._now_ms(), info.encode()
+        if row is not None and row[0] != self._owner and row[2] > now and not surely_dead(row[1]):
+            left: int = row[2] - now
+            return max(1, min(left, int(self._lease_seconds * 1000) + 1))
+        if row is None or row[2] <= now or row[0] != self._owner or (bool(row[3]), row[4]) != (read_only, content):
+            transaction.bookies_changed()
+        transaction.execute(
+            "INSERT OR REPLACE INTO registrations (bookie_id, read_only, content, owner, process, expires_at_ms) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (info.bookie_id, read_only, content, self._owner, self._process, now + int(self._lease_seconds * 1000)),
+        )
+        return 0
+
+    def _give_back(self, transaction: Transaction, bookie_ids: list[str]) -> None:
+        for bookie_id in bookie_ids:
+            gone = transaction.execute(
+                "DELETE FROM registrations WHERE bookie_id = ? AND owner = ?", (bookie_id, self._owner)
+            )
+            if gone.rowcount:
+                transaction.bookies_changed()
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            try:
+                await self._store.change(self._renew_all)
+            except BKException as error:
+                _LOG.warning("registrations can't be renewed, trying again: %s", error)
+
+    def _renew_all(self, transaction: Transaction) -> None:
+        for bookie_id, (info, read_only) in list(self._held.items()):
+            if self._take(transaction, info, read_only):
+                _LOG.error("the registration of bookie %s has been taken over by another process", bookie_id)
+
+
+def instance_id(connection: sqlite3.Connection) -> str:
+    value: str = connection.execute("SELECT value FROM meta WHERE name = 'instance_id'").fetchone()[0]
+    return value
+
+
+def _require_cookie_version(transaction: Transaction, bookie_id: str, expected_version: int | None) -> None:
+    row = transaction.execute("SELECT version FROM cookies WHERE bookie_id = ?", (bookie_id,)).fetchone()
+    version = None if row is None else row[0]
+    if version != expected_version:
+        found = "there is none" if version is None else f"it is at version {version}"
+        wanted = "none was expected" if expected_version is None else f"version {expected_version} was expected"
+        raise MetadataVersionException(f"cookie of bookie {bookie_id}: {found}, {wanted}")

@@ -1,0 +1,209 @@
+"""The SQLite file behind the embedded metadata store: schema, transactions, and the one thread that touches it.
+
+Tables:
+
+* `meta` - single values: the cluster's instance id, the next ledger id, the global revision.
+* `ledgers` - one row a ledger. The key is 16 bytes, scope then ledger id, big-endian, so that scopes never alias (D1)
+  and byte order is the order of unsigned ids. The metadata has the same bytes as a znode would have.
+* `cookies`, `registrations` - what bookies tell of themselves; a registration is a lease (see `registration`).
+* `changes` - what changed at which revision, so that other processes can tell their listeners. Only the newest
+  `CHANGES_KEPT` rows stay; who has slept longer reads everything anew.
+
+Every change happens in one IMMEDIATE transaction that also raises the global revision by one and is on disk
+(synchronous=FULL) when the call returns. WAL lets readers go on meanwhile. Versions are ZooKeeper's: 0 at creation, one
+more after each change. The file belongs to one worker thread a process; asyncio code hands functions to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from ledger.errors import MetaStoreException, UnknownOutcomeException
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x626F6F6B
+CHANGES_KEPT = 10_000
+_BUSY_TIMEOUT_SECONDS = 10.0
+
+LEDGER_CHANGE = 0
+BOOKIES_CHANGE = 1
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE ledgers (
+    key BLOB PRIMARY KEY, version INTEGER NOT NULL, created_revision INTEGER NOT NULL,
+    metadata BLOB NOT NULL);
+CREATE TABLE cookies (bookie_id TEXT PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL);
+CREATE TABLE registrations (
+    bookie_id TEXT PRIMARY KEY, read_only INTEGER NOT NULL, content BLOB NOT NULL,
+    owner TEXT NOT NULL, process TEXT NOT NULL, expires_at_ms INTEGER NOT NULL);
+CREATE TABLE changes (revision INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key BLOB);
+"""
+
+
+class SqliteStore:
+    """One open database file. Every method may be called from the event loop; none blocks it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called on the event loop after each change made here."""
+        self._connection: sqlite3.Connection | None = None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
+        self._healthy = False
+        self._closed = False
+
+    @property
+    def healthy(self) -> bool:
+        """False before `open`, after `close`, and after an operation that the file system made fail."""
+        return self._healthy
+
+    async def open(self) -> None:
+        """Opens the file, creating it where it is missing. Raises MetaStoreException naming the file."""
+        await self._in_worker(self._open)
+
+    async def close(self) -> None:
+        """Releases the file; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._healthy = False
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._close)
+        self._worker.shutdown(wait=False)
+
+    async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs `operation` as a reader. Raises MetaStoreException when the file can't be read."""
+        return await self._in_worker(lambda: operation(self._opened()))
+
+    async def change(self, operation: Callable[[Transaction], T]) -> T:
+        """Runs `operation` in one transaction that is on disk on return; an exception undoes it."""
+        result = await self._in_worker(lambda: self._transact(operation))
+        self.on_commit()
+        return result
+
+    async def _in_worker(self, operation: Callable[[], T]) -> T:
+        if self._closed:
+            raise MetaStoreException(f"the metadata database {self.path} is closed")
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._worker, operation)
+        except sqlite3.Error as error:
+            self._healthy = False
+            raise MetaStoreException(f"the metadata database {self.path} can't be used: {error}") from error
+        self._healthy = self._connection is not None and not self._closed
+        return result
+
+    # --- on the worker thread -----------------------------------------------------------------------------------
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise MetaStoreException(f"the metadata database {self.path} is not open")
+        return self._connection
+
+    def _open(self) -> None:
+        directory = Path(self.path).parent
+        if not directory.is_dir():
+            raise MetaStoreException(f"the metadata database {self.path} needs the directory {directory}; create it")
+        connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            _create_or_check(connection, self.path)
+            connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _transact(self, operation: Callable[[Transaction], T]) -> T:
+        connection = self._opened()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = operation(Transaction(connection))
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+                raise
+            raise UnknownOutcomeException(f"the metadata database {self.path} failed to commit: {error}") from error
+        return result
+
+
+class Transaction:
+    """What a change may do: SQL, and one new revision for each thing it changes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.execute = connection.execute
+
+    def ledger_changed(self, key: bytes) -> int:
+        """Notes the change of a ledger; returns its revision."""
+        return self._changed(LEDGER_CHANGE, key)
+
+    def bookies_changed(self) -> int:
+        """Notes a change of cookies or registrations; returns its revision."""
+        return self._changed(BOOKIES_CHANGE, None)
+
+    def _changed(self, kind: int, key: bytes | None) -> int:
+        revision: int = self.execute(
+            "UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value"
+        ).fetchone()[0]
+        self.execute("INSERT INTO changes (revision, kind, key) VALUES (?, ?, ?)", (revision, kind, key))
+        self.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_KEPT,))
+        return revision
+
+
+def revision_of(connection: sqlite3.Connection) -> int:
+    """The global revision: how many changes there ever were."""
+    revision: int = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()[0]
+    return revision
+
+
+def _create_or_check(connection: sqlite3.Connection, path: str) -> None:
+    """Makes a fresh file a metadata store, or checks that it is one. One process wins, the others find it made."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if application == APPLICATION_ID:
+            if version != SCHEMA_VERSION:
+                raise MetaStoreException(
+                    f"the metadata database {path} has schema version {version}, this program knows {SCHEMA_VERSION}; "
+                    "use the version of Bookgate that wrote it"
+                )
+        elif connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            raise MetaStoreException(f"{path} is a database of something else, not a metadata database")
+        else:
+            _create(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";"):
+        connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO meta (name, value) VALUES (?, ?)",
+        [("instance_id", str(uuid.uuid4())), ("revision", 0), ("next_ledger_id", 0)],
+    )
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

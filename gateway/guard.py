@@ -1,0 +1,41 @@
+"""What becomes of an exception in an RPC handler.
+
+A store out of reach is UNAVAILABLE, a limit RESOURCE_EXHAUSTED, and what nobody foresaw is logged and becomes INTERNAL
+without details: the caller gets no traceback and the server goes on. Domain outcomes are answered by the handlers
+themselves, in the response's code.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn
+
+import grpc
+
+from ledger.errors import BKException, MetaStoreException, TooManyRequestsException
+
+_LOG = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """The gRPC status of an exception that no response carries."""
+    if isinstance(error, MetaStoreException):
+        return grpc.StatusCode.UNAVAILABLE, str(error)
+    if isinstance(error, TooManyRequestsException):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+    if isinstance(error, BKException):
+        return grpc.StatusCode.INTERNAL, str(error)
+    return grpc.StatusCode.INTERNAL, "the gateway failed on this request; its log says why"
+
+
+async def abort(context: Context, method: str, error: Exception) -> NoReturn:
+    """Ends the RPC with the exception's status; unforeseen ones are logged with their traceback."""
+    if isinstance(error, (grpc.aio.AbortError, grpc.RpcError)):
+        raise error
+    code, details = grpc_status(error)
+    if not isinstance(error, BKException):
+        _LOG.error("%s failed", method, exc_info=error)
+    await context.abort(code, details)
+    raise AssertionError("abort returned")

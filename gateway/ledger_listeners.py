@@ -1,0 +1,163 @@
+"""Who listens to which ledger's metadata, over any store.
+
+A store tells only *that* a ledger may have changed (a watch fired, a change row appeared, a session came back); this
+table reads the ledger and tells its listeners what is new to them.
+
+A watched ledger is idle, reading, or reading with a further change noted. One read a ledger runs at a time, so answers
+can't overtake each other; a change during a read causes one more read, however many changes there were. Each listener
+gets strictly growing versions (M1), in the end the newest (M2), and one None when the ledger is gone, then nothing.
+A ledger that was removed and created again under the same id is another ledger: the store gives every creation its own
+incarnation number, and a listener of the old one gets None. A read that fails is tried again while anyone listens.
+Reads of many ledgers at once (after a lost session) are bounded in number.
+
+Not its job: arming the store's watches; the read function does that in the same step as reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from ledger.errors import BKException, MetadataFormatException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerMetadataListener, LedgerRecord
+
+_LOG = logging.getLogger(__name__)
+
+_UNSEEN = -1
+
+
+class Stored(NamedTuple):
+    """A ledger as read, and the number of its creation (the store's own, never reused)."""
+
+    record: LedgerRecord
+    incarnation: int
+
+
+class _Watched:
+    """A ledger with listeners: each with the last version told to it."""
+
+    __slots__ = ("changed", "incarnation", "listeners", "task")
+
+    def __init__(self) -> None:
+        self.listeners: dict[LedgerMetadataListener, int] = {}
+        self.incarnation: int | None = None
+        self.changed = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class LedgerListeners:
+    """Listeners by ledger. Lives on one event loop."""
+
+    def __init__(
+        self,
+        read: Callable[[LedgerId], Awaitable[Stored | None]],
+        released: Callable[[LedgerId], None] = lambda _: None,
+        parallel_reads: int = 64,
+        retry_delay_seconds: float = 0.2,
+    ) -> None:
+        """`read` returns None for a ledger that does not exist; `released` is told when the last listener has gone."""
+        self._read = read
+        self._released = released
+        self._slots = asyncio.Semaphore(parallel_reads)
+        self._retry_delay = retry_delay_seconds
+        self._ledgers: dict[LedgerId, _Watched] = {}
+
+    def __len__(self) -> int:
+        """How many ledgers are watched."""
+        return len(self._ledgers)
+
+    def __contains__(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._ledgers
+
+    def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """The listener is soon called with the present state."""
+        watched = self._ledgers.setdefault(ledger_id, _Watched())
+        watched.listeners.setdefault(listener, _UNSEEN)
+        self._start_read(ledger_id, watched)
+
+    def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """Unknown listeners are ignored."""
+        watched = self._ledgers.get(ledger_id)
+        if watched is None or watched.listeners.pop(listener, None) is None or watched.listeners:
+            return
+        del self._ledgers[ledger_id]
+        if watched.task is None:
+            self._released(ledger_id)
+
+    def changed(self, ledger_id: LedgerId) -> None:
+        """The ledger may have changed; unwatched ones are ignored."""
+        watched = self._ledgers.get(ledger_id)
+        if watched is not None:
+            self._start_read(ledger_id, watched)
+
+    def all_changed(self) -> None:
+        """Any watched ledger may have changed."""
+        for ledger_id in list(self._ledgers):
+            self.changed(ledger_id)
+
+    async def settled(self) -> None:
+        """Returns when every read that is under way or due now is done."""
+        tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        """Drops all listeners without a word."""
+        tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
+        self._ledgers.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start_read(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        watched.changed = True
+        if watched.task is None:
+            watched.task = asyncio.get_running_loop().create_task(self._read_while_changed(ledger_id, watched))
+
+    async def _read_while_changed(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        try:
+            while watched.changed and watched.listeners:
+                watched.changed = False
+                try:
+                    async with self._slots:
+                        stored = await self._read(ledger_id)
+                except MetadataFormatException as error:
+                    # Reading again would not help; a later change may.
+                    _LOG.error("ledger %s is watched but its metadata is damaged: %s", ledger_id, error)
+                    continue
+                except BKException as error:
+                    _LOG.warning("ledger %s is watched but can't be read, trying again: %s", ledger_id, error)
+                    watched.changed = True
+                    await asyncio.sleep(self._retry_delay)
+                    continue
+                self._tell(ledger_id, watched, stored)
+        finally:
+            watched.task = None
+            # A successor may watch the same id by now; the store's watch is then the successor's.
+            if ledger_id not in self._ledgers:
+                self._released(ledger_id)
+
+    def _tell(self, ledger_id: LedgerId, watched: _Watched, stored: Stored | None) -> None:
+        if watched.incarnation is None and stored is not None:
+            watched.incarnation = stored.incarnation
+        if stored is None or stored.incarnation != watched.incarnation:
+            if self._ledgers.get(ledger_id) is watched:
+                del self._ledgers[ledger_id]
+            listeners, watched.listeners = list(watched.listeners), {}
+            for listener in listeners:
+                self._call(listener, ledger_id, None)
+            return
+        for listener, seen in list(watched.listeners.items()):
+            if stored.record.version > seen and listener in watched.listeners:
+                watched.listeners[listener] = stored.record.version
+                self._call(listener, ledger_id, stored.record)
+
+    @staticmethod
+    def _call(listener: LedgerMetadataListener, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        try:
+            listener(ledger_id, record)
+        except Exception:
+            _LOG.exception("a listener of ledger %s failed; it stays registered", ledger_id)

@@ -1,0 +1,199 @@
+"""Who watches what through this gateway: pure bookkeeping between client streams and one store listener a ledger.
+
+Things: a *stream* is one client's Watch stream; a *subscription* is one ledger on one stream; a ledger is *wanted*
+while it has a subscription, and then the caller keeps exactly one store listener for it, however many streams ask (M7).
+
+Events in: `subscribe`, `unsubscribe`, `close_stream`, `state` (what the store's listener said). Out: the return values
+say whose outbox got something; `take` empties a stream's outbox as far as its reader has room. An outbox holds ledger
+ids, not answers: what is sent is the newest state at the moment of sending, so a slow reader costs memory a
+subscription, never a change (conflation).
+
+Invariants: answers of one subscription have strictly growing versions (M1) - but for the first, which is sent whenever
+the stored version differs from the one the client named; the newest state is always in the outbox or sent (M2); a
+removal is sent exactly once and ends the subscription; after `close_stream` nothing of the stream is left.
+
+Not its job: reading the store, writing to streams, time (bookmarks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+
+StreamId = Hashable
+
+
+class Answer(NamedTuple):
+    """What a client is told of a ledger; no record: it is gone."""
+
+    ledger_id: LedgerId
+    record: LedgerRecord | None
+
+
+class TooManySubscriptions(Exception):
+    """The stream is at its limit."""
+
+
+class _Subscription:
+    __slots__ = ("first", "version")
+
+    def __init__(self, version: int | None) -> None:
+        self.version = version
+        self.first = True
+
+    def wants(self, version: int) -> bool:
+        """Whether a state of this version is news."""
+        if self.version is None:
+            return True
+        return version != self.version if self.first else version > self.version
+
+
+class _Stream:
+    __slots__ = ("outbox", "removed", "subscriptions")
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[LedgerId, _Subscription] = {}
+        # Insertion-ordered sets: who waited longest goes first.
+        self.outbox: dict[LedgerId, None] = {}
+        self.removed: dict[LedgerId, None] = {}
+
+
+class _Ledger:
+    __slots__ = ("epoch", "record", "streams")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.record: LedgerRecord | None = None
+        self.streams: dict[StreamId, _Subscription] = {}
+
+
+class WatchHub:
+    """The subscriptions of one gateway. Not for several threads."""
+
+    def __init__(self, max_subscriptions: int = 100_000) -> None:
+        """`max_subscriptions`: of one stream."""
+        self._max_subscriptions = max_subscriptions
+        self._streams: dict[StreamId, _Stream] = {}
+        self._ledgers: dict[LedgerId, _Ledger] = {}
+        self._epoch = 0
+
+    def epoch(self, ledger_id: LedgerId) -> int | None:
+        """Names the stretch of time since which a ledger is wanted without a break; None: it is not.
+
+        A new stretch knows no state: the store's listener must be asked for it again.
+        """
+        ledger = self._ledgers.get(ledger_id)
+        return None if ledger is None else ledger.epoch
+
+    @property
+    def ledger_count(self) -> int:
+        """How many ledgers are wanted."""
+        return len(self._ledgers)
+
+    @property
+    def subscription_count(self) -> int:
+        return sum(len(stream.subscriptions) for stream in self._streams.values())
+
+    def open_stream(self, stream_id: StreamId) -> None:
+        self._streams[stream_id] = _Stream()
+
+    def close_stream(self, stream_id: StreamId) -> list[LedgerId]:
+        """Forgets a stream; returns the ledgers it had subscriptions for."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            return []
+        ledger_ids = list(stream.subscriptions)
+        for ledger_id in ledger_ids:
+            self._leave(stream_id, ledger_id)
+        return ledger_ids
+
+    def subscribe(self, stream_id: StreamId, ledger_id: LedgerId, version: int | None) -> bool:
+        """Subscribes, or replaces the subscription; true if there is something to take at once.
+
+        `version`: the last one the client has seen. Raises TooManySubscriptions.
+        """
+        stream = self._streams[stream_id]
+        if ledger_id not in stream.subscriptions and len(stream.subscriptions) >= self._max_subscriptions:
+            raise TooManySubscriptions(f"a Watch stream carries at most {self._max_subscriptions} subscriptions")
+        subscription = _Subscription(version)
+        stream.subscriptions[ledger_id] = subscription
+        stream.outbox.pop(ledger_id, None)
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            self._epoch += 1
+            ledger = self._ledgers[ledger_id] = _Ledger(self._epoch)
+        ledger.streams[stream_id] = subscription
+        return ledger.record is not None and self._notice(stream, subscription, ledger.record)
+
+    def unsubscribe(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
+        """Ends a subscription; unknown ones are ignored. Nothing of it is sent afterwards."""
+        stream = self._streams[stream_id]
+        stream.outbox.pop(ledger_id, None)
+        stream.removed.pop(ledger_id, None)
+        if stream.subscriptions.pop(ledger_id, None) is not None:
+            self._leave(stream_id, ledger_id)
+
+    def state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> list[StreamId]:
+        """The store's newest state of a ledger (None: gone); returns the streams that have something to take."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return []
+        if record is None:
+            return self._remove(ledger_id, ledger)
+        if ledger.record is not None and record.version <= ledger.record.version:
+            return []
+        ledger.record = record
+        return [
+            stream_id
+            for stream_id, subscription in ledger.streams.items()
+            if self._notice(self._streams[stream_id], subscription, record)
+        ]
+
+    def take(self, stream_id: StreamId, limit: int) -> list[Answer]:
+        """Up to `limit` answers for a stream, taken out of its outbox; removals first."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return []
+        answers: list[Answer] = []
+        while stream.removed and len(answers) < limit:
+            ledger_id = next(iter(stream.removed))
+            del stream.removed[ledger_id]
+            answers.append(Answer(ledger_id, None))
+        while stream.outbox and len(answers) < limit:
+            ledger_id = next(iter(stream.outbox))
+            del stream.outbox[ledger_id]
+            record = self._ledgers[ledger_id].record
+            subscription = stream.subscriptions[ledger_id]
+            # It may have become the version that the client has while it waited.
+            if record is not None and subscription.wants(record.version):
+                subscription.version = record.version
+                answers.append(Answer(ledger_id, record))
+            subscription.first = False
+        return answers
+
+    @staticmethod
+    def _notice(stream: _Stream, subscription: _Subscription, record: LedgerRecord) -> bool:
+        if not subscription.wants(record.version):
+            # The client has this very state: from now on only newer ones are news.
+            subscription.first = False
+            return False
+        stream.outbox[record.ledger_id] = None
+        return True
+
+    def _remove(self, ledger_id: LedgerId, ledger: _Ledger) -> list[StreamId]:
+        del self._ledgers[ledger_id]
+        for stream_id in ledger.streams:
+            stream = self._streams[stream_id]
+            del stream.subscriptions[ledger_id]
+            stream.outbox.pop(ledger_id, None)
+            stream.removed[ledger_id] = None
+        return list(ledger.streams)
+
+    def _leave(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
+        ledger = self._ledgers[ledger_id]
+        del ledger.streams[stream_id]
+        if not ledger.streams:
+            del self._ledgers[ledger_id]

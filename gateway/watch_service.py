@@ -1,0 +1,271 @@
+"""The Watch RPC: client streams over the watch hub.
+
+A stream has a reader (requests in) and a writer (answers out). The writer takes from the hub only when the client has
+taken what came before, so a slow client gets newest states, not a backlog. What the stream as a whole is told travels
+beside the answers: BOOKMARK when nothing was sent for a while, SUSPENDED and RESUMED when the store goes and comes
+back, DRAINING before the end. A request that can't be served is answered with its code; the stream goes on.
+
+Store listeners follow the hub: after every change of who wants what, `_follow` makes the listener of that ledger what
+the hub wants, one ledger operation after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+
+import grpc
+
+from gateway.guard import Context, abort
+from gateway.messages import failure, ledger_id_of, required_ledger_id, success
+from gateway.watch_hub import Answer, TooManySubscriptions, WatchHub
+from ledger.errors import (
+    BKException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManagerFactory, LedgerRecord
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+    WatchAction,
+    WatchEvent,
+)
+
+_LOG = logging.getLogger(__name__)
+
+BOOKMARK_SECONDS = 10.0
+_ANSWERS_A_TURN = 256
+_DIRECT_LIMIT = 1000
+
+
+class _Stream:
+    """One client's stream: what is to be said besides the hub's answers, and what wakes its writer."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.direct: deque[LedgerMetadataResponse] = deque()
+        self.room = asyncio.Event()
+        self.room.set()
+        self.error: Exception | None = None
+        self.draining = False
+
+    def say(self, response: LedgerMetadataResponse) -> None:
+        self.direct.append(response)
+        if len(self.direct) >= _DIRECT_LIMIT:
+            self.room.clear()
+        self.wake.set()
+
+    def next_direct(self) -> LedgerMetadataResponse | None:
+        if not self.direct:
+            return None
+        if len(self.direct) <= _DIRECT_LIMIT:
+            self.room.set()
+        return self.direct.popleft()
+
+
+class WatchService:
+    """All Watch streams of one gateway."""
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        bookmark_seconds: float = BOOKMARK_SECONDS,
+        max_subscriptions: int = 100_000,
+    ) -> None:
+        self._factory = factory
+        self._bookmark_seconds = bookmark_seconds
+        self.hub = WatchHub(max_subscriptions)
+        self._streams: set[_Stream] = set()
+        self._listening: dict[LedgerId, int] = {}
+        self._follow_lock = asyncio.Lock()
+        self._suspended = False
+        self._draining = False
+
+    @property
+    def stream_count(self) -> int:
+        return len(self._streams)
+
+    async def serve(
+        self, requests: AsyncIterator[LedgerMetadataRequest], context: Context
+    ) -> AsyncIterator[LedgerMetadataResponse]:
+        """One stream, until the client leaves, the gateway drains or the store fails a request."""
+        stream = _Stream()
+        self._streams.add(stream)
+        self.hub.open_stream(stream)
+        stream.draining = self._draining
+        if self._suspended:
+            stream.say(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
+        reader = asyncio.get_running_loop().create_task(self._read_requests(stream, requests))
+        try:
+            async for response in self._responses(stream):
+                yield response
+            if stream.error is not None:
+                await abort(context, "Watch", stream.error)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; subscribe at another one")
+        finally:
+            reader.cancel()
+            self._streams.discard(stream)
+            await asyncio.shield(self._forget(stream))
+
+    def drain(self) -> None:
+        """Tells every client to subscribe elsewhere, then ends the streams."""
+        self._draining = True
+        for stream in self._streams:
+            stream.draining = True
+            stream.wake.set()
+
+    def store_lost(self) -> None:
+        """Tells every client that changes may be delayed."""
+        self._suspended = True
+        self._tell_all(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
+
+    async def store_regained(self) -> None:
+        """Catches up with the store, then tells every client."""
+        await self._factory.catch_up(0)
+        self._suspended = False
+        self._tell_all(LedgerMetadataResponse(event=WatchEvent.RESUMED, revision=await self._factory.revision()))
+
+    def _tell_all(self, response: LedgerMetadataResponse) -> None:
+        for stream in self._streams:
+            stream.say(response)
+
+    # --- requests in --------------------------------------------------------------------------------------------
+
+    async def _read_requests(self, stream: _Stream, requests: AsyncIterator[LedgerMetadataRequest]) -> None:
+        try:
+            async for request in requests:
+                await stream.room.wait()
+                await self._handle(stream, request)
+        except grpc.RpcError:
+            return
+        except Exception as error:
+            stream.error = error
+            stream.wake.set()
+
+    async def _handle(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
+        try:
+            if request.watch_action == WatchAction.UNSUBSCRIBE:
+                ledger_id = required_ledger_id(request)
+                self.hub.unsubscribe(stream, ledger_id)
+                await self._follow(ledger_id)
+            else:
+                await self._subscribe(stream, request)
+        except TooManySubscriptions as error:
+            stream.say(_refusal(request, str(error)))
+        except MetaStoreException:
+            raise
+        except BKException as error:
+            stream.say(failure(error, _named(request)))
+
+    async def _subscribe(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
+        ledger_id = required_ledger_id(request)
+        version = request.expected_version if request.HasField("expected_version") else None
+        if request.min_revision:
+            await self._catch_up(ledger_id, request.min_revision)
+        if self.hub.subscribe(stream, ledger_id, version):
+            stream.wake.set()
+        await self._follow(ledger_id)
+
+    async def _catch_up(self, ledger_id: LedgerId, min_revision: int) -> None:
+        """Brings the hub's state of a ledger to at least `min_revision`."""
+        await self._factory.catch_up(min_revision)
+        if self.hub.epoch(ledger_id) is None:
+            return
+        try:
+            record = await self._factory.ledger_manager.read(ledger_id)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            # The store's listener is about to say so to everyone.
+            return
+        self._on_state(ledger_id, record)
+
+    # --- store listeners ----------------------------------------------------------------------------------------
+
+    async def _follow(self, ledger_id: LedgerId) -> None:
+        """Makes the store's listener of one ledger what the hub wants now."""
+        async with self._follow_lock:
+            epoch = self.hub.epoch(ledger_id)
+            listening = self._listening.get(ledger_id)
+            if epoch == listening:
+                return
+            manager = self._factory.ledger_manager
+            if listening is not None:
+                del self._listening[ledger_id]
+                await manager.unregister_listener(ledger_id, self._on_state)
+            if epoch is not None:
+                self._listening[ledger_id] = epoch
+                await manager.register_listener(ledger_id, self._on_state)
+
+    async def _forget(self, stream: _Stream) -> None:
+        for ledger_id in self.hub.close_stream(stream):
+            try:
+                await self._follow(ledger_id)
+            except BKException as error:
+                _LOG.warning("the listener of ledger %s can't be taken away: %s", ledger_id, error)
+
+    def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        if record is None:
+            self._listening.pop(ledger_id, None)
+        for stream in self.hub.state(ledger_id, record):
+            assert isinstance(stream, _Stream)
+            stream.wake.set()
+
+    # --- answers out --------------------------------------------------------------------------------------------
+
+    async def _responses(self, stream: _Stream) -> AsyncIterator[LedgerMetadataResponse]:
+        """Everything for one stream, until it has failed or the gateway drains."""
+        while True:
+            stream.wake.clear()
+            while (response := stream.next_direct()) is not None:
+                yield response
+            answers = self.hub.take(stream, _ANSWERS_A_TURN)
+            if answers:
+                revision = await self._factory.revision()
+                for answer in answers:
+                    yield _answer_message(answer, revision)
+                continue
+            if stream.error is not None:
+                return
+            if stream.draining:
+                yield LedgerMetadataResponse(event=WatchEvent.DRAINING)
+                return
+            if not await _woken(stream.wake, self._bookmark_seconds) and not self._suspended:
+                yield LedgerMetadataResponse(event=WatchEvent.BOOKMARK, revision=await self._factory.revision())
+
+
+async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(wake.wait(), timeout_seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _answer_message(answer: Answer, revision: int) -> LedgerMetadataResponse:
+    if answer.record is not None:
+        return success(answer.record, revision)
+    missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
+    response = failure(missing, answer.ledger_id, revision)
+    response.event = WatchEvent.REMOVED
+    return response
+
+
+def _refusal(request: LedgerMetadataRequest, message: str) -> LedgerMetadataResponse:
+    """The answer to a subscription over the stream's limit."""
+    return LedgerMetadataResponse(
+        code=StatusCode.UNEXPECTED,
+        ledger_id=request.ledger_id,
+        ledger_scope_id=request.ledger_scope_id,
+        message=f"RESOURCE_EXHAUSTED: {message}",
+    )
+
+
+def _named(request: LedgerMetadataRequest) -> LedgerId | None:
+    try:
+        return ledger_id_of(request)
+    except BKException:
+        return None
