@@ -1,0 +1,130 @@
+"""The bookie's directories: their layout, who holds them, the small files in them, and how much room is left.
+
+All data lives in the `current` child of a configured directory; the lock file stands beside it, so that `current` holds
+nothing but what Apache BookKeeper puts there. Source: storage page, sections 1 and 2.7.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bookie.files import FileSystem, read_whole, write_in_place
+from bookie.journal_format import LogMark
+
+CURRENT = "current"
+LOCK_FILE = "bookie.lock"
+VERSION_FILE = "VERSION"
+LAST_MARK_FILE = "lastMark"
+
+_OLD_LAYOUT_SUFFIXES = (".txn", ".idx", ".log")
+
+
+class DirectoryException(OSError):
+    """A directory can't be used; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryUsage:
+    """Bytes of the file system that holds the entry logs; `free_bytes` is what an ordinary user may still take."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def current(directory: Path) -> Path:
+    return directory / CURRENT
+
+
+def prepare(directory: Path) -> None:
+    """Creates the directory and its `current`. Raises DirectoryException when it can't be, or holds an old layout."""
+    inner = current(directory)
+    try:
+        if not inner.exists() and directory.exists():
+            _refuse_old_layout(directory)
+        inner.mkdir(parents=True, exist_ok=True)
+    except DirectoryException:
+        raise
+    except OSError as error:
+        raise DirectoryException(
+            f"can't create directory {inner}: {error.strerror}; make its parent writable or configure another directory"
+        ) from error
+
+
+def _refuse_old_layout(directory: Path) -> None:
+    for name in os.listdir(directory):
+        if name == VERSION_FILE or name.endswith(_OLD_LAYOUT_SUFFIXES):
+            raise DirectoryException(
+                f"directory {directory} holds {name} but no {CURRENT}: it is of a layout before version 3. "
+                "Upgrade it with the BookKeeper version that wrote it, or configure an empty directory."
+            )
+
+
+class DirectoryLock:
+    """Exclusive hold on a set of directories, given up with the process at the latest."""
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        """Raises DirectoryException naming the directory that another process holds."""
+        self._fds: list[int] = []
+        try:
+            for directory in dict.fromkeys(path.resolve() for path in directories):
+                self._fds.append(_lock(directory))
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def _lock(directory: Path) -> int:
+    path = directory / LOCK_FILE
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DirectoryException(f"can't open {path}: {error.strerror}; make {directory} writable") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise DirectoryException(
+            f"directory {directory} is in use by another bookie process; stop that one or configure another directory"
+        ) from error
+    return fd
+
+
+def usage(directory: Path) -> DirectoryUsage:
+    """Raises OSError."""
+    status = os.statvfs(directory)
+    return DirectoryUsage(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+
+def read_mark(files: FileSystem, directories: Iterable[Path]) -> LogMark:
+    """The furthest mark persisted in any ledger directory; a missing or short file counts as none."""
+    contents = (read_whole(files, current(directory) / LAST_MARK_FILE) or b"" for directory in directories)
+    return max(map(LogMark.decode, contents))
+
+
+def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark) -> None:
+    """Persists the mark in every ledger directory, durably."""
+    for directory in directories:
+        write_in_place(files, current(directory) / LAST_MARK_FILE, mark.encode())
+
+
+def read_version_files(files: FileSystem, directories: Iterable[Path]) -> dict[Path, bytes | None]:
+    """Content of each directory's VERSION file, None where there is none."""
+    return {path: read_whole(files, current(path) / VERSION_FILE) for path in directories}
+
+
+def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> None:
+    for path, content in cookies.items():
+        write_in_place(files, current(path) / VERSION_FILE, content)
+
+
+def empty_directories(files: FileSystem, directories: Iterable[Path]) -> frozenset[Path]:
+    """Those whose `current` holds nothing."""
+    return frozenset(path for path in directories if not files.list_directory(current(path)))

@@ -1,0 +1,136 @@
+"""The one door to the disk: every byte that storage reads or writes passes `FileSystem`.
+
+The real one calls the operating system; a test or a simulator passes a subclass that fails, tears, forgets or records.
+Calls are those of POSIX with two habits added: writes are whole or raise, and every error names its file.
+
+Not its job: formats, caching, deciding when to sync.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class StorageCorruptException(OSError):
+    """What is on the disk can't be what was written: a torn record, ids that do not match, a header that is no header.
+
+    Answered as an I/O error, never as "no such entry" (S3).
+    """
+
+
+class StorageStoppedException(OSError):
+    """Storage is not open, or stopped after a disk error; nothing is accepted or acknowledged any more."""
+
+
+class FileSystem:
+    """The real file system. Every method raises OSError."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """A file descriptor; `flags` are those of os.open."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; fewer only at the end of the file."""
+        data = os.pread(fd, size, offset)
+        while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
+            data += more
+        return data
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Writes all of `data` at `offset`."""
+        written = os.pwrite(fd, data, offset)
+        if written == len(data):
+            return
+        rest = memoryview(data)
+        while written < len(data):
+            written += os.pwrite(fd, rest[written:], offset + written)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Makes the file at least `size` bytes long, the new ones zero, and reserves the space."""
+        os.posix_fallocate(fd, 0, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Sets the file's length, with zeros (a hole) where it grows."""
+        os.ftruncate(fd, size)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def data_extents(self, fd: int, start: int) -> Iterator[tuple[int, int]]:
+        """(first byte, end) of the parts of the file from `start` that are not holes, ascending."""
+        size = self.size(fd)
+        position = start
+        while position < size:
+            try:
+                position = os.lseek(fd, position, os.SEEK_DATA)
+            except OSError:  # ENXIO: nothing but a hole up to the end
+                return
+            end = os.lseek(fd, position, os.SEEK_HOLE)
+            yield position, end
+            position = end
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Makes the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> bool:
+        """Creates the directory; False when it was there already."""
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+        return True
+
+    def list_directory(self, path: Path) -> list[str]:
+        return os.listdir(path)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+
+REAL_FILE_SYSTEM = FileSystem()
+
+
+def read_whole(files: FileSystem, path: Path) -> bytes | None:
+    """Content of a small file, None when there is no such file."""
+    try:
+        fd = files.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return files.pread(fd, files.size(fd), 0)
+    finally:
+        files.close(fd)
+
+
+def write_in_place(files: FileSystem, path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Overwrites the beginning of a small file (created if need be) and, with `sync`, makes content and name durable.
+
+    Meant for content below a disk sector, which changes as a whole: there is no moment at which the file is empty.
+    """
+    fd = files.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        files.pwrite(fd, data, 0)
+        if files.size(fd) > len(data):
+            files.truncate(fd, len(data))
+        if sync:
+            files.fsync(fd)
+    finally:
+        files.close(fd)
+    if sync:
+        files.sync_directory(path.parent)

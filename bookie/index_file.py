@@ -1,0 +1,174 @@
+"""The index file's format: one file a ledger, a header with key, fence and explicit LAC, then 8-byte locations.
+
+The slot of entry e stands at 1024 + 8e; 0 says that the entry is not held. Slots come in pages of 1024 (8 KiB); a file
+is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names hexadecimal
+without padding. Source: storage page, section 4.1.
+
+Not its job: reading and writing the files, caching pages (`ledger_cache`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from bookie.files import StorageCorruptException
+from ledger.ledger_id import LedgerId
+
+MAGIC = b"BKLE"
+VERSION = 1
+HEADER_SIZE = 1024
+SLOT_SIZE = 8
+SLOTS_PER_PAGE = 1024
+PAGE_SIZE = SLOT_SIZE * SLOTS_PER_PAGE
+MAX_ENTRY_ID = (1 << 40) - 1
+"""Slots beyond it would need a file longer than common file systems allow."""
+
+_FENCED = 1
+_MIN_LAC_PACKET = 16
+_head = struct.Struct(">4sii")
+_int = struct.Struct(">i")
+_slot = struct.Struct(">Q")
+_PAGE_SLOTS = struct.Struct(f">{SLOTS_PER_PAGE}Q")
+
+
+class IndexHeader(NamedTuple):
+    """What the header keeps of a ledger; `explicit_lac` is the packet as the client sent it, or None."""
+
+    master_key: bytes
+    fenced: bool
+    explicit_lac: bytes | None
+
+    def encode(self) -> bytes:
+        """HEADER_SIZE bytes of the current version. Raises ValueError when key and LAC do not fit."""
+        lac = self.explicit_lac or b""
+        data = b"".join(
+            (
+                _head.pack(MAGIC, VERSION, len(self.master_key)),
+                self.master_key,
+                _int.pack(_FENCED if self.fenced else 0),
+                _int.pack(len(lac)),
+                lac,
+            )
+        )
+        if len(data) > HEADER_SIZE:
+            raise ValueError(f"master key and explicit LAC take {len(data)} bytes; the index header has {HEADER_SIZE}")
+        return data.ljust(HEADER_SIZE, b"\0")
+
+
+def fits_header(master_key: bytes, explicit_lac: bytes) -> bool:
+    """Whether a header with both can be written."""
+    return len(master_key) + len(explicit_lac) <= HEADER_SIZE - _head.size - 2 * _int.size
+
+
+def decode_header(data: bytes, name: str) -> IndexHeader | None:
+    """The header in a file's first bytes; None when it was never written (a crash came between create and write).
+
+    Raises StorageCorruptException for bytes that are no header.
+    """
+    if len(data) < HEADER_SIZE or not any(data[:HEADER_SIZE]):
+        return None
+    magic, version, key_length = _head.unpack_from(data)
+    if magic != MAGIC or version not in (0, VERSION):
+        raise _corrupt(name, f"begins with {magic!r}, version {version}")
+    lac_at = _head.size + key_length + 2 * _int.size
+    if key_length < 0 or lac_at > HEADER_SIZE:
+        raise _corrupt(name, f"announces a master key of {key_length} bytes")
+    master_key = data[_head.size : _head.size + key_length]
+    state, lac_length = _int.unpack_from(data, lac_at - 8)[0], _int.unpack_from(data, lac_at - 4)[0]
+    if version == 0:
+        lac_length = 0
+    if lac_length != 0 and not _MIN_LAC_PACKET <= lac_length <= HEADER_SIZE - lac_at:
+        raise _corrupt(name, f"announces an explicit LAC of {lac_length} bytes")
+    lac = data[lac_at : lac_at + lac_length] if lac_length else None
+    return IndexHeader(master_key, bool(state & _FENCED), lac)
+
+
+def _corrupt(name: str, what: str) -> StorageCorruptException:
+    return StorageCorruptException(
+        f"index file {name} {what}; the file is damaged. "
+        "Restore it, or remove it and let the ledger be replicated again."
+    )
+
+
+def relative_path(ledger_id: LedgerId) -> PurePosixPath:
+    """Path below the index directory. Raises ValueError for a scoped ledger: (scope, id) must never become (0, id)."""
+    if ledger_id.scope_id != 0:
+        raise ValueError(f"ledger {ledger_id} has a scope; this index has no place for it")
+    number = ledger_id.ledger_id
+    return PurePosixPath(f"{number >> 8 & 0xFF:x}") / f"{number & 0xFF:x}" / f"{number:x}.idx"
+
+
+def slot_offset(entry_id: int) -> int:
+    """Where the slot of an entry stands in the file."""
+    return HEADER_SIZE + SLOT_SIZE * entry_id
+
+
+def page_offset(page: int) -> int:
+    return HEADER_SIZE + PAGE_SIZE * page
+
+
+def page_count(file_size: int) -> int:
+    """Pages in a file of that many bytes, a short last one included."""
+    return max(0, -(-(file_size - HEADER_SIZE) // PAGE_SIZE))
+
+
+def whole_page(data: bytes) -> bytes:
+    """A page as read, filled up with zeros; what is left of a slot that was cut in two is zeroed."""
+    if len(data) == PAGE_SIZE:
+        return data
+    return data[: len(data) - len(data) % SLOT_SIZE].ljust(PAGE_SIZE, b"\0")
+
+
+def location_in(page: bytes, entry_id: int) -> int:
+    """The entry's location in its page, 0 when it is not held."""
+    location: int = _slot.unpack_from(page, entry_id % SLOTS_PER_PAGE * SLOT_SIZE)[0]
+    return location
+
+
+def held_in(page: bytes) -> list[int]:
+    """Slot numbers of a page that hold a location, ascending."""
+    return [slot for slot, location in enumerate(_PAGE_SLOTS.unpack(page)) if location]
+
+
+class SlotRun(NamedTuple):
+    """Slots of consecutive entries as they stand in the file."""
+
+    first: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The entry id behind the last."""
+        return self.first + len(self.data) // SLOT_SIZE
+
+
+def slot_runs(entry_ids: Sequence[int], locations: Sequence[int]) -> list[SlotRun]:
+    """Encodes the slots of entries with ascending ids, as few runs as possible."""
+    data = struct.pack(f">{len(locations)}Q", *locations)
+    return [
+        SlotRun(entry_ids[start], data[SLOT_SIZE * start : SLOT_SIZE * stop]) for start, stop in _consecutive(entry_ids)
+    ]
+
+
+def _consecutive(entry_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Index ranges of ascending ids within which the ids are consecutive."""
+    if not entry_ids:
+        return
+    if entry_ids[-1] - entry_ids[0] + 1 == len(entry_ids):
+        yield 0, len(entry_ids)
+        return
+    start = 0
+    for index in range(1, len(entry_ids)):
+        if entry_ids[index] != entry_ids[index - 1] + 1:
+            yield start, index
+            start = index
+    yield start, len(entry_ids)
+
+
+def runs_of_ids(entry_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, count) of the runs of consecutive ids among ascending ones."""
+    for start, stop in _consecutive(entry_ids):
+        yield entry_ids[start], stop - start

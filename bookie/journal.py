@@ -1,0 +1,244 @@
+"""The journal: what makes a request durable before it is answered.
+
+One thread owns the current file. It takes everything that queued up, appends it with one padding record at the end,
+syncs the file once, and only then hands the tokens of those requests to `on_durable`, in the order they came. A batch
+lies in one file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds
+its record is synced, also across a roll (S5, F1).
+
+`synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
+
+A process always begins a new file and never appends to one of an earlier process. Files are allocated ahead, so that a
+sync has no new length to write out; the zeros at the end are the end of data.
+
+The first error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
+again, since the kernel may have dropped the pages that it failed to write.
+
+Not its job: what is in a record (`journal_format`), replay, deciding which files may go (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Lock, Thread
+
+from bookie import journal_format as fmt
+from bookie.files import FileSystem, StorageStoppedException
+from bookie.journal_format import LogMark
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free."""
+
+    max_size: int
+    pre_alloc: int
+    alignment: int
+    buffered_writes: int
+    max_group_wait_ms: int
+    sync_data: bool
+
+
+def list_journals(files: FileSystem, directory: Path) -> list[int]:
+    """Ids of the journal files, ascending."""
+    ids = (fmt.journal_id_of(name) for name in files.list_directory(directory))
+    return sorted(journal_id for journal_id in ids if journal_id is not None)
+
+
+class JournalFile:
+    """One file being written: header, records, padding, allocation ahead."""
+
+    def __init__(self, files: FileSystem, directory: Path, journal_id: int, options: JournalOptions) -> None:
+        self._files = files
+        self._options = options
+        self._allocated = 0
+        self.journal_id = journal_id
+        self._fd = files.open(directory / fmt.file_name(journal_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.position = 0
+        try:
+            self._write(fmt.encode_header())
+            files.fsync(self._fd)
+            files.sync_directory(directory)
+        except BaseException:
+            files.close(self._fd)
+            raise
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Writes the records and the padding that ends a flush."""
+        chunk: list[bytes] = []
+        size = 0
+        for payload in payloads:
+            chunk.append(payload)
+            size += len(payload)
+            if size >= self._options.buffered_writes:
+                self._write(fmt.encode_records(chunk))
+                chunk, size = [], 0
+        last = fmt.encode_records(chunk)
+        self._write(last + fmt.padding(self.position + len(last), self._options.alignment))
+
+    def sync(self) -> None:
+        if self._options.sync_data:
+            self._files.fdatasync(self._fd)
+
+    def close(self) -> None:
+        self._files.close(self._fd)
+
+    def _write(self, data: bytes) -> None:
+        end = self.position + len(data)
+        if end > self._allocated:
+            unit = self._options.pre_alloc
+            self._allocated = -(-end // unit) * unit
+            self._files.allocate(self._fd, self._allocated)
+        self._files.pwrite(self._fd, data, self.position)
+        self.position = end
+
+
+class Journal:
+    """The journal of one directory. `append` and `force` from any thread; callbacks come from the journal thread."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        options: JournalOptions,
+        on_durable: Callable[[list[object]], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._options = options
+        self._on_durable = on_durable
+        self._on_fatal = on_fatal
+        self._ready = Condition(Lock())
+        self._idle = False
+        self._accepting = False
+        self._closing = False
+        self._payloads: list[bytes] = []
+        self._tokens: list[object] = []
+        self._queued_bytes = 0
+        self._thread: Thread | None = None
+        self._file: JournalFile | None = None
+        self.synced_mark = fmt.NO_MARK
+
+    def open(self) -> None:
+        """Begins a new file behind those that exist, and starts the thread."""
+        existing = list_journals(self._files, self._directory)
+        journal_id = existing[-1] + 1 if existing else int(time.time() * 1000) + 1
+        self._file = JournalFile(self._files, self._directory, journal_id, self._options)
+        self.synced_mark = LogMark(journal_id, self._file.position)
+        self._accepting = True
+        self._thread = Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def append(self, payloads: Sequence[bytes], token: object) -> None:
+        """Queues records; `token` (unless None) goes to on_durable once they, and all queued before, are durable.
+
+        Raises StorageStoppedException when the journal is not running.
+        """
+        with self._ready:
+            if not self._accepting:
+                raise self._stopped()
+            for payload in payloads:
+                self._payloads.append(payload)
+                self._queued_bytes += len(payload)
+            if token is not None:
+                self._tokens.append(token)
+            if self._idle:
+                self._ready.notify()
+
+    def append_one(self, payload: bytes, token: object) -> None:
+        """The same for a single record: the path of every add."""
+        with self._ready:
+            if not self._accepting:
+                raise self._stopped()
+            self._payloads.append(payload)
+            self._queued_bytes += len(payload)
+            if token is not None:
+                self._tokens.append(token)
+            if self._idle:
+                self._ready.notify()
+
+    def force(self, token: object) -> None:
+        """`token` goes to on_durable once everything queued before is durable."""
+        self.append((), token)
+
+    def close(self) -> None:
+        """Makes everything queued durable, hands out its tokens, and stops the thread."""
+        with self._ready:
+            self._accepting = False
+            self._closing = True
+            self._ready.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _stopped(self) -> StorageStoppedException:
+        return StorageStoppedException(f"the journal in {self._directory} is not running; nothing is accepted")
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._take()) is not None:
+                self._commit(*batch)
+        except BaseException as error:
+            with self._ready:
+                self._accepting = False
+                self._payloads, self._tokens = [], []
+            _log.critical("journal in %s failed, nothing more is acknowledged: %s", self._directory, error)
+            self._on_fatal(error)
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _take(self) -> tuple[list[bytes], list[object]] | None:
+        """Everything that is queued, waiting for the first request; None when closed and empty."""
+        with self._ready:
+            while not self._payloads and not self._tokens:
+                if self._closing:
+                    return None
+                self._wait(None)
+            self._wait_for_group()
+            batch = self._payloads, self._tokens
+            self._payloads, self._tokens, self._queued_bytes = [], [], 0
+        return batch
+
+    def _wait_for_group(self) -> None:
+        """Gives later requests the configured time to join; a full buffer or the end of the journal cuts it short."""
+        if self._options.max_group_wait_ms <= 0:
+            return
+        deadline = time.monotonic() + self._options.max_group_wait_ms / 1000
+        while not self._closing and self._queued_bytes < self._options.buffered_writes:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return
+            self._wait(remaining)
+
+    def _wait(self, timeout: float | None) -> None:
+        self._idle = True
+        self._ready.wait(timeout)
+        self._idle = False
+
+    def _commit(self, payloads: list[bytes], tokens: list[object]) -> None:
+        if self._file is None:
+            raise self._stopped()
+        if payloads:
+            self._roll_if_full()
+            self._file.append(payloads)
+            self._file.sync()
+            self.synced_mark = LogMark(self._file.journal_id, self._file.position)
+        if tokens:
+            self._on_durable(tokens)
+
+    def _roll_if_full(self) -> None:
+        """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""
+        if self._file is None or self._file.position <= self._options.max_size:
+            return
+        following = JournalFile(self._files, self._directory, self._file.journal_id + 1, self._options)
+        self._file.close()
+        self._file = following

@@ -1,0 +1,104 @@
+"""Which ledgers are known: those in memory, and behind them the index headers on disk.
+
+In memory is an LRU of bounded size. A ledger that somebody still holds, be it the write cache, the list of dirty
+headers or a request in flight, stays the one object for its id even after the LRU let it go (`_held`), so that nobody
+ever sees an older fence or key than another.
+
+Not its job: creating index files (`ledger_cache`), rules on keys and fences (`core.ledger_state`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from threading import Lock
+from weakref import WeakValueDictionary
+
+from bookie.files import StorageCorruptException
+from bookie.ledger_cache import LedgerCache
+from bookie.stored_ledger import StoredLedger
+from ledger.ledger_id import LedgerId
+
+_lac_packet_head = struct.Struct(">qq")
+
+
+def decode_lac_ids(packet: bytes) -> tuple[int, int]:
+    """(ledger id, LAC) of an explicit LAC packet. Raises struct.error below 16 bytes."""
+    ledger_id, lac = _lac_packet_head.unpack_from(packet)
+    return ledger_id, lac
+
+
+class LedgerTable:
+    """`limit` bounds the ledgers kept although nobody uses them."""
+
+    def __init__(self, index: LedgerCache, limit: int) -> None:
+        self._index = index
+        self._limit = limit
+        self._lock = Lock()
+        self._recent: OrderedDict[LedgerId, StoredLedger] = OrderedDict()
+        self._held: WeakValueDictionary[LedgerId, StoredLedger] = WeakValueDictionary()
+
+    def get(self, ledger_id: LedgerId) -> StoredLedger | None:
+        """The ledger, loaded from its index file if need be; None when there is none.
+
+        Raises StorageCorruptException when the index file has no readable header.
+        """
+        with self._lock:
+            ledger = self._known(ledger_id)
+            if ledger is None and ledger_id.scope_id == 0:
+                ledger = self._load(ledger_id)
+                if ledger is not None:
+                    self._keep(ledger)
+        return ledger
+
+    def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
+        with self._lock:
+            found = self._index.read_header(ledger_id)
+            last_entry_id = found[1] if found else -1
+            ledger = StoredLedger(ledger_id, master_key, last_entry_id=last_entry_id)
+            self._keep(ledger)
+        return ledger
+
+    def is_headerless(self, ledger_id: LedgerId) -> bool:
+        """Whether a crash left an index file without a header."""
+        found = self._index.read_header(ledger_id)
+        return found is not None and found[0] is None
+
+    def _known(self, ledger_id: LedgerId) -> StoredLedger | None:
+        ledger = self._recent.get(ledger_id)
+        if ledger is not None:
+            self._recent.move_to_end(ledger_id)
+            return ledger
+        ledger = self._held.get(ledger_id)
+        if ledger is not None:
+            self._keep(ledger)
+        return ledger
+
+    def _load(self, ledger_id: LedgerId) -> StoredLedger | None:
+        found = self._index.read_header(ledger_id)
+        if found is None:
+            return None
+        header, last_entry_id = found
+        if header is None:
+            raise StorageCorruptException(
+                f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "
+                "replicated again"
+            )
+        ledger = StoredLedger(
+            ledger_id,
+            header.master_key,
+            fenced=header.fenced,
+            explicit_lac=header.explicit_lac,
+            last_entry_id=last_entry_id,
+            has_header=True,
+        )
+        if header.explicit_lac is not None:
+            ledger.advance_lac(decode_lac_ids(header.explicit_lac)[1])
+        return ledger
+
+    def _keep(self, ledger: StoredLedger) -> None:
+        self._recent[ledger.ledger_id] = ledger
+        self._held[ledger.ledger_id] = ledger
+        if len(self._recent) > self._limit:
+            self._recent.popitem(last=False)

@@ -1,0 +1,158 @@
+"""Replay: what a start does with the journal, from the persisted mark to its end.
+
+Every record is applied as when it was first accepted: a key creates its ledger, a fence fences, an explicit LAC is set,
+an entry is stored again. All of that can be done twice with the same outcome, so a crash during replay costs nothing.
+The fence is not checked: what was journaled was accepted. A record of a ledger whose key is neither in the journal nor
+in the index belongs to a ledger that was deleted, and is passed over; so is a meta record of unknown kind.
+
+A ledger's key is the one stored first (S7): a key record that differs from the index header is passed over, two key
+records that differ from one another refuse the start.
+
+Source: storage page, section 2.8; entry format page, section 4.2.
+
+Not its job: parsing (`journal_format`), persisting the mark (the caller, once everything is flushed).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from pathlib import Path
+
+from bookie import journal_format as fmt
+from bookie.checkpoint import Flusher
+from bookie.core.ledger_state import is_acceptable_key
+from bookie.files import FileSystem, StorageCorruptException
+from bookie.index_file import MAX_ENTRY_ID, fits_header
+from bookie.journal import list_journals
+from bookie.journal_format import JournalScan, LogMark, Record
+from bookie.ledger_table import LedgerTable, decode_lac_ids
+from bookie.stored_ledger import StoredLedger
+from bookie.write_cache import WriteCache
+from ledger.ledger_id import LedgerId
+
+_log = logging.getLogger(__name__)
+_lac_field = struct.Struct(">q")
+_LAC_OFFSET = 16
+
+
+class Replay:
+    """One replay of one journal directory into write cache and ledger table."""
+
+    def __init__(
+        self, files: FileSystem, directory: Path, table: LedgerTable, cache: WriteCache, flusher: Flusher
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._table = table
+        self._cache = cache
+        self._flusher = flusher
+        self._keys: dict[LedgerId, bytes] = {}
+        self._skipped = 0
+
+    def run(self, mark: LogMark) -> LogMark:
+        """Applies everything behind `mark` and flushes it. Returns the mark that may be persisted then.
+
+        Raises StorageCorruptException, naming file and offset.
+        """
+        journals = [journal_id for journal_id in list_journals(self._files, self._directory) if journal_id >= mark[0]]
+        if mark.journal_id > 0 and journals[:1] != [mark.journal_id]:
+            raise StorageCorruptException(
+                f"journal {self._directory / fmt.file_name(mark.journal_id)} is missing, but the last mark says that "
+                "it is not yet fully in ledger storage; restore the file"
+            )
+        for journal_id in journals:
+            start = mark.offset if journal_id == mark.journal_id else 0
+            mark = LogMark(journal_id, self._replay_file(journal_id, start))
+        self._flusher.flush()
+        self._files.sync_directory(self._directory)
+        if self._skipped:
+            _log.info("replay of %s passed over %d records of unknown ledgers", self._directory, self._skipped)
+        return mark
+
+    def _replay_file(self, journal_id: int, start: int) -> int:
+        """Applies one file from `start`, or from behind its header; returns where its data ends."""
+        path = self._directory / fmt.file_name(journal_id)
+        fd = self._files.open(path, os.O_RDONLY)
+        try:
+            version, header_size = fmt.decode_header(self._files.pread(fd, 8, 0), str(path))
+            scan = JournalScan(
+                lambda size, offset: self._files.pread(fd, size, offset),
+                self._files.size(fd),
+                max(start, header_size),
+                version,
+                str(path),
+            )
+            for record in scan:
+                self._apply(record, path)
+        finally:
+            self._files.close(fd)
+        return scan.end
+
+    def _apply(self, record: Record, path: Path) -> None:
+        try:
+            ledger_id = LedgerId.unscoped(record.ledger_id)
+            if record.entry_id >= 0:
+                self._apply_entry(ledger_id, record)
+            elif record.entry_id == fmt.LEDGER_KEY:
+                self._apply_key(ledger_id, fmt.meta_blob(record.payload))
+            elif record.entry_id in (fmt.FENCE, fmt.EXPLICIT_LAC):
+                self._apply_state(ledger_id, record)
+            else:
+                _log.warning("journal %s: unknown record kind %d at offset %d", path, record.entry_id, record.offset)
+        except ValueError as error:
+            raise StorageCorruptException(
+                f"journal {path}: the record at offset {record.offset} can't be applied: {error}; the file is damaged"
+            ) from error
+
+    def _apply_key(self, ledger_id: LedgerId, master_key: bytes) -> None:
+        seen = self._keys.setdefault(ledger_id, master_key)
+        if seen != master_key:
+            raise ValueError(f"it gives ledger {ledger_id} another master key than an earlier record")
+        if not fits_header(master_key, b""):
+            raise ValueError(f"a master key of {len(master_key)} bytes does not fit an index header")
+        ledger = None if self._table.is_headerless(ledger_id) else self._table.get(ledger_id)
+        if ledger is None:
+            ledger = self._table.create(ledger_id, master_key)
+        elif not is_acceptable_key(ledger.master_key):
+            ledger.master_key = master_key
+        elif ledger.master_key != master_key:
+            _log.warning("ledger %s: the journal has another master key than the index; the index counts", ledger_id)
+        self._cache.mark_header(ledger)
+
+    def _apply_state(self, ledger_id: LedgerId, record: Record) -> None:
+        ledger = self._find(ledger_id)
+        if ledger is None:
+            return
+        if record.entry_id == fmt.FENCE:
+            ledger.fenced = True
+        else:
+            self._apply_explicit_lac(ledger, fmt.meta_blob(record.payload))
+        # Dirty even if the header says the same: an earlier process may have been killed before it synced it.
+        self._cache.mark_header(ledger)
+
+    def _apply_explicit_lac(self, ledger: StoredLedger, packet: bytes) -> None:
+        if len(packet) < _LAC_OFFSET or not fits_header(ledger.master_key, packet):
+            raise ValueError(f"an explicit LAC of {len(packet)} bytes is out of range")
+        ledger.explicit_lac = packet
+        ledger.advance_lac(decode_lac_ids(packet)[1])
+
+    def _apply_entry(self, ledger_id: LedgerId, record: Record) -> None:
+        if record.entry_id > MAX_ENTRY_ID:
+            raise ValueError(f"entry id {record.entry_id} is above {MAX_ENTRY_ID}")
+        ledger = self._find(ledger_id)
+        if ledger is None:
+            return
+        if record.entry_id > ledger.last_entry_id:
+            ledger.last_entry_id = record.entry_id
+        if len(record.payload) >= _LAC_OFFSET + _lac_field.size:
+            ledger.advance_lac(_lac_field.unpack_from(record.payload, _LAC_OFFSET)[0])
+        if self._cache.put(ledger, record.entry_id, record.payload):
+            self._flusher.flush()
+
+    def _find(self, ledger_id: LedgerId) -> StoredLedger | None:
+        ledger = self._table.get(ledger_id)
+        if ledger is None:
+            self._skipped += 1
+        return ledger

@@ -1,0 +1,375 @@
+"""Storage of one bookie: the one facade that request handlers see.
+
+An entry is accepted into the write cache, queued to the journal, and acknowledged (its token comes back) once the
+journal is synced. A checkpoint moves it to entry log and index later. Reads look into the write cache, then the index,
+then the entry log.
+
+States: new → open (directories locked, journal replayed, threads running) → closed; or failed after the first disk
+error of journal or checkpoint, when `on_fatal` was called once and nothing more is accepted or acknowledged.
+
+Invariants held together here: whatever is journaled is in the write cache or on the dirty headers' list before it is
+queued (S1, S6); the ledger's key is journaled before anything else of it by this process, so that no fence and no
+explicit LAC of a ledger without entries is lost (F3); a ledger read back from its index header has its stored key (S7).
+
+Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
+`on_room` from the checkpoint thread, `on_fatal` from either.
+
+Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`), the wire, which ledgers exist in the
+metadata.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from bookie import directories, index_file, journal_format
+from bookie.checkpoint import Checkpointer, Flusher
+from bookie.core.ledger_state import LedgerState
+from bookie.directories import DirectoryLock, DirectoryUsage
+from bookie.entry_log import EntryLogReader, EntryLogWriter
+from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException, StorageStoppedException
+from bookie.journal import Journal, JournalOptions
+from bookie.ledger_cache import LedgerCache
+from bookie.ledger_table import LedgerTable, decode_lac_ids
+from bookie.replay import Replay
+from bookie.stored_ledger import StoredLedger
+from bookie.write_cache import WriteCache
+from ledger.errors import IncorrectParameterException, NoSuchEntryException
+from ledger.ledger_id import NO_ENTRY, LedgerId
+
+__all__ = [
+    "DirectoryUsage",
+    "Storage",
+    "StorageConfig",
+    "StorageCorruptException",
+    "StorageStoppedException",
+]
+
+_MIB = 1 << 20
+_entry_ids = struct.Struct(">qqq")
+_MIN_PACKET = 32
+_MIN_LAC_PACKET = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """Where storage keeps its files and how much it may take. Sizes in bytes unless the name says otherwise."""
+
+    journal_directory: Path
+    ledger_directory: Path
+    journal_max_size_bytes: int = 512 * _MIB
+    journal_pre_alloc_bytes: int = 16 * _MIB
+    journal_alignment: int = 512
+    journal_max_group_wait_ms: int = 0
+    """How long a flush waits for more requests; 0 flushes whenever the journal thread is free."""
+    journal_buffered_writes_bytes: int = 512 * 1024
+    journal_max_backups: int = 5
+    write_cache_bytes: int = 64 * _MIB
+    """Both halves together, with an allowance for each entry's bookkeeping."""
+    ledger_cache_bytes: int = 64 * _MIB
+    open_file_limit: int = 1000
+    """Entry logs kept open for reading."""
+    ledger_state_limit: int = 20_000
+    """Ledgers kept in memory although nobody uses them."""
+    entry_log_max_bytes: int = 1024 * _MIB
+    flush_interval_seconds: float = 10.0
+    sync_data: bool = True
+    """False acknowledges before the journal is synced: for tests and throw-away data only."""
+
+
+class Storage:
+    """See the module. Methods raise OSError for disk errors and StorageStoppedException when not open."""
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        on_durable: Callable[[list[object]], None],
+        on_fatal: Callable[[BaseException], None],
+        files: FileSystem = REAL_FILE_SYSTEM,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._on_fatal = on_fatal
+        self._fatal_lock = Lock()
+        self._failed = False
+        self.on_room: Callable[[], None] = lambda: None
+        """Called after each flush of the write cache, from the checkpoint thread."""
+        self._lock: DirectoryLock | None = None
+        self._ledger_directories = (config.ledger_directory,)
+        ledgers = directories.current(config.ledger_directory)
+        self._cache = WriteCache(config.write_cache_bytes)
+        self._index = LedgerCache(files, ledgers, config.ledger_cache_bytes)
+        self._table = LedgerTable(self._index, config.ledger_state_limit)
+        self._reader = EntryLogReader(files, ledgers, config.open_file_limit)
+        self._journal = Journal(
+            files,
+            directories.current(config.journal_directory),
+            _journal_options(config),
+            on_durable,
+            self._fail,
+        )
+        self._checkpointer: Checkpointer | None = None
+        self._flusher: Flusher | None = None
+
+    # Life
+
+    def lock_directories(self) -> None:
+        """Creates the directories where needed and takes them for this process. `open` does it if nobody did.
+
+        Raises DirectoryException naming the directory.
+        """
+        if self._lock is None:
+            paths = (self._config.journal_directory, *self._ledger_directories)
+            for path in paths:
+                directories.prepare(path)
+            self._lock = DirectoryLock(paths)
+
+    def open(self) -> None:
+        """Blocking: locks, replays the journal, flushes, persists the mark, and starts the threads.
+
+        Raises DirectoryException, StorageCorruptException or another OSError; the directories are free again then.
+        """
+        self.lock_directories()
+        try:
+            self._open()
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self) -> None:
+        ledgers = directories.current(self._config.ledger_directory)
+        log = EntryLogWriter(self._files, ledgers, self._config.entry_log_max_bytes)
+        self._flusher = Flusher(self._cache, log, self._index)
+        mark = directories.read_mark(self._files, self._ledger_directories)
+        journal_directory = directories.current(self._config.journal_directory)
+        replayed = Replay(self._files, journal_directory, self._table, self._cache, self._flusher).run(mark)
+        checkpointer = Checkpointer(
+            self._files,
+            self._flusher,
+            self._config.journal_directory,
+            self._ledger_directories,
+            max_backups=self._config.journal_max_backups,
+            interval=self._config.flush_interval_seconds,
+            synced_mark=lambda: self._journal.synced_mark,
+            on_room=lambda: self.on_room(),
+            on_fatal=self._fail,
+        )
+        if replayed > mark:
+            directories.write_mark(self._files, self._ledger_directories, replayed)
+        self._journal.open()
+        self._checkpointer = checkpointer
+        checkpointer.start(max(mark, replayed))
+
+    def checkpoint(self) -> None:
+        """Blocking: makes everything that is durable in the journal durable in entry log and index."""
+        if self._checkpointer is None or self._failed:
+            raise StorageStoppedException("storage is not open; no checkpoint can be made")
+        self._checkpointer.checkpoint()
+
+    def close(self) -> None:
+        """Blocking: acknowledges what is queued, makes a last checkpoint, and frees the directories."""
+        try:
+            if self._checkpointer is not None:
+                self._checkpointer.stop()
+                self._journal.close()
+                if not self._failed:
+                    self._checkpointer.checkpoint()
+        finally:
+            self._checkpointer = None
+            self._release()
+
+    def _release(self) -> None:
+        if self._flusher is not None:
+            self._flusher.close()
+            self._flusher = None
+        self._reader.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._fatal_lock:
+            if self._failed:
+                return
+            self._failed = True
+        self._on_fatal(error)
+
+    # Ledgers and writing
+
+    def ledger(self, ledger_id: LedgerId) -> StoredLedger | None:
+        """The ledger if this bookie knows it, be it without entries. Reads its index header when not in memory."""
+        return self._table.get(ledger_id)
+
+    def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        """A ledger that `ledger` does not know. Durable with the first thing that is written of it.
+
+        Raises IncorrectParameterException for a scoped id or an over-long key.
+        """
+        if ledger_id.scope_id != 0:
+            raise IncorrectParameterException(f"ledger {ledger_id}: this bookie does not store scoped ledgers")
+        if not index_file.fits_header(master_key, b""):
+            raise IncorrectParameterException(
+                f"ledger {ledger_id}: a master key of {len(master_key)} bytes is too long"
+            )
+        return self._table.get(ledger_id) or self._table.create(ledger_id, master_key)
+
+    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object) -> None:
+        """Stores an entry packet, or replaces it; `token` (unless None) comes back once it is durable.
+
+        Raises IncorrectParameterException when the packet is not one of this entry.
+        """
+        stored = _stored(ledger)
+        self._check_packet(stored, entry_id, packet)
+        # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
+        if self._cache.put(stored, entry_id, packet):
+            self._request_checkpoint()
+        if not stored.key_journaled:
+            self._journal_key(stored)
+        self._journal.append_one(packet, token)
+        if entry_id > stored.last_entry_id:
+            stored.last_entry_id = entry_id
+
+    def fence(self, ledger: LedgerState, token: object) -> None:
+        """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
+        stored = _stored(ledger)
+        if stored.fenced:
+            self._journal.force(token)
+            return
+        stored.fenced = True
+        self._write_state(stored, journal_format.encode_fence(stored.number), token)
+
+    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
+        """Replaces the ledger's explicit LAC packet; `token` comes back once it is durable.
+
+        Raises IncorrectParameterException when the packet is not one of this ledger.
+        """
+        stored = _stored(ledger)
+        if len(packet) < _MIN_LAC_PACKET or not index_file.fits_header(stored.master_key, packet):
+            raise IncorrectParameterException(
+                f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
+            )
+        number, lac = decode_lac_ids(packet)
+        if number != stored.number:
+            raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
+        stored.explicit_lac = packet
+        stored.advance_lac(lac)
+        self._write_state(stored, journal_format.encode_explicit_lac(stored.number, packet), token)
+
+    def force(self, ledger_id: LedgerId, token: object) -> None:
+        """`token` comes back once everything queued before is durable. The ledger need not exist."""
+        self._journal.force(token)
+
+    def _check_packet(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> None:
+        """Checks what replay relies on, and takes notice of the LAC."""
+        if len(packet) < _MIN_PACKET or not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
+            raise IncorrectParameterException(
+                f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
+            )
+        number, packet_entry_id, lac = _entry_ids.unpack_from(packet)
+        if number != ledger.number or packet_entry_id != entry_id:
+            raise IncorrectParameterException(
+                f"entry {entry_id} of ledger {ledger.ledger_id}: the packet says entry {packet_entry_id} of {number}"
+            )
+        if not (number or entry_id or lac):
+            raise IncorrectParameterException("entry 0 of ledger 0 can't carry LAC 0: an entry's LAC is below its id")
+        ledger.advance_lac(lac)
+
+    def _write_state(self, ledger: StoredLedger, record: bytes, token: object) -> None:
+        self._cache.mark_header(ledger)
+        if ledger.key_journaled:
+            self._journal.append_one(record, token)
+            return
+        ledger.key_journaled = True
+        self._journal.append((journal_format.encode_key(ledger.number, ledger.master_key), record), token)
+
+    def _journal_key(self, ledger: StoredLedger) -> None:
+        if not ledger.has_header:
+            self._cache.mark_header(ledger)
+        ledger.key_journaled = True
+        self._journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
+
+    # Reading
+
+    def read_cached(self, ledger: LedgerState, entry_id: int) -> bytes | None:
+        """The entry if it is in the write cache. Never blocks; any thread."""
+        return self._cache.get(_stored(ledger), entry_id)
+
+    def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
+        """The entry's packet. May read files; any thread.
+
+        Raises NoSuchEntryException, or StorageCorruptException when the entry is there and can't be read whole.
+        """
+        stored = _stored(ledger)
+        packet = self._cache.get(stored, entry_id)
+        if packet is not None:
+            return packet
+        location = self._index.location(stored.ledger_id, entry_id) if 0 <= entry_id <= index_file.MAX_ENTRY_ID else 0
+        if not location:
+            raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
+        return self._reader.read(location, stored.number, entry_id)
+
+    def last_entry_id(self, ledger: LedgerState) -> int:
+        """Highest entry held, -1 if none. Never blocks."""
+        return _stored(ledger).last_entry_id
+
+    def known_lac(self, ledger: LedgerState) -> int:
+        """The highest LAC known; -1 if none. Reads the last entry when nobody asked since the ledger was loaded."""
+        stored = _stored(ledger)
+        if stored.stored_lac is None:
+            # Kept apart from known_lac, which the event loop advances meanwhile.
+            packet = self.read_entry(stored, stored.last_entry_id)
+            stored.stored_lac = _entry_ids.unpack_from(packet)[2] if len(packet) >= _entry_ids.size else NO_ENTRY
+        return max(stored.known_lac, stored.stored_lac)
+
+    def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
+        """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""
+        stored = _stored(ledger)
+        cached = self._cache.entry_ids(stored)
+        first = end = -1
+        for entry_id in heapq.merge(cached, self._index.entry_ids(stored.ledger_id)):
+            if entry_id < end:
+                continue
+            if entry_id != end:
+                if end > first:
+                    yield first, end - first
+                first = entry_id
+            end = entry_id + 1
+        if end > first:
+            yield first, end - first
+
+    # Limits
+
+    @property
+    def accepts_adds(self) -> bool:
+        """False while the write cache is full: whoever feeds adds waits for on_room."""
+        return not self._cache.is_full
+
+    def usage(self) -> DirectoryUsage:
+        """Room on the ledger directory's file system. Raises OSError."""
+        return directories.usage(self._config.ledger_directory)
+
+    def _request_checkpoint(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.request()
+
+
+def _stored(ledger: LedgerState) -> StoredLedger:
+    if not isinstance(ledger, StoredLedger):
+        raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
+    return ledger
+
+
+def _journal_options(config: StorageConfig) -> JournalOptions:
+    return JournalOptions(
+        max_size=config.journal_max_size_bytes,
+        pre_alloc=max(config.journal_alignment, config.journal_pre_alloc_bytes),
+        alignment=config.journal_alignment,
+        buffered_writes=config.journal_buffered_writes_bytes,
+        max_group_wait_ms=config.journal_max_group_wait_ms,
+        sync_data=config.sync_data,
+    )

@@ -1,0 +1,37 @@
+"""A ledger's state with what storage itself has to remember of it."""
+
+from __future__ import annotations
+
+from bookie.core.ledger_state import LedgerState
+from ledger.ledger_id import NO_ENTRY, LedgerId
+
+
+class StoredLedger(LedgerState):
+    """A ledger known to storage. There is at most one object for a ledger at any time.
+
+    Hashed by identity: it is the key of the write cache.
+    """
+
+    __slots__ = ("__weakref__", "has_header", "key_journaled", "last_entry_id", "number", "stored_lac")
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        master_key: bytes,
+        *,
+        fenced: bool = False,
+        explicit_lac: bytes | None = None,
+        known_lac: int = NO_ENTRY,
+        last_entry_id: int = NO_ENTRY,
+        has_header: bool = False,
+    ) -> None:
+        super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
+        self.number = ledger_id.ledger_id
+        self.last_entry_id = last_entry_id
+        """Highest entry held anywhere, -1 if none."""
+        self.has_header = has_header
+        """Whether the index file with its header is durable."""
+        self.key_journaled = False
+        """Whether this process has put the master key into the journal."""
+        self.stored_lac: int | None = None if last_entry_id != NO_ENTRY else NO_ENTRY
+        """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""
