@@ -1,0 +1,23 @@
+"""The data pipeline: ledgers as Spark tables (`spark.read.format("bookkeeper")`).
+
+Needs the extra `spark`: `pip install 'bookgate[spark]'`.
+
+Spark finds the source by itself wherever this distribution is installed; `register` is for sessions that look no
+modules up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format `bookkeeper` known to a session."""
+    from thinclient.spark.batch import BookKeeperDataSource
+
+    spark.dataSource.register(BookKeeperDataSource)

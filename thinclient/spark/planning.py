@@ -75,8 +75,11 @@ class Limits:
     max_bytes: int = DEFAULT_MAX_BYTES_PER_PARTITION
 
 
-def readable_record(record: LedgerRecord, last_add_confirmed: int, length: int) -> LedgerRecord:
-    """The record as a snapshot up to `last_add_confirmed`: closed there, without what executors have no use for."""
+def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
+    """The record as a snapshot of what may be read, without what executors have no use for.
+
+    A ledger that is not closed counts as closed at `last_add_confirmed`.
+    """
     metadata: LedgerMetadata = replace(record.metadata, custom_metadata={})
     if not metadata.is_closed:
         metadata = metadata.close(last_add_confirmed, length)

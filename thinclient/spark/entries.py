@@ -1,0 +1,199 @@
+"""Reading ledgers for the Spark source, without Spark: which slices there are, and their entries in order.
+
+On the driver `readable_slices` lists the ledgers once, keeps what the options select, and finds out how far each may be
+read: a closed ledger to its end, an open one to its last add confirmed, asked of the bookies without fencing, or,
+when the options say so, to where recovery closes it. On an executor `slice_entries` reads one slice from the bookies;
+the gateway is asked only when the bookies in the slice fail, since the ledger may have moved meanwhile.
+
+Data loss: a ledger that was asked for and is gone, or an entry that no bookie holds. It is an error that names ledger
+and range, or is skipped and counted when `failOnDataLoss` is false.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ledger.entry import Entry
+from ledger.errors import (
+    BKException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from thinclient.spark.options import Options, ReadMode
+from thinclient.spark.planning import (
+    Slice,
+    check_digest_type,
+    is_wanted,
+    readable_record,
+    slice_of,
+    wanted_range,
+)
+
+if TYPE_CHECKING:
+    from thinclient.blocking import BookKeeper
+
+_log = logging.getLogger(__name__)
+
+_OPENED_AT_ONCE = 16
+_NAMED_AT_MOST = 10
+_LOST = (NoSuchEntryException, NoSuchLedgerExistsException)
+
+
+def selected_records(client: BookKeeper, options: Options) -> Iterator[list[LedgerRecord]]:
+    """The ledgers that the options select, in pages, from one listing.
+
+    Raises NoSuchLedgerExistsOnMetadataServerException for ids that were asked for and are gone (failOnDataLoss).
+    """
+    wanted, start_after, end_before = wanted_range(options), None, None
+    if wanted is not None and options.scope_id == 0:
+        start_after = wanted.first - 1 if wanted.first > 0 else None
+        end_before = wanted.last + 1 if wanted.last is not None else None
+    missing = set(options.ledger_ids or ())
+    for page in client.list_ledgers(scope_id=options.scope_id, start_after=start_after, end_before=end_before):
+        records = [record for record in page if is_wanted(record, options)]
+        missing.difference_update(record.ledger_id.ledger_id for record in records)
+        if records:
+            yield records
+    if missing:
+        _ledgers_are_gone(sorted(missing), options)
+
+
+def _ledgers_are_gone(ids: list[int], options: Options) -> None:
+    named = ", ".join(str(LedgerId(options.scope_id, ledger_id)) for ledger_id in ids[:_NAMED_AT_MOST])
+    more = f" and {len(ids) - _NAMED_AT_MOST} more" if len(ids) > _NAMED_AT_MOST else ""
+    if options.fail_on_data_loss:
+        raise NoSuchLedgerExistsOnMetadataServerException(
+            f"ledgers of option ledgerIds that do not exist: {named}{more}; failOnDataLoss=false leaves them out"
+        )
+    _log.warning("left out %d ledgers that do not exist: %s%s", len(ids), named, more)
+
+
+def readable_slices(client: BookKeeper, options: Options) -> list[Slice]:
+    """What is to be read, ordered by ledger id. Raises UnauthorizedAccessException, DigestMatchException."""
+    records = [record for page in selected_records(client, options) for record in page]
+    for record in records:
+        check_password(record, options.password)
+        check_digest_type(record, options.digest_type)
+    unfinished = [record for record in records if not record.metadata.is_closed]
+    snapshots = {record.ledger_id: readable_record(record) for record in records if record.metadata.is_closed}
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        for snapshot in pool.map(lambda record: _snapshot(client, record, options), unfinished):
+            snapshots[snapshot.ledger_id] = snapshot
+    slices = (slice_of(snapshots[record.ledger_id], options) for record in records)
+    return [piece for piece in slices if piece is not None]
+
+
+def check_password(record: LedgerRecord, password: bytes) -> None:
+    """Raises UnauthorizedAccessException, with the ledger's id, before any bookie is asked."""
+    if record.metadata.password not in (None, password):
+        raise UnauthorizedAccessException(
+            f"the password in option password is not that of ledger {record.ledger_id}; "
+            "select the ledgers that share it, or correct it"
+        )
+
+
+def _snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:
+    """A ledger that is not closed, as far as it may be read now."""
+    if options.read_mode is ReadMode.RECOVER:
+        with client.open_ledger(record.ledger_id, password=options.password, recovery=True) as handle:
+            return readable_record(handle.record)
+    with client.open_record(record, password=options.password) as handle:
+        last = handle.last_add_confirmed
+        return readable_record(record, last, _length_at(handle.read(last, last)) if last >= 0 else 0)
+
+
+def _length_at(entries: Iterator[Entry]) -> int:
+    """The ledger's length as its last entry tells it; 0 when it can't be read, for the plan needs no more than that."""
+    try:
+        return max((entry.length for entry in entries), default=0)
+    except BKException:
+        return 0
+
+
+@dataclass(slots=True)
+class Losses:
+    """Entries that were skipped, to be told at the end."""
+
+    entries: int = 0
+
+    def skip(self, piece: Slice, first: int, last: int, error: BKException) -> None:
+        """Counts entries as lost."""
+        self.entries += last - first + 1
+        _log.warning("skipped entries %d to %d of ledger %s: %s", first, last, piece.record.ledger_id, error)
+
+
+def slice_entries(client: BookKeeper, piece: Slice, options: Options, losses: Losses) -> Iterator[list[Entry]]:
+    """The entries of a slice in order, in lists.
+
+    Raises the client's error, with ledger and range added to its message.
+    """
+    progress = _Progress(piece.first_entry_id)
+    while True:
+        try:
+            yield from progress.follow(_read(client, piece, progress.next, options, losses))
+            return
+        except BKException as error:
+            fresh = _moved(client, piece, options)
+            if fresh is None:
+                raise _told(error, piece, progress.next) from error
+            piece = fresh
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The next entry that was not handed over yet."""
+
+    next: int
+
+    def follow(self, batches: Iterable[list[Entry]]) -> Iterator[list[Entry]]:
+        for batch in batches:
+            self.next = batch[-1].entry_id + 1
+            yield batch
+
+
+def _told(error: BKException, piece: Slice, first: int) -> BKException:
+    """The same error with ledger and range, and with the way out where there is one."""
+    hint = "; failOnDataLoss=false skips what is lost" if isinstance(error, _LOST) else ""
+    return type(error)(
+        f"entries {first} to {piece.last_entry_id} of ledger {piece.record.ledger_id} can't be read: {error}{hint}"
+    )
+
+
+def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
+    """The slice by newer metadata; None when there is none, or the ledger is gone."""
+    try:
+        with client.open_ledger(piece.record.ledger_id, password=options.password, recovery=False) as handle:
+            record: LedgerRecord = handle.record
+    except BKException:
+        return None
+    if record.version <= piece.record.version:
+        return None
+    return replace(piece, record=readable_record(record, piece.last_entry_id, piece.size))
+
+
+def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses: Losses) -> Iterator[list[Entry]]:
+    """Entries from `first` on. To skip losses, a range that fails is halved until the lost entry stands alone."""
+    with client.open_record(piece.record, password=options.password) as handle:
+        ranges = [(first, piece.last_entry_id)]
+        while ranges:
+            start, last = ranges.pop()
+            progress = _Progress(start)
+            try:
+                yield from progress.follow(handle.read_batches(start, last))
+            except _LOST as error:
+                if options.fail_on_data_loss:
+                    raise
+                start = progress.next
+                if start == last:
+                    losses.skip(piece, start, last, error)
+                else:
+                    middle = (start + last) // 2
+                    ranges += [(middle + 1, last), (start, middle)]
