@@ -1,0 +1,49 @@
+# Two commands on a fresh machine do all set-up: `make run` and `make test`.
+VENV ?= .venv
+BIN := $(VENV)/bin
+INPUT ?=
+METADATA ?= embedded
+PYTEST_ARGS ?=
+
+.PHONY: help run test lint format protos bench env env-dev java clean
+
+help: ## show the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, METADATA=embedded|zookeeper)
+	@$(BIN)/bookgate run --metadata "$(METADATA)" $(if $(INPUT),--input "$(INPUT)")
+
+test: env-dev java lint ## lint and the whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of the generated stubs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	cd protos && ../$(BIN)/buf lint
+	$(BIN)/python -m protos.generate --check
+
+format: env-dev ## let ruff format and sort
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: env-dev ## regenerate the stubs from the .proto files
+	$(BIN)/python -m protos.generate
+
+bench: bench-bookie ## all benchmarks (QUICK=1 keeps a run under a minute)
+
+bench-%: env-dev ## one benchmark, beside its peer
+	$(BIN)/python -m benchmarks.$*
+
+env:
+	@deploy/setup/ensure-python-env.sh $(VENV) bookie,spark,zookeeper
+
+env-dev:
+	@deploy/setup/ensure-python-env.sh $(VENV) dev
+
+java:
+	@deploy/setup/ensure-java.sh
+
+clean: ## remove the environment and everything generated at run time
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,114 @@
+"""`bookgate bookie`: one gateway-enabled bookie until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from bookie.config import BookieConfig, load_config
+from bookie.cookie import InvalidCookieException
+from bookie.server import BookieServer
+from ledger.errors import BKException
+
+app = typer.Typer(help="Run a bookie that hosts a metadata gateway.", add_completion=False)
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command with one line for a person."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def bookie(
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
+    metadata_uri: Annotated[
+        str | None, typer.Option(help="Metadata store: sqlite:///path or zk+hierarchical://host:2181/ledgers.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Holds the journal and the ledgers.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
+    advertised_address: Annotated[
+        str | None, typer.Option(help="What clients are told to connect to. [default: this host's address]")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Entry protocol; 0 = a free one. [default: 3181]")] = None,
+    gateway_port: Annotated[int | None, typer.Option(help="Metadata gateway; 0 = a free one. [default: 4181]")] = None,
+    http_port: Annotated[int | None, typer.Option(help="HTTP admin; 0 = a free one. [default: 8080]")] = None,
+    bookie_id: Annotated[
+        str | None, typer.Option(help="Name in the cluster. [default: advertised address and port]")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON once the bookie serves, and nothing else.")
+    ] = False,
+    stop_with_parent: Annotated[
+        bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
+    ] = False,
+) -> None:
+    """Run a bookie that hosts a metadata gateway, until SIGTERM or Ctrl-C.
+
+    Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_….
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = load_config(
+            config,
+            metadata_uri=metadata_uri,
+            data_dir=data_dir,
+            host=host,
+            advertised_address=advertised_address,
+            port=port,
+            gateway_port=gateway_port,
+            http_port=http_port,
+            bookie_id=bookie_id,
+        )
+        _run(settings, as_json, stop_with_parent)
+    except (BKException, InvalidCookieException, OSError) as error:
+        fail(str(error))
+
+
+def _run(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(settings, as_json, stop_with_parent))
+    else:
+        uvloop.run(_serve(settings, as_json, stop_with_parent))
+
+
+async def _serve(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
+    server = BookieServer(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.request_stop)
+    if stop_with_parent:
+        threading.Thread(target=_watch_parent, args=(loop, server), daemon=True).start()
+    try:
+        await server.start()
+        _announce(server, as_json)
+        await server.run_until_stopped()
+    finally:
+        await server.stop()
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, server: BookieServer) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    loop.call_soon_threadsafe(server.request_stop)
+
+
+def _announce(server: BookieServer, as_json: bool) -> None:
+    addresses = server.addresses
+    if as_json:
+        print(json.dumps(addresses), flush=True)
+        return
+    print(f"bookie {addresses['bookie_id']} serves; stop it with Ctrl-C")
+    for kind in ("bookie", "gateway", "http", "metadata_uri"):
+        print(f"  {kind:12} {addresses[kind]}", flush=True)

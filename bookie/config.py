@@ -1,0 +1,123 @@
+"""The bookie's settings: one definition of every key.
+
+From a TOML file, the environment (`BOOKGATE_BOOKIE_…`) and options, in rising order. Sizes are in the unit that the key
+names. Where BookKeeper has the same setting, the description gives its name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from bookie.storage import StorageConfig
+from ledger.errors import IncorrectParameterException
+from ledger.frames import DEFAULT_MAX_FRAME_SIZE
+
+_MIB = 1024 * 1024
+
+
+class BookieConfig(BaseSettings):
+    """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
+
+    model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
+
+    metadata_uri: str = Field(description="metadata store: sqlite:///path or zk+hierarchical://host:port/ledgers")
+    data_dir: Path | None = Field(None, description="holds journal and ledgers unless those are set themselves")
+    journal_directory: Path | None = Field(None, description="journalDirectories; default: DATA_DIR/journal")
+    ledger_directory: Path | None = Field(None, description="ledgerDirectories; default: DATA_DIR/ledgers")
+    host: str = Field("0.0.0.0", description="address to listen on, for all ports")
+    advertised_address: str | None = Field(None, description="advertisedAddress: what clients are told to connect to")
+    port: int = Field(3181, ge=0, le=65535, description="bookiePort: entry protocol; 0 = choose a free one")
+    gateway_port: int = Field(4181, ge=0, le=65535, description="metadata gateway (gRPC); 0 = choose a free one")
+    http_port: int = Field(8080, ge=0, le=65535, description="httpServerPort: HTTP admin; 0 = choose a free one")
+    bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
+    max_frame_size: int = Field(
+        DEFAULT_MAX_FRAME_SIZE, ge=1024, description="nettyMaxFrameSizeBytes, length bytes included"
+    )
+    journal_max_size_mb: int = Field(512, ge=1, description="journalMaxSizeMB")
+    journal_max_backups: int = Field(5, ge=0, description="journalMaxBackups")
+    write_cache_mb: int = Field(128, ge=1, description="memory for entries not yet in the entry log, both halves")
+    ledger_cache_mb: int = Field(64, ge=1, description="memory for index pages (pageLimit)")
+    flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
+    entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
+
+    @model_validator(mode="after")
+    def _has_directories(self) -> BookieConfig:
+        if self.data_dir is None and (self.journal_directory is None or self.ledger_directory is None):
+            raise ValueError("set data_dir, or both journal_directory and ledger_directory")
+        return self
+
+    @property
+    def journal(self) -> Path:
+        return (self.journal_directory or self._data_dir / "journal").absolute()
+
+    @property
+    def ledgers(self) -> Path:
+        return (self.ledger_directory or self._data_dir / "ledgers").absolute()
+
+    @property
+    def _data_dir(self) -> Path:
+        assert self.data_dir is not None, "checked when the settings were made"
+        return self.data_dir
+
+    def storage(self) -> StorageConfig:
+        """The part that storage needs."""
+        return StorageConfig(
+            journal_directory=self.journal,
+            ledger_directory=self.ledgers,
+            journal_max_size_bytes=self.journal_max_size_mb * _MIB,
+            journal_max_backups=self.journal_max_backups,
+            write_cache_bytes=self.write_cache_mb * _MIB,
+            ledger_cache_bytes=self.ledger_cache_mb * _MIB,
+            flush_interval_seconds=self.flush_interval_seconds,
+            entry_log_max_bytes=self.entry_log_max_mb * _MIB,
+        )
+
+    def advertised_host(self) -> str:
+        """What clients connect to: the setting, else the address listened on, else this host's own address."""
+        if self.advertised_address:
+            return self.advertised_address
+        return own_address() if _is_wildcard(self.host) else self.host
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def own_address() -> str:
+    """The address of the interface that this host's name stands for, or loopback where the name stands for nothing."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
+    """Settings from a TOML file, the environment and `values` that are not None, the later ones winning.
+
+    Raises IncorrectParameterException that names the keys that are wrong.
+    """
+    settings: dict[str, Any] = {}
+    if file is not None:
+        try:
+            settings.update(tomllib.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise IncorrectParameterException(f"configuration file {file} can't be read: {error}") from error
+    prefix = "BOOKGATE_BOOKIE_"
+    settings = {key: value for key, value in settings.items() if f"{prefix}{key.upper()}" not in os.environ}
+    settings.update({key: value for key, value in values.items() if value is not None})
+    try:
+        return BookieConfig(**settings)
+    except ValidationError as error:
+        problems = "; ".join(": ".join((*map(str, e["loc"]), e["msg"])) for e in error.errors())
+        raise IncorrectParameterException(f"configuration is not valid: {problems}") from error

@@ -1,0 +1,46 @@
+"""Whether a request is fit to reach storage at all: ids in range, body and request of one mind, a key worth the name.
+
+A bookie of the Java kind stores what it can't serve or replay later (ids below zero, F6; bodies without a header).
+Here such requests are refused on arrival, before anything is written. Source: wire-protocol page, sections 4.3.1 and
+4.3.2.
+
+Not here: what depends on the ledger (`ledger_state`).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from bookie.core.ledger_state import is_acceptable_key
+from ledger.entry import HEADER_SIZE
+from ledger.requests import LAST_ENTRY, AddRequest, ReadRequest, Status, WriteLacRequest
+
+_IDS = struct.Struct(">qq")
+
+
+def check_add(request: AddRequest) -> Status:
+    """EBADREQ for a body without a header, ids below zero or ids that are not the body's; EUA for an unset key."""
+    if len(request.body) < HEADER_SIZE or request.ledger_id < 0 or request.entry_id < 0:
+        return Status.EBADREQ
+    if _IDS.unpack_from(request.body) != (request.ledger_id, request.entry_id):
+        return Status.EBADREQ
+    return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA
+
+
+def check_read(request: ReadRequest) -> Status:
+    """EBADREQ for ids out of range; EUA for a fence without a key."""
+    if request.ledger_id < 0 or request.entry_id < LAST_ENTRY:
+        return Status.EBADREQ
+    if request.fence:
+        return Status.EOK if is_acceptable_key(request.master_key or b"") else Status.EUA
+    return Status.EOK
+
+
+def check_write_lac(request: WriteLacRequest) -> Status:
+    """EBADREQ for a packet without ids, of another ledger or with a LAC below -1; EUA for an unset key."""
+    if len(request.body) < _IDS.size or request.ledger_id < 0:
+        return Status.EBADREQ
+    ledger_id, lac = _IDS.unpack_from(request.body)
+    if ledger_id != request.ledger_id or lac < LAST_ENTRY:
+        return Status.EBADREQ
+    return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA

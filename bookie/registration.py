@@ -1,0 +1,59 @@
+"""What a bookie registers of itself, and the cookie that ties its directories to its name and cluster.
+
+Source: metadata page, sections 8 and 9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from bookie import cookie, directories
+from bookie.config import BookieConfig
+from bookie.files import REAL_FILE_SYSTEM
+from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, BookieServiceInfo, Endpoint, check_bookie_id
+from ledger.manager import RegistrationManager
+
+_log = logging.getLogger(__name__)
+
+
+def bookie_id_of(config: BookieConfig, port: int) -> str:
+    """The configured id, else the advertised address and port. Raises IncorrectParameterException."""
+    return check_bookie_id(config.bookie_id or f"{config.advertised_host()}:{port}")
+
+
+def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int]) -> BookieServiceInfo:
+    """The registration of a bookie; `ports` holds the port of `bookie`, `gateway` and `http`."""
+    host = config.advertised_host()
+    return BookieServiceInfo(
+        bookie_id,
+        (
+            Endpoint("bookie", host, ports["bookie"], BOOKIE_RPC),
+            Endpoint("gateway", host, ports["gateway"], GATEWAY_GRPC),
+            Endpoint("httpserver", host, ports["http"], HTTP),
+        ),
+    )
+
+
+async def check_cookie(config: BookieConfig, bookie_id: str, registration: RegistrationManager) -> None:
+    """Refuses directories that are another bookie's; stamps those of a new bookie. The directories are locked.
+
+    The directories are stamped before the metadata store: a crash in between leaves directories without data whose
+    cookie the store does not know, which `cookie.check` names as such. Raises InvalidCookieException.
+    """
+    journal, ledgers = [config.journal], [config.ledgers]
+    instance_id = await registration.cluster_instance_id()
+    master = cookie.Cookie.build(bookie_id, journal, ledgers, instance_id)
+    stored = await registration.read_cookie(bookie_id)
+    paths = list(dict.fromkeys((*journal, *ledgers)))
+    decision = cookie.check(
+        master,
+        stored.value if stored else None,
+        directories.read_version_files(REAL_FILE_SYSTEM, paths),
+        directories.empty_directories(REAL_FILE_SYSTEM, paths),
+    )
+    if decision is cookie.Decision.NEW_ENVIRONMENT:
+        content = master.encode()
+        directories.write_version_files(REAL_FILE_SYSTEM, dict.fromkeys(paths, content))
+        await registration.write_cookie(bookie_id, content, None)
+        _log.info("bookie %s is new: its directories were stamped", bookie_id)

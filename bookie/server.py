@@ -1,0 +1,195 @@
+"""A bookie as a whole: storage, the entry protocol, the metadata gateway it hosts, HTTP admin and registration.
+
+Start: bind the ports (so that one in use is known before anything is touched), reach the metadata store, lock the
+directories, check the cookie, replay the journal, serve, register. Stop: the same backwards, the registration first, so
+that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the bookie at once: nothing
+more is acknowledged, and the process exits with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client import CollectorRegistry
+
+from bookie.admin.http import AdminServer, BookieView
+from bookie.config import BookieConfig
+from bookie.connection import BookieConnection
+from bookie.registration import bookie_id_of, check_cookie, service_info
+from bookie.request_processor import RequestProcessor
+from bookie.statistics import BookieCollector, BookieStatistics
+from bookie.storage import Storage
+from gateway.drivers import create_factory
+from gateway.server import GatewayServer
+from ledger.errors import BKException
+from ledger.manager import RegistrationManager
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_DRAIN_SECONDS = 5.0
+
+
+class BookieFailedException(BKException):
+    """The bookie stopped by itself: its journal, a checkpoint or its registration failed."""
+
+
+class BookieServer:
+    """One bookie. `start`, then `run_until_stopped`, then `stop` (also after a start that failed)."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self._statistics = BookieStatistics()
+        self._connections: set[BookieConnection] = set()
+        self._stack = contextlib.AsyncExitStack()
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._running = False
+        self._addresses: dict[str, str] = {}
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """`bookie_id`, `metadata_uri`, and `host:port` of `bookie`, `gateway` and `http`; complete after `start`."""
+        return self._addresses
+
+    def request_stop(self) -> None:
+        """Ends `run_until_stopped`."""
+        self._stopping.set()
+
+    async def run_until_stopped(self) -> None:
+        """Returns after `request_stop`. Raises BookieFailedException when the bookie can't go on."""
+        await self._stopping.wait()
+        if self._failure is not None:
+            raise BookieFailedException(f"the bookie had to stop: {self._failure}") from self._failure
+
+    async def start(self) -> None:
+        """Serves when it returns. Raises BKException or OSError that says what is wrong and what to do."""
+        config = self._config
+        entry_listener = self._listen("port", config.port)
+        http_listener = self._listen("http_port", config.http_port)
+        ports = {"bookie": entry_listener.getsockname()[1], "http": http_listener.getsockname()[1]}
+        bookie_id = bookie_id_of(config, ports["bookie"])
+
+        factory = create_factory(config.metadata_uri)
+        self._stack.push_async_callback(factory.close)
+        await factory.initialize()
+
+        storage = await self._open_storage(bookie_id, factory.registration_manager)
+        gateway = GatewayServer(factory, config.host, config.gateway_port)
+        ports["gateway"] = await gateway.start()
+        self._stack.push_async_callback(gateway.stop, _DRAIN_SECONDS)
+
+        await self._serve_entries(storage, entry_listener)
+        await self._serve_http(storage, http_listener)
+        info = service_info(config, bookie_id, ports)
+        await factory.registration_manager.register_bookie(info, read_only=False)
+        self._stack.push_async_callback(factory.registration_manager.unregister_bookie, bookie_id)
+
+        host = config.advertised_host()
+        self._addresses = {
+            "bookie_id": bookie_id,
+            "metadata_uri": config.metadata_uri,
+            **{kind: f"{host}:{port}" for kind, port in ports.items()},
+        }
+        self._running = True
+        _log.info("bookie %s serves on %s", bookie_id, self._addresses)
+
+    async def stop(self) -> None:
+        """Stops everything that was started, with a last checkpoint."""
+        self._running = False
+        await self._stack.aclose()
+
+    def _listen(self, setting: str, port: int) -> socket.socket:
+        """Binds and listens. Raises OSError that names the port and the setting."""
+        host = self._config.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = self._stack.enter_context(contextlib.closing(socket.socket(family, socket.SOCK_STREAM)))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        try:
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise OSError(error.errno, _bind_problem(error, host, port, setting)) from error
+        return listener
+
+    async def _open_storage(self, bookie_id: str, registration: RegistrationManager) -> Storage:
+        """Locks the directories, checks the cookie and replays the journal."""
+        storage = Storage(self._config.storage(), self._durable_from_journal, self._failed_from_thread)
+        self._stack.push_async_callback(_in_thread, storage.close)
+        storage.lock_directories()
+        await check_cookie(self._config, bookie_id, registration)
+        await _in_thread(storage.open)
+        return storage
+
+    async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._stack.callback(reader.shutdown)
+        self._processor = RequestProcessor(storage, reader, self._statistics)
+        self._loop = loop
+        storage.on_room = self._room_from_thread
+        server = await loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
+        self._stack.callback(self._close_connections)
+        self._stack.callback(server.close)
+
+    def _connect(self) -> BookieConnection:
+        return BookieConnection(self._processor, self._connections, self._statistics, self._config.max_frame_size)
+
+    def _close_connections(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+
+    async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
+        registry = CollectorRegistry()
+        registry.register(BookieCollector(self._statistics, lambda: 1 if self._running else -1))
+        view = BookieView(lambda: self._running, self._stopping.is_set, storage.usage, registry)
+        admin = AdminServer(view, listener)
+        task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
+
+        async def stop_admin() -> None:
+            admin.should_exit = True
+            await task
+
+        self._stack.push_async_callback(stop_admin)
+
+    # --- from storage's threads ---
+
+    def _durable_from_journal(self, tokens: list[object]) -> None:
+        self._loop.call_soon_threadsafe(self._processor.durable, tokens)
+
+    def _room_from_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._room_in_storage)
+
+    def _failed_from_thread(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        _log.critical("storage failed; the bookie stops: %s", error)
+        for connection in list(self._connections):
+            connection.abort()
+        self._failure = self._failure or error
+        self._stopping.set()
+
+    def _room_in_storage(self) -> None:
+        for connection in list(self._connections):
+            connection.room_in_storage()
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def _bind_problem(error: OSError, host: str, port: int, setting: str) -> str:
+    option = f"--{setting.replace('_', '-')}"
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: stop what listens there, or choose another with {option}"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} is not allowed for this user: choose one above 1023 with {option}"
+    return f"can't listen on {host}, port {port}: {error.strerror}; see --host and {option}"

@@ -1,0 +1,224 @@
+"""A whole cluster on one machine: bookies as child processes, each with its gateway, around one metadata store.
+
+Every child is the public command `bookgate bookie --json`; what it prints once it serves tells the addresses. Bookies
+are named `bookie-1`, `bookie-2`, … and not by their address, so a cluster comes back from its data directory on
+whatever ports are free. Children end with their parent, however that ends: they watch their standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 30.0
+
+
+class ClusterException(Exception):
+    """A bookie of the cluster did not start; the message has its own words."""
+
+
+@dataclass
+class BookieProcess:
+    """One bookie as a child process."""
+
+    bookie_id: str
+    data_dir: Path
+    arguments: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        return self.data_dir / "bookie.log"
+
+    def start(self) -> None:
+        """Starts the process; `wait_until_serving` waits for it."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bookie", *self.arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=_environment(),
+            )
+
+    def wait_until_serving(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+        """Returns once the bookie serves. Raises ClusterException with what the bookie said when it does not."""
+        process = self._running()
+        line = _read_line(process, timeout_seconds)
+        if line is None:
+            self.kill()
+            raise ClusterException(f"{self.bookie_id} did not start in {timeout_seconds:.0f} s; its log is {self.log}")
+        if not line:
+            code = process.wait()
+            self.process = None
+            raise ClusterException(f"{self.bookie_id} did not start (exit code {code}): {self._last_words()}")
+        self.addresses = json.loads(line)
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it said nothing; its log is {self.log}"
+
+    def terminate(self) -> None:
+        """Asks the process to stop; `wait` waits for it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
+        """Returns once the process has ended; kills it after the timeout."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._close_pipes()
+        self.process = None
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash looks like."""
+        if self.process is not None:
+            self.process.kill()
+            self.wait()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self.process is None:
+            raise ClusterException(f"{self.bookie_id} was not started")
+        return self.process
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout) if self.process else ():
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the folder of these packages first, so that a child imports the same code."""
+    own = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))}
+
+
+def _read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:
+    """The first line of a child's output; empty when it ended, None after the timeout."""
+    result: list[bytes] = []
+    output = process.stdout
+    assert output is not None, "started with a pipe"
+
+    def read(pipe: IO[bytes]) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            result.append(pipe.readline())
+
+    reader = threading.Thread(target=read, args=(output,), daemon=True)
+    reader.start()
+    reader.join(timeout_seconds)
+    return result[0] if result else None
+
+
+class StandaloneCluster:
+    """A cluster in a data directory; as a context manager it starts and stops with the block.
+
+    `metadata_uri` None keeps the metadata in the data directory. A port of 0 chooses free ones; another is the first
+    bookie's, the next bookies taking the next. Raises ClusterException.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        bookies: int = 3,
+        metadata_uri: str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        bookie_port: int = 0,
+        gateway_port: int = 0,
+        http_port: int = 0,
+        bookie_options: tuple[str, ...] = (),
+    ) -> None:
+        self.data_dir = data_dir.absolute()
+        self.metadata_uri = metadata_uri or f"sqlite://{self.data_dir}/metadata.sqlite"
+        ports = {"--port": bookie_port, "--gateway-port": gateway_port, "--http-port": http_port}
+        self.processes = [
+            BookieProcess(
+                f"bookie-{index + 1}",
+                self.data_dir / f"bookie-{index + 1}",
+                [
+                    "--json",
+                    "--stop-with-parent",
+                    f"--bookie-id=bookie-{index + 1}",
+                    f"--metadata-uri={self.metadata_uri}",
+                    f"--data-dir={self.data_dir / f'bookie-{index + 1}'}",
+                    f"--host={host}",
+                    *(f"{option}={port + index if port else 0}" for option, port in ports.items()),
+                    *bookie_options,
+                ],
+            )
+            for index in range(bookies)
+        ]
+
+    @property
+    def bookies(self) -> list[str]:
+        """`host:port` of the entry protocol, a bookie each."""
+        return self._addresses("bookie")
+
+    @property
+    def gateways(self) -> list[str]:
+        """`host:port` of the metadata gateway, a bookie each."""
+        return self._addresses("gateway")
+
+    @property
+    def http(self) -> list[str]:
+        """`host:port` of the HTTP admin, a bookie each."""
+        return self._addresses("http")
+
+    @property
+    def gateway_uri(self) -> str:
+        """What a client connects to."""
+        return "grpc://" + ",".join(self.gateways)
+
+    def _addresses(self, kind: str) -> list[str]:
+        return [process.addresses[kind] for process in self.processes]
+
+    def start(self) -> None:
+        """Starts all bookies; when one does not start, stops the others again."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            for process in self.processes:
+                process.start()
+            for process in self.processes:
+                process.wait_until_serving()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stops all bookies, each with a last checkpoint."""
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait()
+
+    def ended(self) -> list[BookieProcess]:
+        """The bookies that have ended by themselves."""
+        return [process for process in self.processes if process.process and process.process.poll() is not None]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

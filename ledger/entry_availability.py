@@ -1,0 +1,33 @@
+"""Which entries of a ledger a bookie holds, as it answers it: runs of consecutive ids in 24-byte groups.
+
+A group stands for runs of `size` ids that begin at `first`, `first + period`, … up to `last`; writers make one group a
+run (period 0), readers take both. Source: wire-protocol page, section 4.8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+_HEADER = struct.Struct(">ii56x")
+_GROUP = struct.Struct(">qqii")
+_VERSION = 0
+
+
+def encode_runs(runs: Iterable[tuple[int, int]]) -> bytes:
+    """Encodes runs of (first entry id, count) in ascending order."""
+    groups = b"".join(_GROUP.pack(first, first, count, 0) for first, count in runs)
+    return _HEADER.pack(_VERSION, len(groups) // _GROUP.size) + groups
+
+
+def decode_runs(data: bytes) -> Iterator[tuple[int, int]]:
+    """The runs of (first entry id, count). Raises ValueError for bytes that are no such list."""
+    if len(data) < _HEADER.size:
+        raise ValueError(f"a list of entries has a header of {_HEADER.size} bytes; these are {len(data)}")
+    version, count = _HEADER.unpack_from(data)
+    if version > _VERSION or len(data) < _HEADER.size + count * _GROUP.size:
+        raise ValueError(f"a list of entries of version {version} with {count} groups in {len(data)} bytes")
+    for index in range(count):
+        first, last, size, period = _GROUP.unpack_from(data, _HEADER.size + index * _GROUP.size)
+        for start in range(first, last + 1, period) if period > 0 else (first,):
+            yield start, size
