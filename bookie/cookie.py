@@ -18,6 +18,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from ledger.errors import BKException
 from protos.bookkeeper.proto.data_formats_pb2 import CookieFormat
 
 CURRENT_VERSION = 5
@@ -25,7 +26,7 @@ _FIRST_TEXT_FORMAT_VERSION = 4
 _OLDEST_VERSION = 3
 
 
-class InvalidCookieException(Exception):
+class InvalidCookieException(BKException):
     """The cookies do not match: this is not this bookie's data. The message says what differs and what to do."""
 
 

@@ -115,7 +115,8 @@ class Journal:
         self._options = options
         self._on_durable = on_durable
         self._on_fatal = on_fatal
-        self._ready = Condition(Lock())
+        self._lock = Lock()
+        self._ready = Condition(self._lock)
         self._idle = False
         self._accepting = False
         self._closing = False
@@ -141,7 +142,7 @@ class Journal:
 
         Raises StorageStoppedException when the journal is not running.
         """
-        with self._ready:
+        with self._lock:
             if not self._accepting:
                 raise self._stopped()
             for payload in payloads:
@@ -154,7 +155,7 @@ class Journal:
 
     def append_one(self, payload: bytes, token: object) -> None:
         """The same for a single record: the path of every add."""
-        with self._ready:
+        with self._lock:
             if not self._accepting:
                 raise self._stopped()
             self._payloads.append(payload)

@@ -19,6 +19,9 @@ from bookie.ledger_cache import LedgerCache
 from bookie.stored_ledger import StoredLedger
 from ledger.ledger_id import LedgerId
 
+_Key = tuple[int, int]
+"""Scope and id: a tuple is hashed and compared faster than a LedgerId, and this is looked up for every request."""
+
 _lac_packet_head = struct.Struct(">qq")
 
 
@@ -35,8 +38,8 @@ class LedgerTable:
         self._index = index
         self._limit = limit
         self._lock = Lock()
-        self._recent: OrderedDict[LedgerId, StoredLedger] = OrderedDict()
-        self._held: WeakValueDictionary[LedgerId, StoredLedger] = WeakValueDictionary()
+        self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
+        self._held: WeakValueDictionary[_Key, StoredLedger] = WeakValueDictionary()
 
     def get(self, ledger_id: LedgerId) -> StoredLedger | None:
         """The ledger, loaded from its index file if need be; None when there is none.
@@ -66,11 +69,12 @@ class LedgerTable:
         return found is not None and found[0] is None
 
     def _known(self, ledger_id: LedgerId) -> StoredLedger | None:
-        ledger = self._recent.get(ledger_id)
+        key = (ledger_id.scope_id, ledger_id.ledger_id)
+        ledger = self._recent.get(key)
         if ledger is not None:
-            self._recent.move_to_end(ledger_id)
+            self._recent.move_to_end(key)
             return ledger
-        ledger = self._held.get(ledger_id)
+        ledger = self._held.get(key)
         if ledger is not None:
             self._keep(ledger)
         return ledger
@@ -98,7 +102,8 @@ class LedgerTable:
         return ledger
 
     def _keep(self, ledger: StoredLedger) -> None:
-        self._recent[ledger.ledger_id] = ledger
-        self._held[ledger.ledger_id] = ledger
+        key = (ledger.ledger_id.scope_id, ledger.number)
+        self._recent[key] = ledger
+        self._held[key] = ledger
         if len(self._recent) > self._limit:
             self._recent.popitem(last=False)
