@@ -27,6 +27,11 @@ class InputError(Exception):
     """The input can't be used; the message says what to do."""
 
 
+def shown(path: str | Path) -> str:
+    """A file name as text that can be printed, whatever bytes it has."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Which files count: names that end in `suffix`, outside directories called one of `excluded`."""
@@ -72,9 +77,9 @@ def standard_library() -> tuple[Path, Rules]:
 def select_text(root: Path, rules: Rules | None = None) -> Selection:
     """Looks through a directory. Raises InputError when it is none, or holds no text."""
     if not root.exists():
-        raise InputError(f"input {root} does not exist; give a directory with text files")
+        raise InputError(f"input {shown(root)} does not exist; give a directory with text files")
     if not root.is_dir():
-        raise InputError(f"input {root} is not a directory; give the directory that holds it")
+        raise InputError(f"input {shown(root)} is not a directory; give the directory that holds it")
     selection = _Walk(rules or Rules()).select(root)
     if not selection.sources:
         left_out = f" ({selection.binary} binary and {selection.unreadable} unreadable left out)"
@@ -166,7 +171,7 @@ def lines_of(source: TextSource, max_line: int) -> Iterator[bytes]:
                     line = line[:-1]
                 if len(line) > max_line:
                     raise InputError(
-                        f"{path}, line {number}: longer than {max_line} bytes, the limit of an entry; "
+                        f"{shown(path)}, line {number}: longer than {max_line} bytes, the limit of an entry; "
                         "break the line or leave the file out"
                     )
                 yield line

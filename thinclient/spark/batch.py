@@ -124,7 +124,7 @@ class BookiesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with clients.use(self._options.gateways) as client:
-            bookies = client.service_discovery.bookies(BookieSet.ALL)
+            bookies = client.bookies(BookieSet.ALL)
         if bookies:
             yield arrow.bookies_batch(bookies)
 

@@ -23,7 +23,6 @@ from ledger.errors import (
     NoSuchEntryException,
     NoSuchLedgerExistsException,
     NoSuchLedgerExistsOnMetadataServerException,
-    UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
@@ -77,10 +76,13 @@ def _ledgers_are_gone(ids: list[int], options: Options) -> None:
 
 
 def readable_slices(client: BookKeeper, options: Options) -> list[Slice]:
-    """What is to be read, ordered by ledger id. Raises UnauthorizedAccessException, DigestMatchException."""
+    """What is to be read, ordered by ledger id.
+
+    Raises UnauthorizedAccessException and DigestMatchException before any bookie is asked.
+    """
     records = [record for page in selected_records(client, options) for record in page]
     for record in records:
-        check_password(record, options.password)
+        client.open_record(record, password=options.password)
         check_digest_type(record, options.digest_type)
     unfinished = [record for record in records if not record.metadata.is_closed]
     snapshots = {record.ledger_id: readable_record(record) for record in records if record.metadata.is_closed}
@@ -91,23 +93,14 @@ def readable_slices(client: BookKeeper, options: Options) -> list[Slice]:
     return [piece for piece in slices if piece is not None]
 
 
-def check_password(record: LedgerRecord, password: bytes) -> None:
-    """Raises UnauthorizedAccessException, with the ledger's id, before any bookie is asked."""
-    if record.metadata.password not in (None, password):
-        raise UnauthorizedAccessException(
-            f"the password in option password is not that of ledger {record.ledger_id}; "
-            "select the ledgers that share it, or correct it"
-        )
-
-
 def _snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:
     """A ledger that is not closed, as far as it may be read now."""
-    if options.read_mode is ReadMode.RECOVER:
-        with client.open_ledger(record.ledger_id, password=options.password, recovery=True) as handle:
-            return readable_record(handle.record)
-    with client.open_record(record, password=options.password) as handle:
+    recover = options.read_mode is ReadMode.RECOVER
+    with client.open_ledger(record.ledger_id, password=options.password, recovery=recover) as handle:
         last = handle.last_add_confirmed
-        return readable_record(record, last, _length_at(handle.read(last, last)) if last >= 0 else 0)
+        if handle.is_closed or last < 0:
+            return readable_record(handle.record)
+        return readable_record(handle.record, last, _length_at(handle.read(last, last)))
 
 
 def _length_at(entries: Iterator[Entry]) -> int:

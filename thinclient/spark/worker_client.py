@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _connect(gateways: str) -> BookKeeper:
     from thinclient.blocking import BookKeeper
 
-    return BookKeeper.connect(gateways)
+    return BookKeeper.connect_lazily(gateways)
 
 
 class WorkerClients:

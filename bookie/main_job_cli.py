@@ -1,0 +1,133 @@
+"""`bookgate run`: the main job from the command line.
+
+Exit codes: 0 equal, 1 different or failed, 2 the input can't be used (nothing was started), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from bookie.main_job_report import Report
+from bookie.main_job_spark import SparkUnavailable, require_spark
+from bookie.main_job_text import InputError, Selection, select_text, standard_library
+from bookie.standalone import ClusterException
+from ledger.errors import BKException
+
+app = typer.Typer(help="Run the main job: real text through a whole cluster and Spark.", add_completion=False)
+
+_RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
+
+EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+
+
+class MetadataStore(str, Enum):  # noqa: UP042  typer shows the values of this form
+    """Where the cluster keeps its metadata."""
+
+    EMBEDDED = "embedded"
+    ZOOKEEPER = "zookeeper"
+
+
+@app.callback(invoke_without_command=True)
+def run(
+    input_dir: Annotated[
+        Path | None,
+        typer.Option("--input", help="Directory of text files. Default: the running Python's standard library."),
+    ] = None,
+    metadata: Annotated[
+        MetadataStore, typer.Option(help="Metadata in SQLite, or in a ZooKeeper started for the run.")
+    ] = MetadataStore.EMBEDDED,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the cluster keeps its data; left in place. Default: temporary.")
+    ] = None,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep a temporary data directory.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the whole table to this file, as CSV.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="Rows of the table to show.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+) -> None:
+    """Ingest text into a cluster of three bookies, count it with Spark, and compare with a plain read of the files."""
+    report = Report(as_json)
+    selection = _selection(input_dir)
+    _end_in_good_order_on_terminate()
+    try:
+        require_spark()
+        with _data_directory(data_dir, keep_data, report) as directory:
+            equal = _run(selection, directory, report, metadata, output, top)
+    except KeyboardInterrupt:
+        _fail("interrupted; everything that was started is stopped again", EXIT_INTERRUPTED)
+    except (SparkUnavailable, ClusterException, InputError, BKException, OSError) as error:
+        _fail(str(error))
+    raise typer.Exit(0 if equal else EXIT_FAILED)
+
+
+def _selection(input_dir: Path | None) -> Selection:
+    try:
+        return select_text(input_dir) if input_dir is not None else select_text(*standard_library())
+    except InputError as error:
+        _fail(str(error), EXIT_INPUT)
+
+
+def _run(
+    selection: Selection, directory: Path, report: Report, metadata: MetadataStore, output: Path | None, top: int
+) -> bool:
+    from pyspark.errors import PySparkException
+
+    from bookie.main_job import MainJob
+    from gateway.zookeeper.local_server import LocalZooKeeperError
+
+    try:
+        job = MainJob(selection, directory, report, metadata=metadata.value, output=output, top=top)
+        return job.run().equal
+    except LocalZooKeeperError as error:
+        _fail(str(error))
+    except PySparkException as error:
+        _fail(f"the Spark job failed: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """What was raised in a Python worker, out of the tracebacks that Spark wraps around it; else its first line."""
+    raised = _RAISED.findall(str(error))
+    return str(raised[-1]) if raised else str(error).partition("\n")[0]
+
+
+def _fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
+    """One line for a person, and the end."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _data_directory(given: Path | None, keep: bool, report: Report) -> Iterator[Path]:
+    """The directory that was given, or a temporary one that goes away at the end unless it is to be kept."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given.absolute()
+        return
+    directory = Path(tempfile.mkdtemp(prefix="bookgate-run-"))
+    try:
+        yield directory
+    finally:
+        if keep:
+            report.say(f"data     kept in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end_in_good_order_on_terminate() -> None:
+    """SIGTERM unwinds like Ctrl-C, so that bookies, ZooKeeper and Spark are stopped."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
