@@ -1,0 +1,37 @@
+"""Real clusters for tests: bookies as processes, each with its gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie.standalone import BookieProcess, StandaloneCluster
+
+
+@pytest.fixture(scope="session")
+def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """Three bookies for the whole run. Tests that stop, kill or fill a bookie take `own_cluster`."""
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    """Three bookies for one test, which may do to them what it likes."""
+    with StandaloneCluster(tmp_path / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_bookie(tmp_path: Path) -> Iterator[BookieProcess]:
+    """One bookie for one test."""
+    with StandaloneCluster(tmp_path / "cluster", bookies=1) as cluster:
+        yield cluster.processes[0]
+
+
+def restart(process: BookieProcess) -> None:
+    """Starts a bookie that was stopped or killed, on whatever ports are free."""
+    process.start()
+    process.wait_until_serving()
