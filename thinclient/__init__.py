@@ -1,0 +1,32 @@
+"""Bookgate's thin client: Apache BookKeeper ledgers without ZooKeeper.
+
+    async with await BookKeeper.connect("grpc://127.0.0.1:4181") as bookkeeper:
+        ledger = await bookkeeper.create_ledger(password=b"secret")
+        await ledger.append(b"hello")
+        await ledger.close()
+
+`thinclient.blocking` has the same without asyncio.
+"""
+
+from ledger.entry import Entry
+from ledger.errors import BKException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from thinclient.client import BookKeeper
+from thinclient.config import ClientConfig
+from thinclient.handles import ReadHandle, WriteHandle
+
+__all__ = [
+    "BKException",
+    "BookKeeper",
+    "ClientConfig",
+    "DigestType",
+    "Entry",
+    "LedgerId",
+    "LedgerMetadata",
+    "LedgerRecord",
+    "LedgerState",
+    "ReadHandle",
+    "WriteHandle",
+]

@@ -1,0 +1,295 @@
+"""A bookie and a metadata store in memory, behind the interfaces that the client meets: TCP, LedgerManager, ServiceDiscovery.
+
+The fake bookie keeps BookKeeper's rules for keys, fences and missing entries, and has switches for faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from ledger.bookie_info import BookieServiceInfo
+from ledger.entry import decode_header
+from ledger.errors import (
+    BookieHandleNotAvailableException,
+    LedgerExistException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from ledger.frames import FrameDecoder
+from ledger.ledger_id import LedgerId
+from ledger.manager import (
+    BookieSet,
+    BookiesListener,
+    ClusterInfo,
+    LedgerManager,
+    LedgerMetadataListener,
+    LedgerRecord,
+    RegisteredBookie,
+    ServiceDiscovery,
+)
+from ledger.metadata import LedgerMetadata
+from ledger.protocol_v3 import decode_request, encode_response, refusal
+from ledger.requests import (
+    AddRequest,
+    AddResponse,
+    ReadLacRequest,
+    ReadLacResponse,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    Response,
+    Status,
+)
+from thinclient import BookKeeper, ClientConfig
+
+
+@dataclass
+class StoredLedger:
+    """What a fake bookie keeps of a ledger."""
+
+    master_key: bytes
+    entries: dict[int, bytes] = field(default_factory=dict)
+    fenced: bool = False
+    explicit_lac: bytes | None = None
+
+
+class FakeBookie:
+    """An entry-protocol server in memory."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.ledgers: dict[int, StoredLedger] = {}
+        self.requests: list[Request] = []
+        self.silent = False
+        """Requests are taken in and not answered."""
+        self.garbage: bytes | None = None
+        """Sent instead of an answer."""
+        self.override: Callable[[Request], Status | None] = lambda request: None
+        """A status to answer with instead of serving the request."""
+        self.tamper: Callable[[Response], Response] = lambda response: response
+        self.held: list[tuple[asyncio.StreamWriter, bytes]] = []
+        self.holding = False
+        """Answers are kept back until `let_go`."""
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def bookie_id(self) -> str:
+        return self.name or f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Closes the port and every connection, as a killed process does."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def let_go(self) -> None:
+        self.holding = False
+        held, self.held = self.held, []
+        for writer, frame in held:
+            writer.write(frame)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        decoder = FrameDecoder()
+        try:
+            while data := await reader.read(1 << 16):
+                for packet in decoder.feed(data):
+                    self._take(decode_request(packet), writer)
+        except ConnectionError:
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def _take(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        self.requests.append(request)
+        if self.silent:
+            return
+        if self.garbage is not None:
+            writer.write(self.garbage)
+            return
+        status = self.override(request)
+        response = refusal(request, status) if status is not None else self.tamper(self.handle(request))
+        frame = encode_response(response)
+        if self.holding:
+            self.held.append((writer, frame))
+        else:
+            writer.write(frame)
+
+    def handle(self, request: Request) -> Response:
+        match request:
+            case AddRequest():
+                return self._add(request)
+            case ReadRequest():
+                return self._read(request)
+            case ReadLacRequest():
+                return self._read_lac(request)
+        return refusal(request, Status.EBADREQ)
+
+    def _add(self, request: AddRequest) -> Response:
+        ledger = self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key))
+        if ledger.master_key != request.master_key:
+            return refusal(request, Status.EUA)
+        if ledger.fenced and not request.recovery:
+            return refusal(request, Status.EFENCED)
+        ledger.entries[request.entry_id] = request.body
+        return AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id)
+
+    def _read(self, request: ReadRequest) -> Response:
+        if request.fence:
+            if request.master_key is None:
+                return refusal(request, Status.EUA)
+            ledger = self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key))
+            if ledger.master_key != request.master_key:
+                return refusal(request, Status.EUA)
+            ledger.fenced = True
+        if request.ledger_id not in self.ledgers:
+            return refusal(request, Status.ENOLEDGER)
+        entries = self.ledgers[request.ledger_id].entries
+        entry_id = max(entries, default=-1) if request.entry_id == -1 else request.entry_id
+        if entry_id not in entries:
+            return refusal(request, Status.ENOENTRY)
+        lac = max(decode_header(body).last_add_confirmed for body in entries.values())
+        return ReadResponse(
+            request.txn_id, Status.EOK, request.ledger_id, request.entry_id, entries[entry_id], max_lac=lac
+        )
+
+    def _read_lac(self, request: ReadLacRequest) -> Response:
+        ledger = self.ledgers.get(request.ledger_id)
+        if ledger is None or not ledger.entries:
+            return refusal(request, Status.ENOENTRY)
+        last = ledger.entries[max(ledger.entries)]
+        return ReadLacResponse(request.txn_id, Status.EOK, request.ledger_id, ledger.explicit_lac, last)
+
+
+class InMemoryLedgerManager(LedgerManager):
+    """Compare-and-set in a dictionary."""
+
+    def __init__(self) -> None:
+        self.records: dict[LedgerId, LedgerRecord] = {}
+        self.listeners: dict[LedgerId, list[LedgerMetadataListener]] = {}
+        self.before_write: Callable[[LedgerId, LedgerMetadata], None] = lambda ledger_id, metadata: None
+
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        ledger_id = ledger_id or LedgerId.unscoped(len(self.records))
+        if ledger_id in self.records:
+            raise LedgerExistException(f"ledger {ledger_id} exists")
+        return self._store(LedgerRecord(ledger_id, metadata, 0))
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        if ledger_id not in self.records:
+            raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
+        return self.records[ledger_id]
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        self.before_write(ledger_id, metadata)
+        if (await self.read(ledger_id)).version != expected_version:
+            raise MetadataVersionException(f"ledger {ledger_id} is not at version {expected_version}")
+        return self._store(LedgerRecord(ledger_id, metadata, expected_version + 1))
+
+    def change(self, ledger_id: LedgerId, **changes: object) -> None:
+        """A change by somebody else."""
+        record = self.records[ledger_id]
+        self._store(replace(record, metadata=replace(record.metadata, **changes), version=record.version + 1))
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        await self.read(ledger_id)
+        del self.records[ledger_id]
+
+    async def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        for ledger_id in sorted(self.records):
+            if ledger_id.scope_id == scope_id and (start_after is None or ledger_id.ledger_id > start_after):
+                yield [ledger_id.ledger_id]
+
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners.setdefault(ledger_id, []).append(listener)
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners[ledger_id].remove(listener)
+
+    def _store(self, record: LedgerRecord) -> LedgerRecord:
+        self.records[record.ledger_id] = record
+        for listener in self.listeners.get(record.ledger_id, []):
+            listener(record.ledger_id, record)
+        return record
+
+
+class FakeDiscovery(ServiceDiscovery):
+    """Knows the fake bookies."""
+
+    def __init__(self, bookies: Sequence[FakeBookie]) -> None:
+        self.registered = list(bookies)
+        self.lookups: list[str] = []
+
+    def _describe(self, bookie: FakeBookie) -> RegisteredBookie:
+        endpoints = BookieServiceInfo.legacy(f"127.0.0.1:{bookie.port}").endpoints
+        return RegisteredBookie(BookieServiceInfo(bookie.bookie_id, endpoints), writable=True, read_only=False)
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        return [self._describe(bookie) for bookie in self.registered]
+
+    async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        self.lookups.append(bookie_id)
+        for bookie in self.registered:
+            if bookie.bookie_id == bookie_id:
+                return self._describe(bookie)
+        raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
+
+    async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        raise NotImplementedError
+
+    async def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo("instance", "fake")
+
+
+class FakeCluster:
+    """Bookies, metadata, and clients of them."""
+
+    def __init__(self, bookies: list[FakeBookie]) -> None:
+        self.bookies = bookies
+        self.discovery = FakeDiscovery(bookies)
+        self.metadata = InMemoryLedgerManager()
+        self.clients: list[BookKeeper] = []
+
+    def client(self, **settings: object) -> BookKeeper:
+        config = ClientConfig(**settings)
+        client = BookKeeper(self.metadata, self.discovery, config, rng=random.Random(7))
+        self.clients.append(client)
+        return client
+
+    def bookie(self, bookie_id: str) -> FakeBookie:
+        return next(bookie for bookie in self.bookies if bookie.bookie_id == bookie_id)
+
+    def ensemble(self, metadata: LedgerMetadata) -> list[FakeBookie]:
+        """The last ensemble's bookies in index order."""
+        return [self.bookie(bookie_id) for bookie_id in metadata.last_fragment.ensemble]
+
+
+@asynccontextmanager
+async def fake_cluster(size: int = 3, names: Sequence[str] = ()) -> AsyncIterator[FakeCluster]:
+    """A cluster of `size` fake bookies, with ids other than their addresses where `names` are given."""
+    bookies = [FakeBookie(names[i] if i < len(names) else "") for i in range(size)]
+    for bookie in bookies:
+        await bookie.start()
+    cluster = FakeCluster(bookies)
+    try:
+        yield cluster
+    finally:
+        for client in cluster.clients:
+            await client.close()
+        for bookie in bookies:
+            await bookie.stop()

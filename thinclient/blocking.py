@@ -1,0 +1,419 @@
+"""The client without asyncio: the same names, each call returning when it is done.
+
+One event loop in one background thread a process carries all blocking clients; it exists while there is one. After a
+fork the child makes its own. Iterators are plain iterators that fetch whole batches, so that the hop between threads is
+paid once a batch, not once an entry; the next batch is fetched while the present one is being used.
+
+Handles and clients may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
+
+from ledger import manager
+from ledger.entry import Entry
+from ledger.errors import ClientClosedException
+from ledger.ledger_id import LedgerId
+from ledger.manager import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
+from ledger.metadata import DigestType, LedgerMetadata
+from thinclient import client as asynchronous
+from thinclient import handles
+from thinclient.config import ClientConfig
+from thinclient.handles import Payload
+
+T = TypeVar("T")
+
+_APPEND_BATCH = 1000
+
+
+class _LoopThread:
+    """The process's event loop for blocking clients, counted by its users."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _current: ClassVar[_LoopThread | None] = None
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = _new_loop()
+        self._users = 0
+        self._thread = threading.Thread(target=self._run, name="bookgate-client", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> _LoopThread:
+        """The running loop, made if there is none in this process."""
+        with cls._lock:
+            if cls._current is None or cls._current.pid != os.getpid():
+                cls._current = cls()
+            cls._current._users += 1
+            return cls._current
+
+    def release(self) -> None:
+        """One user less; the last one stops the loop."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self.pid != os.getpid():
+                return
+            if type(self)._current is self:
+                type(self)._current = None
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    @property
+    def running(self) -> bool:
+        """The loop still takes work."""
+        return self.pid == os.getpid() and not self.loop.is_closed() and self._users > 0
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop and waits for it; an interrupted wait cancels it."""
+        return _result(self.start(coroutine))
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine on the loop."""
+        if self.pid != os.getpid():
+            coroutine.close()
+            raise ClientClosedException("this client was made before a fork; make another one in this process")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+
+os.register_at_fork(after_in_child=lambda: setattr(_LoopThread, "_lock", threading.Lock()))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _iterate(thread: _LoopThread, pages: AsyncIterator[T]) -> Iterator[T]:
+    """Pages of an asynchronous generator, one fetched ahead."""
+    turn = asyncio.Lock()
+
+    async def fetch() -> T | None:
+        async with turn:
+            return await anext(pages, None)
+
+    async def finish() -> None:
+        # A cancelled fetch has to leave the generator before it can be closed.
+        async with turn:
+            aclose: Callable[[], Awaitable[None]] | None = getattr(pages, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+    pending: Future[T | None] = thread.start(fetch())
+    try:
+        while (page := _result(pending)) is not None:
+            pending = thread.start(fetch())
+            yield page
+    finally:
+        pending.cancel()
+        if thread.running:
+            thread.start(finish())
+
+
+class WriteHandle:
+    """The one writer of a ledger; see `thinclient.WriteHandle`."""
+
+    def __init__(self, thread: _LoopThread, handle: handles.WriteHandle) -> None:
+        self._thread = thread
+        self._handle = handle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._thread.run(self._handle.__aexit__(kind, error, traceback))
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._handle.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._handle.metadata
+
+    @property
+    def record(self) -> LedgerRecord:
+        return self._handle.record
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._handle.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        return self._handle.length
+
+    def append(self, payload: Payload) -> int:
+        """Appends an entry; returns its id once it is acknowledged."""
+        return self._thread.run(self._handle.append(payload))
+
+    def append_future(self, payload: Payload) -> Future[int]:
+        """Starts an append; appends started in order by one thread get ids in that order."""
+        return self._thread.start(self._handle.append(payload))
+
+    def append_all(self, payloads: Iterable[Payload]) -> int:
+        """Appends many entries; returns the last id once all are acknowledged."""
+        last = self._handle.last_add_confirmed
+        pending: Future[int] | None = None
+        batch: list[Payload] = []
+        for payload in payloads:
+            batch.append(payload)
+            if len(batch) >= _APPEND_BATCH:
+                # One batch is under way while the next is collected.
+                previous, pending = pending, self._thread.start(self._handle.append_all(batch))
+                batch = []
+                if previous is not None:
+                    last = _result(previous)
+        if pending is not None:
+            last = _result(pending)
+        if batch:
+            last = self._thread.run(self._handle.append_all(batch))
+        return last
+
+    def close(self) -> None:
+        """Waits for outstanding appends, then closes the ledger."""
+        self._thread.run(self._handle.close())
+
+
+class ReadHandle:
+    """A ledger that is read; see `thinclient.ReadHandle`."""
+
+    def __init__(self, thread: _LoopThread, handle: handles.ReadHandle) -> None:
+        self._thread = thread
+        self._handle = handle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._handle.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._handle.metadata
+
+    @property
+    def record(self) -> LedgerRecord:
+        return self._handle.record
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._handle.last_add_confirmed
+
+    @property
+    def is_closed(self) -> bool:
+        return self._handle.is_closed
+
+    @property
+    def length(self) -> int:
+        return self._handle.length
+
+    def close(self) -> None:
+        """Ends what the handle keeps up."""
+        self._thread.run(self._handle.close())
+
+    def read_last_confirmed(self) -> int:
+        """Asks for the newest last add confirmed."""
+        return self._thread.run(self._handle.read_last_confirmed())
+
+    def read(self, first: int, last: int) -> Iterator[Entry]:
+        """The entries first … last in order."""
+        for batch in self.read_batches(first, last):
+            yield from batch
+
+    def read_batches(self, first: int, last: int, max_entries: int = 1000) -> Iterator[list[Entry]]:
+        """The entries first … last in order, in lists of at most `max_entries`."""
+        return _iterate(self._thread, self._handle.read_batches(first, last, max_entries))
+
+
+class ServiceDiscovery:
+    """Which bookies there are; see `ledger.manager.ServiceDiscovery`."""
+
+    def __init__(self, thread: _LoopThread, discovery: manager.ServiceDiscovery) -> None:
+        self._thread = thread
+        self._discovery = discovery
+
+    def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
+        """The set as it stands, ordered by bookie id."""
+        return self._thread.run(self._discovery.bookies(bookie_set))
+
+    def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        """Raises BookieHandleNotAvailableException for a bookie that is not registered."""
+        return self._thread.run(self._discovery.bookie_service_info(bookie_id))
+
+    def cluster_info(self) -> ClusterInfo:
+        """What the metadata store says of the cluster."""
+        return self._thread.run(self._discovery.cluster_info())
+
+
+class LedgerManager:
+    """Ledger metadata by compare-and-set; see `ledger.manager.LedgerManager`."""
+
+    def __init__(self, thread: _LoopThread, ledgers: manager.LedgerManager) -> None:
+        self._thread = thread
+        self._ledgers = ledgers
+
+    def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        """Creates a ledger at version 0; `None` generates an id."""
+        return self._thread.run(self._ledgers.create(ledger_id, metadata))
+
+    def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        """A ledger's record."""
+        return self._thread.run(self._ledgers.read(ledger_id))
+
+    def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """Replaces the metadata if it is at `expected_version`."""
+        return self._thread.run(self._ledgers.write(ledger_id, metadata, expected_version))
+
+    def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        """Removes a ledger."""
+        self._thread.run(self._ledgers.remove(ledger_id, expected_version))
+
+    def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> Iterator[Sequence[int]]:
+        """All ledger ids of a scope in ascending order, in runs."""
+        return _iterate(self._thread, self._ledgers.ledger_ranges(scope_id, start_after, end_before))
+
+
+class BookKeeper:
+    """A client of one cluster; see `thinclient.BookKeeper`."""
+
+    def __init__(self, thread: _LoopThread, bookkeeper: asynchronous.BookKeeper) -> None:
+        self._thread = thread
+        self._client = bookkeeper
+        self._closed = False
+
+    @classmethod
+    def connect(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+        """A client of the cluster behind `grpc://host:port,host:port`."""
+        return cls._make(asynchronous.BookKeeper.connect(gateways, config))
+
+    @classmethod
+    def connect_lazily(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+        """The same without asking a gateway now."""
+
+        async def make() -> asynchronous.BookKeeper:
+            return asynchronous.BookKeeper.connect_lazily(gateways, config)
+
+        return cls._make(make())
+
+    @classmethod
+    def _make(cls, coroutine: Coroutine[Any, Any, asynchronous.BookKeeper]) -> Self:
+        thread = _LoopThread.acquire()
+        try:
+            return cls(thread, thread.run(coroutine))
+        except BaseException:
+            thread.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes every connection. Ledgers are not closed."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._thread.run(self._client.close())
+            finally:
+                self._thread.release()
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._client.config
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        return ServiceDiscovery(self._thread, self._client.service_discovery)
+
+    @property
+    def ledger_manager(self) -> LedgerManager:
+        return LedgerManager(self._thread, self._client.ledger_manager)
+
+    def create_ledger(
+        self,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | LedgerId | None = None,
+    ) -> WriteHandle:
+        """Creates a ledger on random writable bookies."""
+        create = self._client.create_ledger(
+            ensemble_size, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata, ledger_id
+        )
+        return WriteHandle(self._thread, self._run(create))
+
+    def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
+        """Opens a ledger to read it, taking it from its writer with `recovery`."""
+        return ReadHandle(self._thread, self._run(self._client.open_ledger(ledger_id, password, recovery)))
+
+    def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
+        """A reader of a ledger whose record is at hand, without asking for metadata."""
+        return ReadHandle(self._thread, self._client.open_record(record, password))
+
+    def delete_ledger(self, ledger_id: int | LedgerId) -> None:
+        """Removes a ledger."""
+        self._run(self._client.delete_ledger(ledger_id))
+
+    def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
+        """A ledger's metadata and version."""
+        return self._run(self._client.read_record(ledger_id))
+
+    def list_ledgers(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
+    ) -> Iterator[list[LedgerRecord]]:
+        """All ledgers of a scope, in pages."""
+        return _iterate(self._thread, self._client.list_ledgers(scope_id, start_after, end_before, page_size))
+
+    def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
+        """The bookies of the cluster, ordered by id."""
+        return self._run(self._client.bookies(bookie_set))
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            coroutine.close()
+            raise ClientClosedException("the client is closed")
+        return self._thread.run(coroutine)

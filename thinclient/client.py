@@ -1,0 +1,258 @@
+"""The client: creates, opens, lists and deletes ledgers.
+
+Metadata goes through gateways, entries go straight to and from the bookies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from ledger.errors import (
+    ClientClosedException,
+    IllegalOpException,
+    IncorrectParameterException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import BookieSet, LedgerManager, LedgerRecord, RegisteredBookie, ServiceDiscovery
+from ledger.metadata import DigestType, LedgerMetadata
+from thinclient.bookie_connection import ConnectionSettings, Connector, tcp_connector
+from thinclient.bookie_pool import BookiePool
+from thinclient.config import ClientConfig
+from thinclient.context import ClientContext, LedgerSecrets
+from thinclient.handles import ReadHandle, WriteHandle, known_last_entry
+from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
+from thinclient.placement import RandomPlacement
+from thinclient.recovery_driver import read_last_confirmed, recover
+
+
+class BookKeeper:
+    """A client of one cluster. Belongs to the event loop it was made on; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        ledger_manager: LedgerManager,
+        service_discovery: ServiceDiscovery,
+        config: ClientConfig | None = None,
+        rng: random.Random | None = None,
+        connector: Connector = tcp_connector,
+    ) -> None:
+        """Builds a client on given parts; `connect` is the usual way."""
+        self._config = config or ClientConfig()
+        settings = ConnectionSettings(
+            self._config.connect_timeout, self._config.max_frame_size, self._config.send_buffer_size
+        )
+        pool = BookiePool(service_discovery, settings, connector)
+        self._context = ClientContext(ledger_manager, pool, self._config)
+        self._service_discovery = service_discovery
+        self._placement = RandomPlacement(service_discovery, rng or random.SystemRandom())
+        self._factory: RpcLedgerManagerFactory | None = None
+        self._closed = False
+
+    @classmethod
+    async def connect(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+        """A client of the cluster behind `grpc://host:port,host:port` (default: the configuration's `gateways`).
+
+        Raises MetaStoreException when no gateway answers, IncorrectParameterException for an address that is none.
+        """
+        config = config or ClientConfig()
+        factory = RpcLedgerManagerFactory(_gateways(gateways, config), config.metadata_timeout)
+        try:
+            await factory.initialize()
+        except BaseException:
+            await factory.close()
+            raise
+        return cls.of_factory(factory, config)
+
+    @classmethod
+    def connect_lazily(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+        """The same without asking a gateway now: for readers of records they already have."""
+        config = config or ClientConfig()
+        return cls.of_factory(RpcLedgerManagerFactory(_gateways(gateways, config), config.metadata_timeout), config)
+
+    @classmethod
+    def of_factory(cls, factory: RpcLedgerManagerFactory, config: ClientConfig) -> Self:
+        """A client that owns `factory` and closes it."""
+        client = cls(factory.ledger_manager, factory.service_discovery, config)
+        client._factory = factory
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes every connection; what is outstanding fails with ClientClosedException. Ledgers are not closed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._context.pool.close()
+        if self._factory is not None:
+            await self._factory.close()
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._config
+
+    @property
+    def ledger_manager(self) -> LedgerManager:
+        return self._context.ledger_manager
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        return self._service_discovery
+
+    async def create_ledger(
+        self,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | LedgerId | None = None,
+    ) -> WriteHandle:
+        """Creates a ledger on random writable bookies; the cluster chooses the id unless one is given.
+
+        Raises IncorrectParameterException for sizes that don't fit each other, NotEnoughBookiesException,
+        LedgerExistException for a given id in use, UnknownOutcomeException when the answer was lost.
+        """
+        self._check_open()
+        if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
+            raise IncorrectParameterException(
+                f"ensemble size {ensemble_size}, write quorum {write_quorum_size} and ack quorum {ack_quorum_size} "
+                "don't fit: each must be at least the next, and the last at least 1"
+            )
+        given = None if ledger_id is None else _ledger_id(ledger_id)
+        ensemble = await self._placement.new_ensemble(ensemble_size)
+        metadata = LedgerMetadata.new(
+            ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
+        )
+        record = await self.ledger_manager.create(given, metadata)
+        return WriteHandle(self._context, record, LedgerSecrets.of(metadata, password))
+
+    async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
+        """Opens a ledger to read it.
+
+        With `recovery` a ledger that is not closed is taken from its writer: fenced, its end found and made durable,
+        closed. Without, a ledger that is still written is left alone and read up to the last entry known to be
+        confirmed; `ReadHandle.read_last_confirmed` looks further. Closed ledgers open the same way either way.
+
+        Raises NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException for a wrong password (no bookie
+        is asked then), LedgerRecoveryException when too few bookies answer (the ledger can be opened again later).
+        """
+        self._check_open()
+        record = await self.ledger_manager.read(_ledger_id(ledger_id))
+        secrets = self._secrets(record, password)
+        if recovery and not record.metadata.is_closed:
+            record = await recover(self._context, record, secrets)
+        if record.metadata.is_closed:
+            return ReadHandle(self._context, record, secrets, record.metadata.last_entry_id)
+        read = await read_last_confirmed(self._context, record, secrets)
+        handle = ReadHandle(self._context, record, secrets, read.result)
+        await handle.listen()
+        return handle
+
+    def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
+        """A reader of a ledger whose record is at hand, without asking for metadata.
+
+        A ledger that was not closed when the record was read is known up to its last fragment's first entry only; use
+        `ReadHandle.read_last_confirmed`. Raises UnauthorizedAccessException.
+        """
+        self._check_open()
+        secrets = self._secrets(record, password)
+        return ReadHandle(self._context, record, secrets, known_last_entry(record))
+
+    async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
+        """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.
+
+        A ledger has one writer. That no bookie holds an entry is checked without fencing, so the caller must know that
+        its creator no longer writes. Raises IllegalOpException otherwise.
+        """
+        self._check_open()
+        record = await self.ledger_manager.read(_ledger_id(ledger_id))
+        secrets = self._secrets(record, password)
+        await check_never_written(self._context, record, secrets)
+        return WriteHandle(self._context, record, secrets)
+
+    async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
+        """Removes a ledger's metadata; bookies drop its entries later. One that does not exist counts as removed."""
+        self._check_open()
+        try:
+            await self.ledger_manager.remove(_ledger_id(ledger_id))
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return
+
+    async def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
+        """A ledger's metadata and version."""
+        self._check_open()
+        return await self.ledger_manager.read(_ledger_id(ledger_id))
+
+    async def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
+        """The bookies of the cluster, ordered by id."""
+        self._check_open()
+        return await self._service_discovery.bookies(bookie_set)
+
+    async def list_ledgers(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
+    ) -> AsyncIterator[list[LedgerRecord]]:
+        """All ledgers of a scope with their metadata, in ascending order of id, in pages (0: the gateway's size).
+
+        Ends when everything was listed, or raises.
+        """
+        self._check_open()
+        manager = self.ledger_manager
+        if isinstance(manager, RpcLedgerManager):
+            async for page in manager.ledger_records(scope_id, start_after, end_before, page_size):
+                yield page
+            return
+        async for ids in manager.ledger_ranges(scope_id, start_after, end_before):
+            yield [await manager.read(LedgerId(scope_id, ledger_id)) for ledger_id in ids]
+
+    def _secrets(self, record: LedgerRecord, password: bytes) -> LedgerSecrets:
+        stored = record.metadata.password
+        if stored is not None and stored != password:
+            raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
+        return LedgerSecrets.of(record.metadata, password)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedException("the client is closed")
+
+
+async def check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+    """Raises IllegalOpException unless the ledger is OPEN and none of enough bookies holds an entry of it."""
+    what = f"ledger {record.ledger_id} can't be written"
+    rule = "a ledger is written once, by one writer; create another one"
+    metadata = record.metadata
+    if metadata.state.name != "OPEN":
+        raise IllegalOpException(f"{what}: it is {metadata.state.name}. {rule}")
+    read = await read_last_confirmed(context, record, secrets)
+    if read.bookies_with_entries or read.result >= 0 or len(metadata.fragments) > 1:
+        raise IllegalOpException(f"{what}: it has entries already. {rule}")
+
+
+def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:
+    if isinstance(ledger_id, LedgerId):
+        return ledger_id
+    try:
+        return LedgerId.unscoped(ledger_id)
+    except ValueError as error:
+        raise IncorrectParameterException(str(error)) from error
+
+
+def _gateways(gateways: str | None, config: ClientConfig) -> str:
+    uri = gateways or config.gateways
+    if not uri:
+        raise IncorrectParameterException(
+            "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"
+        )
+    return uri

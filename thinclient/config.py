@@ -1,0 +1,63 @@
+"""The client's settings: one definition of every key, from a TOML file, the environment (`BOOKGATE_…`) and arguments,
+in rising order. Timeouts are in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ledger.errors import IncorrectParameterException
+from ledger.frames import DEFAULT_MAX_FRAME_SIZE
+
+FRAME_HEADROOM = 500
+"""Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
+
+
+class ClientConfig(BaseSettings):
+    """Everything that can be set of a client. Raises pydantic's ValidationError for a value out of range."""
+
+    model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
+
+    gateways: str = Field(default="", description="metadata gateways: grpc://host:port,host:port")
+    metadata_timeout: float = Field(default=10.0, gt=0, description="a metadata call, all its attempts together")
+    connect_timeout: float = Field(default=10.0, gt=0, description="connecting to a bookie")
+    add_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to an add")
+    read_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to a read")
+    max_in_flight_entries: int = Field(default=10_000, gt=0, description="appends of a ledger not yet acknowledged")
+    max_in_flight_bytes: int = Field(default=32 * 1024 * 1024, gt=0, description="payload bytes of those")
+    read_ahead_entries: int = Field(default=1024, gt=0, description="entries asked for ahead of a reader")
+    read_ahead_bytes: int = Field(default=4 * 1024 * 1024, gt=0, description="payload bytes of those")
+    max_frame_size: int = Field(default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes")
+    send_buffer_size: int = Field(default=1024 * 1024, gt=0, description="bytes that fill a connection's buffer")
+
+    @property
+    def max_packet_size(self) -> int:
+        """The largest entry packet: header, digest and payload."""
+        return self.max_frame_size - FRAME_HEADROOM
+
+
+def load_config(file: Path | None = None, **values: Any) -> ClientConfig:
+    """Settings from a TOML file, the environment and `values` that are not None, the later ones winning.
+
+    Raises IncorrectParameterException that names the key and where it came from.
+    """
+    settings: dict[str, Any] = {}
+    if file is not None:
+        try:
+            settings.update(tomllib.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise IncorrectParameterException(f"configuration file {file} can't be read: {error}") from error
+    from_environment = {key for key in settings if f"BOOKGATE_{key.upper()}" in os.environ}
+    settings = {key: value for key, value in settings.items() if key not in from_environment}
+    settings.update({key: value for key, value in values.items() if value is not None})
+    try:
+        return ClientConfig(**settings)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        source = f" (file {file} or the environment)" if file else " (see the environment, BOOKGATE_…)"
+        raise IncorrectParameterException(f"configuration is not valid{source}: {problems}") from error

@@ -1,0 +1,48 @@
+"""What the handles of one client share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.digest import Digest, digest_for, ledger_master_key
+from ledger.errors import BKException, ReadException, exception_for_status
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManager
+from ledger.metadata import DigestType, LedgerMetadata
+from ledger.requests import Status
+from thinclient.bookie_pool import BookiePool
+from thinclient.config import ClientConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """The metadata, the bookies and the settings of one client."""
+
+    ledger_manager: LedgerManager
+    pool: BookiePool
+    config: ClientConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSecrets:
+    """What a ledger's password gives: the key for the bookies and the digest of its entries."""
+
+    master_key: bytes
+    digest: Digest
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata, password: bytes) -> LedgerSecrets:
+        """Version 1 metadata names no digest type; those ledgers were written with CRC32 unless told otherwise."""
+        digest_type = metadata.digest_type or DigestType.CRC32
+        return cls(ledger_master_key(password), digest_for(digest_type, password))
+
+
+def status_error(
+    status: int, bookie_id: str, ledger_id: LedgerId, what: str, default: type[BKException] = ReadException
+) -> BKException:
+    """The error for a bookie's answer that is not OK; `default` where the operation decides."""
+    try:
+        name = Status(status).name
+    except ValueError:
+        name = f"status {status}"
+    return exception_for_status(status, default, f"bookie {bookie_id} answered {name} to {what} of ledger {ledger_id}")

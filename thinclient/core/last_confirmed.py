@@ -1,0 +1,70 @@
+"""Reading a ledger's last add confirmed (LAC) from its bookies, without fencing.
+
+Every bookie of the last ensemble is asked for its explicit LAC and its last entry. The result is the greatest LAC in
+any valid answer, once the ensemble is covered (see `recovery`): then it is at least the LAC that any acknowledged entry
+carried. "No such entry" and "no such ledger" are valid; a bad digest is not. All entries before the last ensemble's
+first are confirmed as well. Source: client-protocol page, 8.1.
+"""
+
+from __future__ import annotations
+
+from ledger.errors import BKException, ReadException, TimeoutException, UnauthorizedAccessException
+from ledger.ledger_id import LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.quorum import CoverageSet
+
+
+class LastConfirmedRead:
+    """Answers in, a result or an error out; `done` when either stands."""
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        self._ledger_id = ledger_id
+        self.bookies = metadata.last_fragment.ensemble
+        self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._waiting = set(range(len(self.bookies)))
+        self._valid = False
+        self._errors: list[BKException] = []
+        self._best = metadata.last_fragment.first_entry_id - 1
+        self.bookies_with_entries: set[str] = set()
+        self.error: BKException | None = None
+
+    @property
+    def result(self) -> int:
+        """The LAC; meaningful when `done` without `error`."""
+        return self._best
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or (self._valid and self._coverage.covered)
+
+    def on_answer(self, index: int, lac: int, has_entries: bool) -> None:
+        """A valid answer: the greatest LAC in it (-1 for none), and whether the bookie holds an entry."""
+        if index not in self._waiting or self.done:
+            return
+        self._waiting.discard(index)
+        self._valid = True
+        self._best = max(self._best, lac)
+        self._coverage.mark_known(index)
+        if has_entries:
+            self.bookies_with_entries.add(self.bookies[index])
+        self._fail_if_exhausted()
+
+    def on_error(self, index: int, error: BKException) -> None:
+        """No answer, an error, or a damaged packet."""
+        if index not in self._waiting or self.done:
+            return
+        self._waiting.discard(index)
+        self._errors.append(error)
+        if isinstance(error, UnauthorizedAccessException):
+            self.error = error
+        self._fail_if_exhausted()
+
+    def _fail_if_exhausted(self) -> None:
+        if self._waiting or self.done:
+            return
+        reasons = "; ".join(str(each) for each in self._errors)
+        timed_out = bool(self._errors) and isinstance(self._errors[-1], TimeoutException)
+        self.error = (TimeoutException if timed_out else ReadException)(
+            f"the last entry of ledger {self._ledger_id} can't be told: too few bookies of "
+            f"{', '.join(self.bookies)} answered ({reasons})"
+        )

@@ -1,0 +1,339 @@
+"""Recovery of a ledger whose writer is gone: find its end, make it durable, say how to close it.
+
+The ledger is IN_RECOVERY in the metadata before this begins (the caller has done that by compare-and-set). States:
+
+* *fencing*: a fencing read of the last entry is out at every bookie of the last ensemble. It ends when an answer is
+  valid and the ensemble is covered: in every write set fewer than ack quorum bookies are unknown, so no entry can have
+  been acknowledged by unknown ones only. An answer with a bad digest leaves its bookie unknown.
+* *reading forward* from L + 1, where L = max(greatest LAC seen, first entry of the last ensemble − 1). Each entry is
+  read with fencing from one replica after the other: positive with one good copy, negative with write quorum − ack
+  quorum + 1 explicit "missing" answers, else recovery fails. Good copies are added again to the whole write set, in
+  entry order; the first negative is the end. A few entries are read ahead; what lies behind the end is dropped.
+* *sizing*, only when nothing was added again and L ≥ 0: entry L is read, since the ledger's length stands in its packet
+  and the packets seen while fencing may be of later entries.
+* *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin anew.
+
+Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`. Effects out: a list of
+`FenceRead`, `RecoveryRead`, `RecoveryAdd`, `Finished`, `Failed`. Reads go to the ensembles as they were at the start.
+
+Invariants. P2/P3: the last entry is at least every LAC told to a writer, and every entry up to it has an ack quorum. P8
+and P11: a read that counts as negative was fencing, so no older writer can complete that entry afterwards; two
+recoverers therefore agree, or one loses the version check when it closes.
+
+Not its job: digests (a bad one comes in as `Unreadable`), packets, time, the metadata.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ledger.entry import Entry
+from ledger.errors import (
+    BKException,
+    LedgerRecoveryException,
+    NoSuchEntryException,
+    TimeoutException,
+    UnauthorizedAccessException,
+    UnexpectedConditionException,
+)
+from ledger.ledger_id import NO_ENTRY, LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.quorum import CoverageSet
+from thinclient.core.reading import EntryRead, write_set_bookies
+from thinclient.core.writing import LedgerWriter, PendingAdd
+
+
+class FenceRead(NamedTuple):
+    """Send a fencing read of the last entry to the bookie at `ensemble_index` of the last ensemble."""
+
+    ensemble_index: int
+    bookie_id: str
+
+
+class RecoveryRead(NamedTuple):
+    """Send a fencing, high-priority read of `entry_id` to `bookie_id`."""
+
+    entry_id: int
+    bookie_id: str
+
+
+class RecoveryAdd(NamedTuple):
+    """Send a recovery add of `payload` to the add's indexes of the last ensemble."""
+
+    add: PendingAdd
+    payload: bytes
+
+
+class Finished(NamedTuple):
+    """Close the ledger with these."""
+
+    last_entry_id: int
+    length: int
+
+
+class Failed(NamedTuple):
+    """Recovery ends without a result."""
+
+    error: BKException
+
+
+Effect = FenceRead | RecoveryRead | RecoveryAdd | Finished | Failed
+
+
+class Missing(enum.Enum):
+    """The bookie said that it has no such entry or ledger."""
+
+    MISSING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The bookie did not answer, answered with another error, or its packet is damaged."""
+
+    error: BKException
+
+
+Answer = Entry | Missing | Unreadable
+
+_READ_AHEAD_ENTRIES = 32
+_READ_AHEAD_BYTES = 8 * 1024 * 1024
+
+
+class _ReplicaRead:
+    """One entry's recovery read: replicas in turn, and the count of explicit "missing" answers."""
+
+    __slots__ = ("_misses_needed", "answer", "misses", "read")
+
+    def __init__(self, entry_id: int, metadata: LedgerMetadata) -> None:
+        self.read = EntryRead(entry_id, write_set_bookies(metadata, entry_id))
+        self._misses_needed = metadata.write_quorum_size - metadata.ack_quorum_size + 1
+        self.misses = 0
+        self.answer: Answer | None = None
+
+    def on_answer(self, answer: Answer) -> str | None:
+        """Takes one replica's answer; returns whom to ask next, or None when `answer` is settled."""
+        if isinstance(answer, Entry):
+            self.answer = answer
+            return None
+        if isinstance(answer, Missing):
+            self.misses += 1
+            self.read.on_error(NoSuchEntryException(f"entry {self.read.entry_id} is missing on a bookie"))
+            if self.misses >= self._misses_needed:
+                self.answer = Missing.MISSING
+                return None
+        else:
+            self.read.on_error(answer.error)
+        replica = self.read.next_replica()
+        if replica is None:
+            self.answer = Unreadable(self.read.error or LedgerRecoveryException("no replica answered"))
+        return replica
+
+
+class LedgerRecovery:
+    """One recovery of one ledger."""
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._ensemble = metadata.last_fragment.ensemble
+        self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._fence_outstanding = set(range(len(self._ensemble)))
+        self._valid_answer = False
+        self._fence_errors: list[BKException] = []
+        self._best_lac = NO_ENTRY
+        self._last_entry_lengths: dict[int, int] = {0: 0}
+        self._writer: LedgerWriter | None = None
+        self._start = NO_ENTRY
+        self._reads: dict[int, _ReplicaRead] = {}
+        self._next_to_read = 0
+        self._next_to_add = 0
+        self._end_found = False
+        self._retained_bytes = 0
+        self._closing_length: int | None = None
+        self._sizing: _ReplicaRead | None = None
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        """Finished or failed: later events change nothing."""
+        return self._over
+
+    def begin(self) -> Sequence[Effect]:
+        """Fences the last ensemble."""
+        return [FenceRead(index, bookie) for index, bookie in enumerate(self._ensemble)]
+
+    # Fencing
+
+    def on_fence_answer(self, index: int, answer: Answer) -> Sequence[Effect]:
+        """An answer to a fencing read of the last entry."""
+        if self._over or index not in self._fence_outstanding:
+            return ()
+        self._fence_outstanding.discard(index)
+        if self._writer is not None:
+            return ()
+        if isinstance(answer, Unreadable):
+            if isinstance(answer.error, UnauthorizedAccessException):
+                return self._fail(answer.error)
+            self._fence_errors.append(answer.error)
+        else:
+            self._take_fence_answer(index, answer)
+        if self._valid_answer and self._coverage.covered:
+            return self._start_reading()
+        return () if self._fence_outstanding else self._fail_fencing()
+
+    def _take_fence_answer(self, index: int, answer: Entry | Missing) -> None:
+        self._valid_answer = True
+        self._coverage.mark_known(index)
+        if isinstance(answer, Entry):
+            self._best_lac = max(self._best_lac, answer.last_add_confirmed)
+            self._last_entry_lengths[answer.entry_id + 1] = answer.length
+
+    def _fail_fencing(self) -> Sequence[Effect]:
+        reasons = "; ".join(str(error) for error in self._fence_errors)
+        message = (
+            f"ledger {self._ledger_id} can't be recovered: too few bookies of {', '.join(self._ensemble)} answered "
+            f"({reasons}). It stays IN_RECOVERY; open it again once they are back"
+        )
+        if self._fence_errors and isinstance(self._fence_errors[-1], TimeoutException):
+            return self._fail(TimeoutException(message))
+        return self._fail(LedgerRecoveryException(message))
+
+    # Reading forward
+
+    def _start_reading(self) -> Sequence[Effect]:
+        metadata = self._metadata
+        self._start = max(self._best_lac, metadata.last_fragment.first_entry_id - 1)
+        # The key is entry id + 1, so that the empty ledger (no entry, length 0) needs no case of its own.
+        self._closing_length = self._last_entry_lengths.get(self._start + 1)
+        self._writer = LedgerWriter(
+            self._ledger_id,
+            self._ensemble,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            last_add_confirmed=self._start,
+        )
+        self._next_to_read = self._next_to_add = self._start + 1
+        return self._read_ahead()
+
+    def _read_ahead(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while not self._end_found and self._has_room():
+            entry_id = self._next_to_read
+            self._next_to_read += 1
+            read = self._reads[entry_id] = _ReplicaRead(entry_id, self._metadata)
+            effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
+        return effects
+
+    def _has_room(self) -> bool:
+        assert self._writer is not None
+        ahead = self._next_to_read - self._writer.last_add_confirmed - 1
+        return ahead < _READ_AHEAD_ENTRIES and (ahead == 0 or self._retained_bytes < _READ_AHEAD_BYTES)
+
+    def on_read_answer(self, entry_id: int, answer: Answer) -> Sequence[Effect]:
+        """A replica's answer to a recovery read."""
+        if self._over:
+            return ()
+        if isinstance(answer, Unreadable) and isinstance(answer.error, UnauthorizedAccessException):
+            return self._fail(answer.error)
+        read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
+        if read is None or read.answer is not None or read.read.entry_id != entry_id:
+            return ()
+        replica = read.on_answer(answer)
+        if replica is not None:
+            return [RecoveryRead(entry_id, replica)]
+        if read is self._sizing:
+            return self._sized(read)
+        return self._advance()
+
+    def _advance(self) -> Sequence[Effect]:
+        """Handles settled reads in entry order."""
+        effects: list[Effect] = []
+        while not self._end_found and (read := self._reads.get(self._next_to_add)) and read.answer is not None:
+            del self._reads[self._next_to_add]
+            if isinstance(read.answer, Unreadable):
+                return self._fail_at(self._next_to_add, read.answer.error)
+            if isinstance(read.answer, Missing):
+                self._end_found = True
+                self._reads.clear()
+                break
+            effects.append(self._add_again(read.answer))
+            if isinstance(effects[-1], Failed):
+                return effects
+        return [*effects, *self._read_ahead(), *self._finish_if_done()]
+
+    def _add_again(self, entry: Entry) -> Effect:
+        assert self._writer is not None
+        if entry.entry_id != self._next_to_add or entry.length < len(entry.payload):
+            error = UnexpectedConditionException(
+                f"ledger {self._ledger_id}: entry {entry.entry_id} of length {entry.length} came where entry "
+                f"{self._next_to_add} was read"
+            )
+            return self._fail(error)[0]
+        self._next_to_add += 1
+        # The packet's length is the ledger's up to this entry; the entries before may have other sums (1.1).
+        self._writer.length = entry.length - len(entry.payload)
+        try:
+            add = self._writer.begin_add(len(entry.payload))
+        except BKException as error:
+            return self._fail_at(entry.entry_id, error)[0]
+        self._closing_length = entry.length
+        self._retained_bytes += add.size
+        return RecoveryAdd(add, entry.payload)
+
+    # Adding again
+
+    def on_add_ack(self, add: PendingAdd, index: int) -> Sequence[Effect]:
+        """A bookie has stored a recovery add."""
+        if self._over or self._writer is None:
+            return ()
+        confirmed = self._writer.on_ack(add, index)
+        if not confirmed:
+            return ()
+        self._retained_bytes -= sum(done.size for done in confirmed)
+        return [*self._read_ahead(), *self._finish_if_done()]
+
+    def on_add_failure(self, index: int, error: BKException) -> Sequence[Effect]:
+        """A bookie has not stored a recovery add."""
+        if self._over or self._writer is None:
+            return ()
+        failed = self._writer.on_failure(index, error)
+        return self._fail_at(failed[0].entry_id, self._writer.error or error) if failed else ()
+
+    # The end
+
+    def _finish_if_done(self) -> Sequence[Effect]:
+        writer = self._writer
+        if not self._end_found or writer is None or writer.pending_count or self._sizing is not None:
+            return ()
+        if self._closing_length is not None:
+            return self._finish(writer.last_add_confirmed, self._closing_length)
+        self._sizing = _ReplicaRead(self._start, self._metadata)
+        return [RecoveryRead(self._start, self._sizing.read.next_replica() or "")]
+
+    def _sized(self, read: _ReplicaRead) -> Sequence[Effect]:
+        if isinstance(read.answer, Entry):
+            return self._finish(self._start, read.answer.length)
+        error = read.answer.error if isinstance(read.answer, Unreadable) else read.read.error
+        return self._fail_at(self._start, error or NoSuchEntryException())
+
+    def _finish(self, last_entry_id: int, length: int) -> Sequence[Effect]:
+        self._over = True
+        return [Finished(last_entry_id, length)]
+
+    def _fail_at(self, entry_id: int, error: BKException) -> Sequence[Effect]:
+        if isinstance(error, UnauthorizedAccessException):
+            return self._fail(error)
+        kind = TimeoutException if isinstance(error, TimeoutException) else LedgerRecoveryException
+        return self._fail(
+            kind(
+                f"ledger {self._ledger_id} can't be recovered: entry {entry_id} is neither readable nor surely "
+                f"missing, or could not be stored again ({error}). It stays IN_RECOVERY; open it again later"
+            )
+        )
+
+    def _fail(self, error: BKException) -> Sequence[Effect]:
+        self._over = True
+        return [Failed(error)]

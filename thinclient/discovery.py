@@ -1,0 +1,109 @@
+"""Service discovery over RPC: which bookies there are, without a metadata store in the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from grpc.aio import AioRpcError
+
+from ledger.bookie_info import BookieServiceInfo, Endpoint
+from ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    IncorrectParameterException,
+    MetaStoreException,
+)
+from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as wire
+from thinclient.gateway_channel import GatewayChannel, check_transient
+
+_SETS = {
+    BookieSet.WRITABLE: wire.BookieSet.WRITABLE,
+    BookieSet.READ_ONLY: wire.BookieSet.READ_ONLY,
+    BookieSet.ALL: wire.BookieSet.ALL,
+}
+
+
+def _check(code: int, message: str, what: str) -> None:
+    if code == StatusCode.SUCCESS:
+        return
+    if code == StatusCode.BAD_REQUEST:
+        raise IncorrectParameterException(message or f"the gateway refused to {what}")
+    raise MetaStoreException(f"the gateway could not {what}: {message or StatusCode.Name(code)}")
+
+
+def _bookie(message: wire.Bookie) -> RegisteredBookie:
+    endpoints = tuple(
+        Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
+    )
+    info = BookieServiceInfo(message.bookie_id, endpoints, dict(message.properties))
+    return RegisteredBookie(info, message.writable, message.read_only)
+
+
+class RpcServiceDiscovery(ServiceDiscovery):
+    """The gateways' ServiceDiscovery service behind the shared interface."""
+
+    def __init__(self, gateways: GatewayChannel) -> None:
+        self._gateways = gateways
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        request = wire.ListBookiesRequest(bookie_set=_SETS[bookie_set])
+        response = await self._gateways.call(
+            "list bookies", lambda gateway, timeout: gateway.discovery.ListBookies(request, timeout=timeout)
+        )
+        _check(response.code, response.message, "list bookies")
+        return sorted(map(_bookie, response.bookies), key=lambda bookie: bookie.bookie_id)
+
+    async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        request = wire.GetBookieServiceInfoRequest(bookie_id=bookie_id)
+        what = f"look up bookie {bookie_id}"
+        response = await self._gateways.call(
+            what, lambda gateway, timeout: gateway.discovery.GetBookieServiceInfo(request, timeout=timeout)
+        )
+        if response.code == StatusCode.SUCCESS:
+            return _bookie(response.bookie)
+        raise BookieHandleNotAvailableException(response.message or f"bookie {bookie_id} is not registered")
+
+    async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        task = asyncio.get_running_loop().create_task(self._follow(bookie_set, listener))
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+        def stop() -> None:
+            task.cancel()
+
+        return stop
+
+    async def _follow(self, bookie_set: BookieSet, listener: BookiesListener) -> None:
+        """Streams whole sets to the listener for ever; a broken stream is opened again elsewhere."""
+        attempts = self._gateways.attempts("watch bookies", None)
+        request = wire.WatchBookiesRequest(bookie_set=_SETS[bookie_set])
+        while True:
+            gateway = await attempts.next()
+            try:
+                async for response in gateway.discovery.WatchBookies(request):
+                    _check(response.code, response.message, "watch bookies")
+                    attempts.progressed()
+                    listener(sorted(map(_bookie, response.bookies), key=lambda bookie: bookie.bookie_id))
+                attempts.failed(gateway, "the stream ended")
+            except AioRpcError as error:
+                attempts.failed(gateway, check_transient(gateway, "watch bookies", error))
+            except BKException as error:
+                attempts.failed(gateway, str(error))
+
+    async def cluster_info(self) -> ClusterInfo:
+        response = await self._gateways.call(
+            "describe the cluster",
+            lambda gateway, timeout: gateway.discovery.GetClusterInfo(wire.GetClusterInfoRequest(), timeout=timeout),
+        )
+        _check(response.code, response.message, "describe the cluster")
+        return ClusterInfo(response.instance_id, response.ledger_manager, tuple(response.features))
+
+    async def close(self) -> None:
+        """Ends all watches."""
+        for task in list(self._watches):
+            task.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)

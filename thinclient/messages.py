@@ -1,0 +1,56 @@
+"""Between the gateway's messages and the shared vocabulary: ids, records, codes."""
+
+from __future__ import annotations
+
+from ledger import metadata_codec
+from ledger.errors import (
+    BKException,
+    IllegalOpException,
+    IncorrectParameterException,
+    LedgerExistException,
+    MetadataFormatException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+
+_EXCEPTIONS: dict[int, type[BKException]] = {
+    StatusCode.BAD_REQUEST: IncorrectParameterException,
+    StatusCode.NOT_IMPLEMENTED: IllegalOpException,
+    StatusCode.LEDGER_METADATA_ERROR: MetadataFormatException,
+    StatusCode.LEDGER_EXISTS: LedgerExistException,
+    StatusCode.LEDGER_NOT_FOUND: NoSuchLedgerExistsOnMetadataServerException,
+    StatusCode.BAD_VERSION: MetadataVersionException,
+}
+
+
+def scoped(request: wire.LedgerMetadataRequest, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
+    """Puts a ledger's id into a request; scope 0 is left out."""
+    request.ledger_id = ledger_id.ledger_id
+    if ledger_id.scope_id:
+        request.ledger_scope_id = ledger_id.scope_id
+    return request
+
+
+def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
+    """The ledger that a response describes. Raises MetadataFormatException."""
+    ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
+    try:
+        metadata = metadata_codec.from_format(response.metadata)
+    except MetadataFormatException as error:
+        raise MetadataFormatException(f"ledger {ledger_id}: {error}") from error
+    return LedgerRecord(ledger_id, metadata, response.version)
+
+
+def code_error(code: int, message: str, what: str) -> BKException:
+    """The exception for a code other than SUCCESS."""
+    try:
+        name = StatusCode.Name(code)
+    except ValueError:
+        name = f"code {code}"
+    kind = _EXCEPTIONS.get(code, MetaStoreException)
+    return kind(f"could not {what}: {message or name}")

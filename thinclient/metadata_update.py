@@ -1,0 +1,70 @@
+"""Changing a ledger's metadata by compare-and-set: try, and on a conflict look again and decide anew.
+
+A transform is a pure function of the metadata as it stands: it returns the new value, or None when there is nothing
+(left) to do, or raises when the change is no longer allowed. Source: metadata page, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ledger.errors import MetadataVersionException, UnknownOutcomeException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManager, LedgerRecord
+from ledger.metadata import LedgerMetadata, LedgerState
+
+Transform = Callable[[LedgerMetadata], LedgerMetadata | None]
+
+_MAX_CONFLICTS = 100
+
+
+async def update(manager: LedgerManager, record: LedgerRecord, transform: Transform) -> LedgerRecord:
+    """Applies `transform` to the newest metadata, starting from the copy at hand; returns what is stored afterwards.
+
+    Raises what `transform` or the manager raises; MetadataVersionException when the ledger never stands still.
+    """
+    for _ in range(_MAX_CONFLICTS):
+        changed = transform(record.metadata)
+        if changed is None:
+            return record
+        try:
+            return await manager.write(record.ledger_id, changed, record.version)
+        except (MetadataVersionException, UnknownOutcomeException):
+            # Whoever won, and also if it was this very write: the transform decides on what is stored now.
+            record = await manager.read(record.ledger_id)
+    raise MetadataVersionException(
+        f"metadata of ledger {record.ledger_id} was changed by others {_MAX_CONFLICTS} times in a row"
+    )
+
+
+def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata | None:
+    """OPEN → IN_RECOVERY; others stay."""
+    return metadata.begin_recovery() if metadata.state is LedgerState.OPEN else None
+
+
+def end_recovery(last_entry_id: int, length: int) -> Transform:
+    """IN_RECOVERY → CLOSED; a ledger that someone else has closed stays as it is."""
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        return metadata.close(last_entry_id, length) if metadata.state is LedgerState.IN_RECOVERY else None
+
+    return transform
+
+
+def close_by_writer(ledger_id: LedgerId, last_entry_id: int, length: int) -> Transform:
+    """The writer's close: also over IN_RECOVERY, since recovery finds at least the writer's LAC.
+
+    Raises MetadataVersionException when the ledger was closed otherwise than the writer would.
+    """
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        if not metadata.is_closed:
+            return metadata.close(last_entry_id, length)
+        if (metadata.last_entry_id, metadata.length) == (last_entry_id, length):
+            return None
+        raise MetadataVersionException(
+            f"ledger {ledger_id} was closed by another client at entry {metadata.last_entry_id} "
+            f"({metadata.length} bytes); this writer has entry {last_entry_id} ({length} bytes)"
+        )
+
+    return transform

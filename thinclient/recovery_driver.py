@@ -1,0 +1,201 @@
+"""Runs `core.recovery` and `core.last_confirmed` against bookies: effects become requests, answers become events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ledger import requests
+from ledger.entry import Entry, decode_entry, decode_lac, encode_entry
+from ledger.errors import BKException, DigestMatchException, WriteException
+from ledger.manager import LedgerRecord
+from ledger.protocol_v3 import encode_request
+from ledger.requests import HIGH_PRIORITY, LAST_ENTRY, Operation, Response, Status
+from thinclient.context import ClientContext, LedgerSecrets, status_error
+from thinclient.core.last_confirmed import LastConfirmedRead
+from thinclient.core.recovery import (
+    Answer,
+    Effect,
+    Failed,
+    FenceRead,
+    Finished,
+    LedgerRecovery,
+    Missing,
+    RecoveryAdd,
+    RecoveryRead,
+    Unreadable,
+)
+from thinclient.core.writing import PendingAdd
+from thinclient.metadata_update import begin_recovery, end_recovery, update
+
+_MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
+
+
+async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> LedgerRecord:
+    """Marks, fences, recovers and closes a ledger; returns its closed record.
+
+    Raises LedgerRecoveryException, TimeoutException or UnauthorizedAccessException; the ledger then stays IN_RECOVERY.
+    """
+    record = await update(context.ledger_manager, record, begin_recovery)
+    if record.metadata.is_closed:
+        return record
+    finished = await _Run(context, record, secrets).run()
+    return await update(context.ledger_manager, record, end_recovery(finished.last_entry_id, finished.length))
+
+
+class _Run:
+    """One recovery under way."""
+
+    def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+        self._pool = context.pool
+        self._config = context.config
+        self._ledger_id = record.ledger_id
+        self._secrets = secrets
+        self._ensemble = record.metadata.last_fragment.ensemble
+        self._machine = LedgerRecovery(record.ledger_id, record.metadata)
+        self._loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[Finished] = self._loop.create_future()
+
+    async def run(self) -> Finished:
+        self._perform(self._machine.begin())
+        return await self._result
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        queue = deque(effects)
+        while queue and not self._result.done():
+            match queue.popleft():
+                case FenceRead(index, bookie_id):
+                    self._read(LAST_ENTRY, bookie_id, partial(self._on_fence_answer, index))
+                case RecoveryRead(entry_id, bookie_id):
+                    self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
+                case RecoveryAdd(add, payload):
+                    self._add(add, payload)
+                case Finished() as finished:
+                    self._result.set_result(finished)
+                case Failed(error):
+                    self._result.set_exception(error)
+
+    def _read(self, entry_id: int, bookie_id: str, sink: Any) -> None:
+        priority = 0 if entry_id == LAST_ENTRY else HIGH_PRIORITY
+        txn_id = self._pool.next_txn_id()
+        request = requests.ReadRequest(
+            txn_id, self._ledger_id.ledger_id, entry_id, True, self._secrets.master_key, priority=priority
+        )
+        deadline = self._loop.time() + self._config.read_timeout
+        connection = self._pool.connection(bookie_id)
+        connection.send(Operation.READ_ENTRY, txn_id, encode_request(request), deadline, sink, bookie_id)
+
+    def _add(self, add: PendingAdd, payload: bytes) -> None:
+        ledger_id = self._ledger_id.ledger_id
+        packet = encode_entry(
+            self._secrets.digest, ledger_id, add.entry_id, add.last_add_confirmed, add.length, payload
+        )
+        txn_id = self._pool.next_txn_id()
+        frame = encode_request(
+            requests.AddRequest(
+                txn_id, ledger_id, add.entry_id, self._secrets.master_key, packet, recovery=True, priority=HIGH_PRIORITY
+            )
+        )
+        deadline = self._loop.time() + self._config.add_timeout
+        for index in add.indexes:
+            connection = self._pool.connection(self._ensemble[index])
+            connection.send(Operation.ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, index), add)
+
+    def _on_fence_answer(
+        self, index: int, bookie_id: str, response: Response | None, error: BKException | None
+    ) -> None:
+        answer = self._answer(LAST_ENTRY, bookie_id, response, error)
+        self._perform(self._machine.on_fence_answer(index, answer))
+
+    def _on_read_answer(
+        self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None
+    ) -> None:
+        answer = self._answer(entry_id, bookie_id, response, error)
+        self._perform(self._machine.on_read_answer(entry_id, answer))
+
+    def _on_add_answer(self, index: int, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
+        if response is not None and response.status == Status.EOK:
+            self._perform(self._machine.on_add_ack(add, index))
+            return
+        if response is not None:
+            what = f"recovery add of entry {add.entry_id}"
+            error = status_error(response.status, self._ensemble[index], self._ledger_id, what, WriteException)
+        self._perform(self._machine.on_add_failure(index, error or WriteException()))
+
+    def _answer(self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None) -> Answer:
+        if response is None:
+            return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))
+        if response.status in _MISSING_STATUSES:
+            return Missing.MISSING
+        if response.status != Status.EOK:
+            what = "the fencing read" if entry_id == LAST_ENTRY else f"the recovery read of entry {entry_id}"
+            return Unreadable(status_error(response.status, bookie_id, self._ledger_id, what))
+        return self._open(entry_id, bookie_id, response)
+
+    def _open(self, entry_id: int, bookie_id: str, response: Response) -> Entry | Unreadable:
+        body = getattr(response, "body", None) or b""
+        expected = None if entry_id == LAST_ENTRY else entry_id
+        try:
+            return decode_entry(self._secrets.digest, body, self._ledger_id.ledger_id, expected)
+        except DigestMatchException as error:
+            return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))
+
+
+async def read_last_confirmed(
+    context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets
+) -> LastConfirmedRead:
+    """Asks the last ensemble for the LAC, without fencing. Raises ReadException, TimeoutException, Unauthorized…."""
+    read = LastConfirmedRead(record.ledger_id, record.metadata)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def sink(index: int, response: Response | None, error: BKException | None) -> None:
+        _take_lac_answer(read, record, secrets, index, response, error)
+        if read.done and not done.done():
+            done.set_result(None)
+
+    deadline = loop.time() + context.config.read_timeout
+    for index, bookie_id in enumerate(read.bookies):
+        request = requests.ReadLacRequest(context.pool.next_txn_id(), record.ledger_id.ledger_id)
+        connection = context.pool.connection(bookie_id)
+        connection.send(Operation.READ_LAC, request.txn_id, encode_request(request), deadline, sink, index)
+    await done
+    if read.error is not None:
+        raise read.error
+    return read
+
+
+def _take_lac_answer(
+    read: LastConfirmedRead,
+    record: LedgerRecord,
+    secrets: LedgerSecrets,
+    index: int,
+    response: Response | None,
+    error: BKException | None,
+) -> None:
+    bookie_id, ledger_id = read.bookies[index], record.ledger_id
+    if response is None:
+        read.on_error(index, error or BKException(f"bookie {bookie_id} gave no answer"))
+    elif response.status in _MISSING_STATUSES:
+        read.on_answer(index, -1, False)
+    elif response.status != Status.EOK or not isinstance(response, requests.ReadLacResponse):
+        read.on_error(index, status_error(response.status, bookie_id, ledger_id, "the LAC read"))
+    else:
+        try:
+            lac, has_entries = _lac_of(response, secrets, ledger_id.ledger_id)
+        except DigestMatchException as damaged:
+            read.on_error(index, DigestMatchException(f"bookie {bookie_id}: {damaged}"))
+        else:
+            read.on_answer(index, lac, has_entries)
+
+
+def _lac_of(response: requests.ReadLacResponse, secrets: LedgerSecrets, ledger_id: int) -> tuple[int, bool]:
+    lac = -1
+    if response.lac_body:
+        lac = decode_lac(secrets.digest, response.lac_body, ledger_id)
+    if response.last_entry_body:
+        lac = max(lac, decode_entry(secrets.digest, response.last_entry_body, ledger_id, None).last_add_confirmed)
+    return lac, bool(response.last_entry_body)

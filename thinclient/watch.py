@@ -1,0 +1,156 @@
+"""Watching ledgers: all watches of a client on one stream to one gateway.
+
+The stream exists while there is a listener. When it breaks, is silent for longer than the gateway's bookmarks allow, or
+the gateway says that it is draining, another gateway is subscribed to from the versions seen last, so that nothing is
+missed and nothing is told twice (M3). A listener hears the newest record only, in growing versions, and of a removal
+exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from grpc.aio import AioRpcError
+
+from ledger.errors import BKException, ClientClosedException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerMetadataListener, LedgerRecord
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from thinclient.gateway_channel import Gateway, GatewayChannel, check_transient
+from thinclient.messages import record_of, scoped
+
+_LONGEST_SILENCE = 25.0
+"""Seconds; a gateway sends a bookmark at least every 10."""
+
+
+class MetadataWatch:
+    """The listeners of one client."""
+
+    def __init__(self, gateways: GatewayChannel) -> None:
+        self._gateways = gateways
+        self._loop = asyncio.get_running_loop()
+        self._listeners: dict[LedgerId, list[LedgerMetadataListener]] = {}
+        self._records: dict[LedgerId, LedgerRecord] = {}
+        self._outgoing: asyncio.Queue[wire.LedgerMetadataRequest] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """The listener hears the present state soon, then every change."""
+        listeners = self._listeners.setdefault(ledger_id, [])
+        listeners.append(listener)
+        if len(listeners) == 1:
+            self._outgoing.put_nowait(self._subscribe(ledger_id))
+        elif ledger_id in self._records:
+            self._loop.call_soon(self._tell_one, ledger_id, listener, self._records[ledger_id])
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+
+    def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """Takes a listener away; an unknown one is ignored."""
+        listeners = self._listeners.get(ledger_id, [])
+        if listener not in listeners:
+            return
+        listeners.remove(listener)
+        if not listeners:
+            self._forget(ledger_id)
+            request = scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id)
+            self._outgoing.put_nowait(request)
+        if not self._listeners and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def close(self) -> None:
+        """Ends the stream; listeners hear nothing more."""
+        self._listeners.clear()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        attempts = self._gateways.attempts("watch ledgers", None)
+        while True:
+            try:
+                gateway = await attempts.next()
+            except ClientClosedException:
+                return
+            reason = "the stream ended"
+            try:
+                async for response in self._responses(gateway):
+                    attempts.progressed()
+                    if response.event == wire.WatchEvent.DRAINING:
+                        reason = "it is about to stop"
+                        break
+                    self._take(response)
+            except TimeoutError:
+                reason = f"silent for {_LONGEST_SILENCE:g} s"
+            except AioRpcError as error:
+                reason = self._reason(gateway, error)
+            attempts.failed(gateway, reason)
+
+    @staticmethod
+    def _reason(gateway: Gateway, error: AioRpcError) -> str:
+        """Watching never gives up: also what asking again hardly cures is tried again, after a pause."""
+        try:
+            return check_transient(gateway, "watch ledgers", error)
+        except BKException as permanent:
+            return str(permanent)
+
+    async def _responses(self, gateway: Gateway) -> AsyncIterator[wire.LedgerMetadataResponse]:
+        self._outgoing = asyncio.Queue()
+        for ledger_id in self._listeners:
+            self._outgoing.put_nowait(self._subscribe(ledger_id))
+        call = gateway.metadata.Watch(self._requests(self._outgoing))
+        stream = aiter(call)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_LONGEST_SILENCE):
+                        response = await anext(stream)
+                except StopAsyncIteration:
+                    return
+                yield response
+        finally:
+            call.cancel()
+
+    @staticmethod
+    async def _requests(queue: asyncio.Queue[wire.LedgerMetadataRequest]) -> AsyncIterator[wire.LedgerMetadataRequest]:
+        while True:
+            yield await queue.get()
+
+    def _subscribe(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
+        request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
+        if ledger_id in self._records:
+            request.expected_version = self._records[ledger_id].version
+        return request
+
+    def _take(self, response: wire.LedgerMetadataResponse) -> None:
+        self._gateways.revision = max(self._gateways.revision, response.revision)
+        if response.event not in (wire.WatchEvent.STATE, wire.WatchEvent.REMOVED):
+            return
+        ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
+        if response.code == StatusCode.LEDGER_NOT_FOUND:
+            listeners = list(self._listeners.get(ledger_id, ()))
+            self._forget(ledger_id)
+            for listener in listeners:
+                listener(ledger_id, None)
+        elif response.code == StatusCode.SUCCESS:
+            self._take_record(record_of(response))
+
+    def _take_record(self, record: LedgerRecord) -> None:
+        known = self._records.get(record.ledger_id)
+        if record.ledger_id not in self._listeners or (known is not None and known.version >= record.version):
+            return
+        self._records[record.ledger_id] = record
+        for listener in list(self._listeners[record.ledger_id]):
+            listener(record.ledger_id, record)
+
+    def _tell_one(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord) -> None:
+        if listener in self._listeners.get(ledger_id, ()):
+            listener(ledger_id, record)
+
+    def _forget(self, ledger_id: LedgerId) -> None:
+        self._listeners.pop(ledger_id, None)
+        self._records.pop(ledger_id, None)

@@ -1,0 +1,93 @@
+"""How much a writer may have under way: the bound on a ledger's memory.
+
+Two counts, each of entries and bytes. *In flight* is what the application was not yet told about; it is bounded by the
+configured limits. *Retained* is what some bookie has neither answered nor failed for; an entry can be acknowledged and
+still be retained by a slow bookie, so this is bounded too, at twice the limits: a writer runs ahead of its slowest
+bookie by so much and no further. Room is handed out in the order of asking. One entry larger than the byte limit
+passes when nothing else is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from ledger.errors import BKException
+
+_RETAINED_FACTOR = 2
+
+
+class InFlightWindow:
+    """Counts and bounds the adds of one ledger. Sizes are payload bytes."""
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self.entries = 0
+        self.bytes = 0
+        self.retained_entries = 0
+        self.retained_bytes = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_enter(self, size: int) -> bool:
+        """Takes room for an entry if there is some and nobody waits."""
+        if self._waiters or not self._fits(size):
+            return False
+        self.enter(size)
+        return True
+
+    def enter(self, size: int) -> None:
+        """Counts an entry, whether there is room or not."""
+        self.entries += 1
+        self.bytes += size
+        self.retained_entries += 1
+        self.retained_bytes += size
+
+    async def wait_to_enter(self, size: int) -> None:
+        """Waits for room and takes it. Raises what `fail` was called with."""
+        if self.try_enter(size):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((size, waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.leave(1, size)
+                self.release(size)
+            raise
+
+    def leave(self, count: int, size: int) -> None:
+        """Entries were acknowledged or failed."""
+        self.entries -= count
+        self.bytes -= size
+        if self._waiters:
+            self._hand_out()
+
+    def release(self, size: int) -> None:
+        """An entry is no longer retained."""
+        self.retained_entries -= 1
+        self.retained_bytes -= size
+        if self._waiters:
+            self._hand_out()
+
+    def fail(self, error: BKException) -> None:
+        """Ends the waiting of everyone."""
+        waiters, self._waiters = self._waiters, deque()
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _fits(self, size: int) -> bool:
+        if self.entries >= self._max_entries or self.retained_entries >= self._max_entries * _RETAINED_FACTOR:
+            return False
+        if self.entries and self.bytes + size > self._max_bytes:
+            return False
+        return not self.retained_entries or self.retained_bytes + size <= self._max_bytes * _RETAINED_FACTOR
+
+    def _hand_out(self) -> None:
+        while self._waiters and (self._waiters[0][1].done() or self._fits(self._waiters[0][0])):
+            size, waiter = self._waiters.popleft()
+            if not waiter.done():
+                self.enter(size)
+                waiter.set_result(None)
