@@ -1,0 +1,188 @@
+"""ZooKeeper as a `LedgerManagerFactory`: `zk+hierarchical://host:2181/ledgers` and its relatives.
+
+`initialize` connects, makes a fresh cluster where LAYOUT is missing, and checks LAYOUT where it is there. A fresh
+cluster is made in one transaction where not even the root exists, so nobody sees half of one; where another process
+is faster, its cluster is used. Source: metadata page, sections 3, 4 and 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
+from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery
+from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
+from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, encode_layout, manager_of_layout
+from gateway.zookeeper.ledger_manager import ZooKeeperLedgerManager
+from gateway.zookeeper.ledger_paths import paths_of
+from gateway.zookeeper.nodes import ensure_node, parent_of
+from gateway.zookeeper.registration import ZooKeeperRegistrationManager
+from gateway.zookeeper.session import ZooKeeperSession
+from ledger.errors import IncorrectParameterException, MetaStoreException
+from ledger.manager import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
+
+_REARM_SPREAD_SECONDS = 0.2
+
+
+class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
+    """One ZooKeeper session and what is made from it."""
+
+    def __init__(
+        self,
+        uri: ZooKeeperUri,
+        session_timeout_seconds: float = 10.0,
+        connect_timeout_seconds: float = 6.0,
+        call_timeout_seconds: float = 8.0,
+    ) -> None:
+        self._uri = uri
+        self._paths = ClusterPaths(uri.ledgers_root)
+        self._session = ZooKeeperSession(
+            uri.servers, session_timeout_seconds, connect_timeout_seconds, call_timeout_seconds
+        )
+        self._session.on_reconnected = self._reconnected
+        self._rearm_timer: asyncio.TimerHandle | None = None
+        self._manager_name: str | None = None
+        self._manager: ZooKeeperLedgerManager | None = None
+        self._discovery = ZooKeeperServiceDiscovery(self._session, self._paths, self._require_manager_name)
+        self._registration = ZooKeeperRegistrationManager(self._session, self._paths)
+
+    async def initialize(self) -> None:
+        if self._uri.manager is not None:
+            # An unsupported one must not first leave its mark in ZooKeeper.
+            paths_of(self._uri.manager, self._paths.root)
+        await self._session.start()
+        try:
+            self._manager_name = await self._establish_cluster()
+        except BaseException:
+            await self._session.close()
+            raise
+        ledger_paths = paths_of(self._manager_name, self._paths.root)
+        self._manager = ZooKeeperLedgerManager(self._session, ledger_paths, self._id_generator())
+
+    @property
+    def ledger_manager(self) -> LedgerManager:
+        if self._manager is None:
+            raise MetaStoreException("the metadata store was not initialised")
+        return self._manager
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        return self._discovery
+
+    @property
+    def registration_manager(self) -> RegistrationManager:
+        return self._registration
+
+    @property
+    def connected(self) -> bool:
+        return self._session.connected
+
+    async def revision(self) -> int:
+        """The newest zxid that this session has seen; `catch_up` brings it up to the store's."""
+        return self._session.last_zxid
+
+    async def catch_up(self, revision: int) -> None:
+        if 0 < revision <= self._session.last_zxid:
+            return
+        await self._session.sync(self._paths.root)
+        await self._session.drain_events()
+        if self._rearm_timer is not None:
+            self._rearm()
+        if self._manager is not None:
+            await self._manager.listeners.settled()
+
+    async def close(self) -> None:
+        if self._rearm_timer is not None:
+            self._rearm_timer.cancel()
+        if self._manager is not None:
+            await self._manager.listeners.close()
+        await self._discovery.listeners.close()
+        await self._registration.close()
+        await self._session.close()
+
+    def _require_manager_name(self) -> str:
+        if self._manager_name is None:
+            raise MetaStoreException("the metadata store was not initialised")
+        return self._manager_name
+
+    def _id_generator(self) -> IdGenerator:
+        root = self._paths.root
+        if self._manager_name == "flat":
+            return ShortIdGenerator(self._session, f"{root}/ID-")
+        if self._manager_name == "legacyhierarchical":
+            return ShortIdGenerator(self._session, f"{root}/idgen/ID-")
+        return LongIdGenerator(self._session, root)
+
+    def _reconnected(self, new_session: bool) -> None:
+        """kazoo has forgotten every watch: all that is watched is read again, a little spread in time."""
+        loop = asyncio.get_running_loop()
+        if new_session:
+            self._registration.session_renewed()
+        if self._rearm_timer is None:
+            self._rearm_timer = loop.call_later(random.uniform(0, _REARM_SPREAD_SECONDS), self._rearm)
+
+    def _rearm(self) -> None:
+        if self._rearm_timer is not None:
+            self._rearm_timer.cancel()
+            self._rearm_timer = None
+        if self._manager is not None:
+            self._manager.listeners.all_changed()
+        self._discovery.listeners.changed()
+
+    # --- the cluster's nodes ------------------------------------------------------------------------------------
+
+    async def _establish_cluster(self) -> str:
+        """Makes what is missing; returns the ledger manager's name."""
+        configured = self._uri.manager
+        await self._session.sync(parent_of(self._paths.root))
+        layout = await self._read_layout()
+        if layout is None:
+            await self._create_cluster(configured or DEFAULT_MANAGER)
+            layout = await self._read_layout()
+        if layout is None:
+            raise MetaStoreException(f"{self._paths.layout} was removed while the cluster was being made")
+        name = manager_of_layout(layout, configured, self._paths.layout)
+        with contextlib.suppress(NodeExistsError, NoNodeError):
+            await self._session.create(self._paths.read_only)
+        return name
+
+    async def _read_layout(self) -> bytes | None:
+        try:
+            return (await self._session.get(self._paths.layout))[0]
+        except NoNodeError:
+            return None
+
+    async def _create_cluster(self, manager: str) -> None:
+        instance_id = str(uuid.uuid4()).encode()
+        nodes = [
+            (self._paths.root, b""),
+            (self._paths.available, b""),
+            (self._paths.read_only, b""),
+            (self._paths.instance_id, instance_id),
+            (self._paths.layout, encode_layout(manager)),
+        ]
+        parent = parent_of(self._paths.root)
+        if parent != "/":
+            await ensure_node(self._session, parent)
+        try:
+            await self._session.create_together(nodes)
+        except NodeExistsError:
+            # The root is there: somebody was faster, or has made it by hand.
+            for path, content in nodes[1:]:
+                with contextlib.suppress(NodeExistsError):
+                    await self._session.create(path, content)
+
+
+def create_factory(uri: str) -> ZooKeeperLedgerManagerFactory:
+    """The driver's entry point. Raises IncorrectParameterException."""
+    parsed = parse_zookeeper(uri)
+    if parsed.manager == "longlonghierarchical":
+        raise IncorrectParameterException(
+            f"metadata URI {uri!r}: the longlonghierarchical ledger manager is not supported; use hierarchical"
+        )
+    return ZooKeeperLedgerManagerFactory(parsed)

@@ -1,0 +1,52 @@
+"""Small compounds of node operations that several parts of the ZooKeeper store need."""
+
+from __future__ import annotations
+
+import contextlib
+
+from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+
+from gateway.zookeeper.session import ZooKeeperSession
+
+
+async def ensure_node(session: ZooKeeperSession, path: str) -> None:
+    """Makes sure that an empty persistent node and everything above it is there."""
+    try:
+        await session.create(path)
+    except NodeExistsError:
+        return
+    except NoNodeError:
+        await ensure_node(session, parent_of(path))
+        with contextlib.suppress(NodeExistsError):
+            await session.create(path)
+
+
+async def create_with_parents(
+    session: ZooKeeperSession, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False
+) -> str:
+    """Creates a node, and what is missing above it as often as somebody removes that meanwhile.
+
+    Raises NodeExistsError.
+    """
+    while True:
+        try:
+            return await session.create(path, data, ephemeral=ephemeral, sequence=sequence)
+        except NoNodeError:
+            await ensure_node(session, parent_of(path))
+
+
+async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) -> None:
+    """Removes the nodes above `path`, from below, while they are empty; never the root."""
+    parent = parent_of(path)
+    while len(parent) > len(root):
+        try:
+            await session.delete(parent)
+        except NotEmptyError:
+            return
+        except NoNodeError:
+            pass
+        parent = parent_of(parent)
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

@@ -1,0 +1,193 @@
+"""A bookie's ephemeral nodes and its cookie in ZooKeeper.
+
+Registered means: a node in `available` or in `available/readonly`, made by this session. Moving between the lists
+makes the new node before it deletes the old one, so for a moment the bookie is in both. A node in place that another
+session made may be this bookie's previous life: it is waited for, up to the session timeout. When a session has
+expired, the nodes of this process are made again in the new one, tried until it works or the bookie is taken out.
+Source: metadata page, sections 8 and 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.protocol.states import WatchedEvent
+
+from gateway.zookeeper.discovery import read_instance_id
+from gateway.zookeeper.layout import ClusterPaths
+from gateway.zookeeper.nodes import create_with_parents, ensure_node
+from gateway.zookeeper.session import ZooKeeperSession
+from ledger.bookie_info import BookieServiceInfo, check_bookie_id
+from ledger.errors import BKException, LedgerExistException, MetadataVersionException, MetaStoreException
+from ledger.manager import RegistrationManager, Versioned
+
+_LOG = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+
+class ZooKeeperRegistrationManager(RegistrationManager):
+    """See the module. The factory tells it of new sessions."""
+
+    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths) -> None:
+        self._session = session
+        self._paths = paths
+        self._held: dict[str, tuple[BookieServiceInfo, bool]] = {}
+        self._again: asyncio.Task[None] | None = None
+
+    async def cluster_instance_id(self) -> str:
+        return await read_instance_id(self._session, self._paths)
+
+    async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        check_bookie_id(info.bookie_id)
+        await self._put(info, read_only)
+        self._held[info.bookie_id] = (info, read_only)
+
+    async def unregister_bookie(self, bookie_id: str) -> None:
+        if self._held.pop(bookie_id, None) is None:
+            return
+        for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
+            await self._delete_own(path)
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
+        try:
+            content, stat = await self._session.get(self._paths.cookie(bookie_id))
+        except NoNodeError:
+            return None
+        return Versioned(content, stat.version)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
+        path = self._paths.cookie(check_bookie_id(bookie_id))
+        try:
+            if expected_version is None:
+                await create_with_parents(self._session, path, cookie)
+            else:
+                await self._session.set(path, cookie, _real_version(bookie_id, expected_version))
+        except NodeExistsError:
+            raise MetadataVersionException(f"there is a cookie of bookie {bookie_id} already") from None
+        except (BadVersionError, NoNodeError):
+            raise _cookie_conflict(bookie_id, expected_version) from None
+
+    async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
+        try:
+            await self._session.delete(self._paths.cookie(bookie_id), _real_version(bookie_id, expected_version))
+        except (BadVersionError, NoNodeError):
+            raise _cookie_conflict(bookie_id, expected_version) from None
+
+    def session_renewed(self) -> None:
+        """The old session's nodes are gone or about to go: makes them again."""
+        if self._held and self._again is None:
+            self._again = asyncio.get_running_loop().create_task(self._register_again())
+
+    async def close(self) -> None:
+        """Takes every registration made here back."""
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.gather(self._again, return_exceptions=True)
+        for bookie_id in list(self._held):
+            # Out of reach: the nodes go with the session.
+            with contextlib.suppress(BKException):
+                if self._session.connected:
+                    await self.unregister_bookie(bookie_id)
+
+    async def _put(self, info: BookieServiceInfo, read_only: bool) -> None:
+        target = self._paths.writable_bookie(info.bookie_id)
+        other = self._paths.read_only_bookie(info.bookie_id)
+        if read_only:
+            target, other = other, target
+            await ensure_node(self._session, self._paths.read_only)
+        await self._create_own(info, target)
+        await self._delete_own(other)
+
+    async def _create_own(self, info: BookieServiceInfo, path: str) -> None:
+        content = info.encode()
+        try:
+            await create_with_parents(self._session, path, content, ephemeral=True)
+            return
+        except NodeExistsError:
+            pass
+        if await self._refresh_own(path, content):
+            return
+        await self._wait_until_gone(info.bookie_id, path)
+        try:
+            await create_with_parents(self._session, path, content, ephemeral=True)
+        except NodeExistsError:
+            raise _held_by_another(info.bookie_id) from None
+
+    async def _refresh_own(self, path: str, content: bytes) -> bool:
+        """True if the node is this session's; its content is then up to date."""
+        try:
+            stored, stat = await self._session.get(path)
+            if stat.ephemeralOwner != self._session.session_id:
+                return False
+            if stored != content:
+                await self._session.set(path, content, stat.version)
+        except (NoNodeError, BadVersionError):
+            return False
+        return True
+
+    async def _wait_until_gone(self, bookie_id: str, path: str) -> None:
+        """Another session's node: waits for its end up to the session timeout."""
+        _LOG.info("bookie id %s is registered by another session; waiting for that to end", bookie_id)
+        changed = asyncio.Event()
+
+        def on_event(event: WatchedEvent) -> None:
+            changed.set()
+
+        watch = self._session.on_loop(on_event)
+        try:
+            # The server looks for expired sessions once a tick: a little more than the timeout.
+            async with asyncio.timeout(self._session.session_timeout_seconds * 1.2):
+                while await self._session.exists(path, watch) is not None:
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            raise _held_by_another(bookie_id) from None
+
+    async def _delete_own(self, path: str) -> None:
+        with contextlib.suppress(NoNodeError):
+            stat = await self._session.exists(path)
+            if stat is not None and stat.ephemeralOwner == self._session.session_id:
+                await self._session.delete(path)
+
+    async def _register_again(self) -> None:
+        try:
+            remaining = dict(self._held)
+            while remaining:
+                for bookie_id in list(remaining):
+                    if await self._try_again(bookie_id):
+                        del remaining[bookie_id]
+                if remaining:
+                    await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            self._again = None
+
+    async def _try_again(self, bookie_id: str) -> bool:
+        held = self._held.get(bookie_id)
+        if held is None:
+            return True
+        try:
+            await self._put(*held)
+        except (LedgerExistException, MetaStoreException) as error:
+            _LOG.warning("bookie %s can't be registered again yet: %s", bookie_id, error)
+            return False
+        _LOG.info("bookie %s is registered again, in session %x", bookie_id, self._session.session_id)
+        return True
+
+
+def _held_by_another(bookie_id: str) -> LedgerExistException:
+    return LedgerExistException(f"another live process holds the bookie id {bookie_id}; stop it or choose another id")
+
+
+def _real_version(bookie_id: str, version: int) -> int:
+    """ZooKeeper would take -1 for any version."""
+    if version < 0:
+        raise _cookie_conflict(bookie_id, version)
+    return version
+
+
+def _cookie_conflict(bookie_id: str, expected_version: int | None) -> MetadataVersionException:
+    return MetadataVersionException(f"the cookie of bookie {bookie_id} is not at version {expected_version}")

@@ -1,0 +1,335 @@
+"""One ZooKeeper session as asyncio: kazoo's asynchronous calls bridged to futures, with deadlines and typed failures.
+
+States, as kazoo reports them: connecting → connected ⇄ suspended (connection lost, session maybe alive) → lost (session
+expired) → connected (a new session) … → closed. kazoo forgets every watch at any disconnect; so on each way back to
+connected `on_reconnected` is called, with whether the session is a new one, and whoever watches arms again.
+
+A call waits for the connection within its deadline and is sent once. If its answer is lost, a read fails with
+MetaStoreException and a change with UnknownOutcomeException: it may have happened. Errors of the node itself (NoNode,
+BadVersion, …) stay kazoo's exceptions, for the caller to translate. Callbacks arrive on the event loop; watch events
+come in the order in which kazoo delivers them.
+
+kazoo has no call to take a watch away; `remove_data_watch` sends ZooKeeper's own request for it (operation 18).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+    ZookeeperError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+
+from ledger.errors import MetaStoreException, UnknownOutcomeException, ZKException
+
+_LOG = logging.getLogger(__name__)
+
+# It warns at each attempt to connect; what matters of that is logged here, once a change of state.
+_KAZOO_LOG = logging.getLogger("gateway.zookeeper.kazoo")
+_KAZOO_LOG.setLevel(logging.CRITICAL)
+
+_CONNECTION_ERRORS = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    KazooTimeoutError,
+    AuthFailedError,
+    RequestTimeoutError,
+)
+
+_NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+
+NodeWatch = Callable[[WatchedEvent], None]
+
+
+class _RemoveDataWatch:
+    """ZooKeeper's request RemoveWatches: path, then the kind of watch (2: data)."""
+
+    type: ClassVar[int] = 18
+
+    def __init__(self, path: str) -> None:
+        self._path = path.encode()
+
+    def serialize(self) -> bytearray:
+        return bytearray(struct.pack(">i", len(self._path)) + self._path + struct.pack(">i", 2))
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> bool:
+        return True
+
+
+class ZooKeeperSession:
+    """See the module. One event loop, from `start` to `close`."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        session_timeout_seconds: float = 10.0,
+        connect_timeout_seconds: float = 6.0,
+        call_timeout_seconds: float = 8.0,
+    ) -> None:
+        self._servers = ",".join(servers)
+        self.session_timeout_seconds = session_timeout_seconds
+        self._connect_timeout = connect_timeout_seconds
+        self._call_timeout = call_timeout_seconds
+        self.on_reconnected: Callable[[bool], None] = lambda new_session: None
+        """Called at each way back to connected; true: in a new session, the old one's ephemeral nodes are gone."""
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connected = asyncio.Event()
+        self._session_lost = False
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def servers(self) -> str:
+        return self._servers
+
+    @property
+    def session_id(self) -> int:
+        """The owner that ZooKeeper writes into ephemeral nodes."""
+        client_id = self._client.client_id if self._client is not None else None
+        return int(client_id[0]) if client_id else 0
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest transaction of which an answer told."""
+        return int(self._client.last_zxid) if self._client is not None else 0
+
+    async def start(self) -> None:
+        """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
+        self._loop = asyncio.get_running_loop()
+        retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0)
+        self._client = KazooClient(
+            hosts=self._servers,
+            timeout=self.session_timeout_seconds,
+            connection_retry=retry,
+            randomize_hosts=True,
+            logger=_KAZOO_LOG,
+        )
+        self._client.add_listener(self._on_kazoo_state)
+        event = self._client.start_async()
+        await self._loop.run_in_executor(None, event.wait, self._connect_timeout)
+        if not self._client.connected:
+            await self.close()
+            raise MetaStoreException(
+                f"no ZooKeeper server of {self._servers} answered within {self._connect_timeout:g} s; "
+                "is it running, and is the address right?"
+            )
+        self._connected.set()
+
+    async def close(self) -> None:
+        """Ends the session: its ephemeral nodes go. A second call does nothing."""
+        if self._closed or self._client is None:
+            return
+        self._closed = True
+        self._connected.clear()
+        await asyncio.get_running_loop().run_in_executor(None, self._stop_client)
+
+    def _stop_client(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:
+            _LOG.warning("the ZooKeeper client did not stop in good order: %s", error)
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, watch: NodeWatch | None = None) -> tuple[bytes, ZnodeStat]:
+        """Content and stat. Raises NoNodeError."""
+        try:
+            data, stat = await self._read(lambda client, w: client.get_async(path, watch=w), watch)
+        except NoNodeError:
+            # kazoo keeps the watch, but the server has none on a node that is not there.
+            self._client._data_watchers.pop(path, None)
+            raise
+        return data, stat
+
+    async def exists(self, path: str, watch: NodeWatch | None = None) -> ZnodeStat | None:
+        stat: ZnodeStat | None = await self._read(lambda client, w: client.exists_async(path, watch=w), watch)
+        return stat
+
+    async def children(self, path: str, watch: NodeWatch | None = None) -> list[str]:
+        """Names, in no order. Raises NoNodeError."""
+        try:
+            names: list[str] = await self._read(lambda client, w: client.get_children_async(path, watch=w), watch)
+        except NoNodeError:
+            self._client._child_watchers.pop(path, None)
+            raise
+        return names
+
+    async def sync(self, path: str) -> None:
+        """Reads after it are not older than the store was at the call."""
+        await self._read(lambda client, _: client.sync_async(path), None)
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        """Returns the path as created. Raises NodeExistsError, NoNodeError (no parent)."""
+        created: str = await self._change(
+            lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence)
+        )
+        return created
+
+    async def set(self, path: str, data: bytes, version: int) -> ZnodeStat:
+        """Raises NoNodeError, BadVersionError."""
+        stat: ZnodeStat = await self._change(lambda client: client.set_async(path, data, version=version))
+        return stat
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Raises NoNodeError, BadVersionError, NotEmptyError."""
+        await self._change(lambda client: client.delete_async(path, version=version))
+
+    async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
+        """Creates all nodes or none. Raises the first kazoo error."""
+
+        def commit(client: Any) -> Any:
+            transaction = client.transaction()
+            for path, data in nodes:
+                transaction.create(path, data)
+            return transaction.commit_async()
+
+        results = await self._change(commit)
+        errors = [result for result in results if isinstance(result, Exception)]
+        # Those that were fine are rolled back with a filler error; the culprit says more.
+        for error in errors:
+            if not isinstance(error, (RolledBackError, RuntimeInconsistency)):
+                raise error
+        if errors:
+            raise errors[0]
+
+    def remove_data_watch(self, path: str) -> None:
+        """Takes the data watch of a node away, here and on the server, without waiting for it."""
+        if self._closed or self._client._data_watchers.pop(path, None) is None or not self.connected:
+            return
+        result = self._client.handler.async_result()
+        self._client._call(_RemoveDataWatch(path), result)
+
+    async def drain_events(self) -> None:
+        """Returns when every watch event that kazoo has received by now was delivered."""
+        loop = self._running_loop()
+        reached = loop.create_future()
+        callback = Callback("watch", lambda: self._to_loop(_resolve, reached, None), ())
+        self._client.handler.dispatch_callback(callback)
+        try:
+            await asyncio.wait_for(reached, self._call_timeout)
+        except TimeoutError:
+            raise MetaStoreException("watch events of ZooKeeper can't be delivered in time") from None
+
+    def on_loop(self, handler: Callable[[WatchedEvent], None]) -> NodeWatch:
+        """A watch for kazoo that calls `handler` on the event loop, and not for mere changes of the connection."""
+
+        def watch(event: WatchedEvent) -> None:
+            if event.type != EventType.NONE:
+                self._to_loop(handler, event)
+
+        return watch
+
+    async def _read(self, send: Callable[[Any, NodeWatch | None], Any], watch: NodeWatch | None) -> Any:
+        try:
+            return await self._call(lambda client: send(client, watch))
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+            raise MetaStoreException(f"ZooKeeper ({self._servers}) did not answer: {_describe(error)}") from error
+        except _NODE_ERRORS:
+            raise
+        except ZookeeperError as error:
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
+
+    async def _change(self, send: Callable[[Any], Any]) -> Any:
+        try:
+            return await self._call(send)
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+            raise UnknownOutcomeException(
+                f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {_describe(error)}"
+            ) from error
+        except _NODE_ERRORS:
+            raise
+        except ZookeeperError as error:
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
+
+    async def _call(self, send: Callable[[Any], Any]) -> Any:
+        """Sends once connected. Not connected within the deadline: MetaStoreException, surely nothing was sent."""
+        if self._closed or self._client is None:
+            raise MetaStoreException(f"the ZooKeeper session with {self._servers} is closed")
+        loop = self._running_loop()
+        deadline = loop.time() + self._call_timeout
+        if not self._connected.is_set():
+            try:
+                await asyncio.wait_for(self._connected.wait(), self._call_timeout)
+            except TimeoutError:
+                raise MetaStoreException(f"ZooKeeper ({self._servers}) is out of reach") from None
+        future = loop.create_future()
+        send(self._client).rawlink(lambda result: self._to_loop(_resolve, future, result))
+        async with asyncio.timeout_at(deadline):
+            return await future
+
+    # --- from kazoo's threads -----------------------------------------------------------------------------------
+
+    def _to_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        loop = self._running_loop()
+        try:
+            loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            # The loop was closed first; nobody waits any more.
+            return
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the session was not started"
+        return self._loop
+
+    def _on_kazoo_state(self, state: str) -> None:
+        self._to_loop(self._state_changed, state)
+
+    def _state_changed(self, state: str) -> None:
+        if self._closed:
+            return
+        if state != KazooState.CONNECTED:
+            if self._connected.is_set():
+                _LOG.warning("ZooKeeper session %x is %s", self.session_id, state.lower())
+            self._connected.clear()
+            self._session_lost = self._session_lost or state == KazooState.LOST
+            return
+        if self._connected.is_set():
+            return
+        new_session, self._session_lost = self._session_lost, False
+        self._connected.set()
+        _LOG.info("ZooKeeper session %x is connected%s", self.session_id, " (a new one)" if new_session else "")
+        self.on_reconnected(new_session)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".strip()
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    """Moves a kazoo result into a future that still waits."""
+    if future.done():
+        return
+    if result is None or result.exception is None:
+        future.set_result(None if result is None else result.value)
+    else:
+        future.set_exception(result.exception)
