@@ -1,0 +1,158 @@
+"""The main job on small directories: equal, different, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from bookie.main_job import Cluster, MainJob, max_line_bytes
+from bookie.main_job_report import Report
+from bookie.main_job_text import InputError, TextSource, select_text
+from ledger.ledger_id import LedgerId
+from thinclient.blocking import BookKeeper
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_input(root: Path) -> Path:
+    """A directory with what the job may meet: packages, an empty file, odd bytes, a file without final newline."""
+    (root / "package" / "inner").mkdir(parents=True)
+    (root / "package" / "a.txt").write_bytes(b"to be or not to be\nthat is\tthe question\n\n")
+    (root / "package" / "inner" / "b.txt").write_bytes(b"be \xff\xfe\x85 caf\xc3\xa9\r\nno newline at the end")
+    (root / "long.txt").write_bytes(b"\n".join(b"word%d w%d x" % (n % 97, n % 31) for n in range(5000)))
+    (root / "empty.txt").write_bytes(b"")
+    (root / "picture.bin").write_bytes(b"\x89PNG\0\0")
+    (root / "[red]name").write_bytes(b"\x0bvertical\x0ctabs\x1cand\x1dmore\n")
+    return root
+
+
+@pytest.fixture
+def text_dir(tmp_path: Path) -> Path:
+    return make_input(tmp_path / "input")
+
+
+@contextmanager
+def keep(session: SparkSession) -> Iterator[SparkSession]:
+    yield session
+
+
+def job(text_dir: Path, tmp_path: Path, spark: SparkSession, **more: object) -> MainJob:
+    report = Report(console=Console(file=(tmp_path / "printed").open("w"), width=200))
+    return MainJob(
+        select_text(text_dir),
+        tmp_path / "data",
+        report,
+        spark_sessions=lambda _dir: keep(spark),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def printed(tmp_path: Path) -> str:
+    return (tmp_path / "printed").read_text()
+
+
+def test_equal_input_is_equal(text_dir: Path, tmp_path: Path, spark: SparkSession) -> None:
+    outcome = job(text_dir, tmp_path, spark, output=tmp_path / "table.csv").run()
+    assert outcome.equal, outcome.differing
+    counted = {ledger.name: ledger.counted for ledger in outcome.ledgers}
+    assert sorted(counted) == ["[red]name", "empty.txt", "long.txt", "package"]
+    package, empty = counted["package"], counted["empty.txt"]
+    assert package is not None
+    assert empty is not None
+    assert (package.entries, package.distinct_words, package.longest_line) == (5, 14, 21)
+    assert (empty.entries, empty.bytes, empty.distinct_words, empty.longest_line) == (0, 0, 0, 0)
+    assert outcome.binary == 1
+    assert [stage.entries for stage in outcome.stages if stage.name in ("ingest", "Spark census")] == [5006, 5006]
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 5
+    assert json.loads(json.dumps(outcome.as_json()))["equal"] is True
+
+
+def test_a_tampered_ledger_is_named_with_what_differs(text_dir: Path, tmp_path: Path, spark: SparkSession) -> None:
+    def tamper(cluster: Cluster, ledgers: Mapping[LedgerId, TextSource]) -> None:
+        """Puts a ledger of other text in the place of long.txt's."""
+        with BookKeeper.connect(cluster.gateway_uri) as client:
+            ledger_id = next(ledger_id for ledger_id, source in ledgers.items() if source.name == "long.txt")
+            custom = client.read_record(ledger_id).metadata.custom_metadata
+            client.delete_ledger(ledger_id)
+            with client.create_ledger(custom_metadata=custom, ledger_id=ledger_id) as other:
+                other.append(b"something else")
+
+    outcome = job(text_dir, tmp_path, spark, after_ingest=tamper).run()
+    assert [ledger.name for ledger in outcome.differing] == ["long.txt"]
+    assert "entries" in outcome.differing[0].difference
+    assert "DIFFERS: ledger" in printed(tmp_path)
+    assert "long.txt" in printed(tmp_path)
+
+
+def test_a_ledger_that_is_gone_and_one_too_many_are_named(text_dir: Path, tmp_path: Path, spark: SparkSession) -> None:
+    def tamper(cluster: Cluster, ledgers: Mapping[LedgerId, TextSource]) -> None:
+        with BookKeeper.connect(cluster.gateway_uri) as client:
+            ledger_id = next(iter(ledgers))
+            custom = client.read_record(ledger_id).metadata.custom_metadata
+            client.delete_ledger(ledger_id)
+            client.create_ledger(custom_metadata=custom, ledger_id=4711).close()
+
+    outcome = job(text_dir, tmp_path, spark, after_ingest=tamper).run()
+    assert sorted(ledger.difference for ledger in outcome.differing) == [
+        "in the result of Spark, but never written",
+        "missing from the result of the Spark job",
+    ]
+
+
+def test_a_line_over_the_entry_limit_names_file_and_line(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "wide.txt").write_bytes(b"short\n" + b"x" * (max_line_bytes() + 1))
+    with pytest.raises(InputError, match=r"wide.txt, line 2: longer than \d+ bytes"):
+        job(tmp_path / "input", tmp_path, spark).run()
+
+
+def test_the_longest_line_allowed_fits(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "wide.txt").write_bytes(b"x" * max_line_bytes() + b"\n")
+    assert job(tmp_path / "input", tmp_path, spark).run().equal
+
+
+def bookgate_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = "from bookie.main_job_cli import app; app()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=ROOT)
+
+
+def test_the_command_end_to_end(text_dir: Path, tmp_path: Path) -> None:
+    done = bookgate_run("--input", str(text_dir), "--json", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["equal"] is True
+    assert document["totals"]["entries"] == 5006
+    assert not list(tmp_path.glob("bookgate-run-*"))
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
+def test_an_input_that_can_not_be_used_is_one_line_and_exit_2(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / kind
+    if kind == "file":
+        target.write_text("x")
+    if kind == "empty":
+        target.mkdir()
+    done = bookgate_run("--input", str(target))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: input ")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_missing_java_says_what_to_install(text_dir: Path, tmp_path: Path) -> None:
+    done = bookgate_run("--input", str(text_dir), PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no Java was found. Spark needs a JDK of version 17 or later")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,299 @@
+"""Reading ledgers for Spark over a client at its interface: selection, snapshots, moved ledgers, losses, clients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from ledger.entry import Entry
+from ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    DigestMatchException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from ledger.metadata import DigestType, LedgerMetadata
+from thinclient.blocking import BookKeeper
+from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
+from thinclient.spark.options import LedgerRange, Options, ReadMode
+from thinclient.spark.planning import Slice, readable_record
+from thinclient.spark.worker_client import WorkerClients
+
+ENTRY_SIZE = 10
+
+
+class FakeHandle:
+    def __init__(self, client: FakeClient, record: LedgerRecord, last: int) -> None:
+        self.client, self.record, self.last_add_confirmed = client, record, last
+
+    def __enter__(self) -> FakeHandle:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.client.open_handles -= 1
+
+    @property
+    def is_closed(self) -> bool:
+        return self.record.metadata.is_closed
+
+    def read(self, first: int, last: int) -> Iterator[Entry]:
+        for batch in self.read_batches(first, last):
+            yield from batch
+
+    def read_batches(self, first: int, last: int) -> Iterator[list[Entry]]:
+        assert last <= self.last_add_confirmed
+        for start in range(first, last + 1, 4):
+            batch = []
+            for entry_id in range(start, min(start + 4, last + 1)):
+                error = self.client.error_at(self.record, entry_id)
+                if error is not None:
+                    if batch:
+                        yield batch
+                    raise error
+                length = ENTRY_SIZE * (entry_id + 1)
+                batch.append(Entry(self.record.ledger_id.ledger_id, entry_id, entry_id - 1, length, b"x" * ENTRY_SIZE))
+            yield batch
+
+
+class FakeClient:
+    """Ledgers in memory. `lost` are entries no bookie holds, `gone` bookies that can't be reached."""
+
+    def __init__(self, *records: LedgerRecord) -> None:
+        self.records = {record.ledger_id: record for record in records}
+        self.last_confirmed: dict[LedgerId, int] = {}
+        self.lost: set[int] = set()
+        self.gone: set[str] = set()
+        self.listings: list[tuple[int | None, int | None]] = []
+        self.recovered: list[LedgerId] = []
+        self.opened: list[LedgerId] = []
+        self.open_handles = 0
+        self.closed = False
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        if self.gone & set(record.metadata.fragment_at(entry_id).ensemble):
+            return BookieHandleNotAvailableException("bookie is gone")
+        return NoSuchEntryException(f"entry {entry_id} is nowhere") if entry_id in self.lost else None
+
+    def list_ledgers(
+        self, scope_id: int, start_after: int | None, end_before: int | None
+    ) -> Iterator[list[LedgerRecord]]:
+        self.listings.append((start_after, end_before))
+        for ledger_id in sorted(self.records):
+            if ledger_id.scope_id == scope_id:
+                yield [self.records[ledger_id]]
+
+    def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
+        if record.metadata.password != password:
+            raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
+        self.open_handles += 1
+        return FakeHandle(self, record, record.metadata.last_entry_id)
+
+    def open_ledger(self, ledger_id: LedgerId, password: bytes, recovery: bool) -> FakeHandle:
+        if ledger_id not in self.records:
+            raise NoSuchLedgerExistsOnMetadataServerException("gone")
+        self.opened.append(ledger_id)
+        self.open_handles += 1
+        record, last = self.records[ledger_id], self.last_confirmed.get(ledger_id, -1)
+        if recovery:
+            self.recovered.append(ledger_id)
+            last += 1
+            record = LedgerRecord(ledger_id, record.metadata.close(last, ENTRY_SIZE * (last + 1)), record.version + 2)
+        return FakeHandle(self, record, record.metadata.last_entry_id if record.metadata.is_closed else last)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def as_client(fake: FakeClient) -> BookKeeper:
+    return cast(BookKeeper, fake)
+
+
+def ledger(ledger_id: int, entries: int | None = 10, **custom: bytes) -> LedgerRecord:
+    """A closed ledger, or an open one for None."""
+    metadata = LedgerMetadata.new(["b:1"], 1, 1, password=b"pw", custom_metadata=custom)
+    if entries is not None:
+        metadata = metadata.close(entries - 1, ENTRY_SIZE * entries)
+    return LedgerRecord(LedgerId.unscoped(ledger_id), metadata, 1)
+
+
+def options(**changes: Any) -> Options:
+    return Options(**{"gateways": "g", "password": b"pw", **changes})
+
+
+def ids(client: FakeClient, wanted: Options) -> list[int]:
+    return [record.ledger_id.ledger_id for page in selected_records(as_client(client), wanted) for record in page]
+
+
+def test_one_listing_as_narrow_as_the_selector_allows() -> None:
+    client = FakeClient(*(ledger(n, app=b"x" if n % 2 else b"y") for n in range(6)))
+    assert ids(client, options()) == [0, 1, 2, 3, 4, 5]
+    assert ids(client, options(ledger_ids=(2, 4))) == [2, 4]
+    assert ids(client, options(ledger_range=LedgerRange(4, None))) == [4, 5]
+    assert ids(client, options(ledger_range=LedgerRange(0, 1))) == [0, 1]
+    assert ids(client, options(custom_metadata={"app": b"x"})) == [1, 3, 5]
+    assert client.listings == [(None, None), (1, 5), (3, None), (None, 2), (None, None)]
+
+
+def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    client = FakeClient(ledger(1))
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"ledgerIds .*: 3, 9; failOnDataLoss"):
+        ids(client, options(ledger_ids=(1, 3, 9)))
+    assert ids(client, options(ledger_ids=(1, 3), fail_on_data_loss=False)) == [1]
+    assert "left out 1 ledgers" in caplog.text
+
+
+def spans(client: FakeClient, wanted: Options) -> list[tuple[int, int, int, int]]:
+    return [
+        (piece.record.ledger_id.ledger_id, piece.first_entry_id, piece.last_entry_id, piece.size)
+        for piece in readable_slices(as_client(client), wanted)
+    ]
+
+
+def test_closed_ledgers_need_no_further_question() -> None:
+    client = FakeClient(ledger(2), ledger(1, entries=3), ledger(3, entries=0))
+    assert spans(client, options()) == [(1, 0, 2, 30), (2, 0, 9, 100)]
+    assert client.opened == []
+
+
+def test_open_ledgers_are_read_up_to_their_last_add_confirmed_without_recovery() -> None:
+    client = FakeClient(ledger(1, entries=None), ledger(2, entries=3), ledger(3, entries=None))
+    client.last_confirmed[LedgerId.unscoped(1)] = 6
+    slices = readable_slices(as_client(client), options())
+    assert [(s.record.ledger_id.ledger_id, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
+    assert client.recovered == []
+    assert all(s.record.metadata.is_closed for s in slices)
+
+
+def test_recover_closes_open_ledgers_and_only_those() -> None:
+    client = FakeClient(ledger(1, entries=None), ledger(2, entries=3))
+    client.last_confirmed[LedgerId.unscoped(1)] = 6
+    assert spans(client, options(read_mode=ReadMode.RECOVER)) == [(1, 0, 7, 80), (2, 0, 2, 30)]
+    assert client.recovered == [LedgerId.unscoped(1)]
+
+
+def test_wrong_password_and_digest_type_name_the_ledger_before_anything_is_opened() -> None:
+    client = FakeClient(ledger(5), ledger(6, entries=None))
+    with pytest.raises(UnauthorizedAccessException, match="ledger 5"):
+        readable_slices(as_client(client), options(password=b"wrong"))
+    with pytest.raises(DigestMatchException, match="ledger 5"):
+        readable_slices(as_client(client), options(digest_type=DigestType.HMAC))
+    assert client.opened == []
+
+
+def read(client: FakeClient, piece: Slice, wanted: Options, losses: Losses | None = None) -> list[int]:
+    batches = slice_entries(as_client(client), piece, wanted, losses or Losses())
+    return [entry.entry_id for batch in batches for entry in batch]
+
+
+def whole(record: LedgerRecord) -> Slice:
+    return Slice(readable_record(record), 0, record.metadata.last_entry_id, record.metadata.length)
+
+
+def test_a_slice_is_read_from_the_bookies_alone() -> None:
+    client = FakeClient(ledger(1))
+    assert read(client, whole(ledger(1)).between(2, 7), options()) == [2, 3, 4, 5, 6, 7]
+    assert client.opened == []
+    assert client.open_handles == 0
+
+
+def test_a_lost_entry_is_an_error_with_ledger_and_range() -> None:
+    client = FakeClient(ledger(1))
+    client.lost = {6}
+    batches = slice_entries(as_client(client), whole(ledger(1)), options(), Losses())
+    assert [entry.entry_id for _ in range(2) for entry in next(batches)] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(NoSuchEntryException, match=r"entries 6 to 9 of ledger 1 .*failOnDataLoss=false"):
+        next(batches)
+
+
+@pytest.mark.parametrize("lost", [{0}, {9}, {3, 4}, {0, 2, 9}, set(range(10)), {5, 6, 7}])
+def test_losses_are_skipped_and_counted_and_nothing_else_is(lost: set[int]) -> None:
+    client, losses = FakeClient(ledger(1)), Losses()
+    client.lost = lost
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=False), losses) == sorted(set(range(10)) - lost)
+    assert losses.entries == len(lost)
+
+
+def moved(record: LedgerRecord, entry_id: int) -> LedgerRecord:
+    """The ledger with its entries from `entry_id` on another bookie."""
+    fragments = LedgerMetadata.new(["b:1"], 1, 1).with_ensemble(entry_id, ["c:1"]).fragments
+    last = record.metadata.last_entry_id
+    metadata = LedgerMetadata(1, 1, 1, fragments, password=b"pw").close(last, ENTRY_SIZE * (last + 1))
+    return LedgerRecord(record.ledger_id, metadata, record.version + 1)
+
+
+def test_a_ledger_that_moved_is_read_on_from_where_it_is_now() -> None:
+    client = FakeClient(moved(ledger(1), 0))
+    client.gone = {"b:1"}
+    assert read(client, whole(ledger(1)).between(1, 9), options()) == list(range(1, 10))
+    assert client.opened == [LedgerId.unscoped(1)]
+
+
+def test_a_dead_bookie_of_a_ledger_that_did_not_move_is_an_error() -> None:
+    client = FakeClient(ledger(1))
+    client.gone = {"b:1"}
+    with pytest.raises(BookieHandleNotAvailableException, match="entries 0 to 9 of ledger 1"):
+        read(client, whole(ledger(1)), options(fail_on_data_loss=False))
+
+
+def test_a_ledger_deleted_meanwhile_reports_what_the_bookies_said() -> None:
+    client = FakeClient()
+    client.lost = {0}
+    with pytest.raises(NoSuchEntryException, match="of ledger 1"):
+        read(client, whole(ledger(1)), options())
+
+
+class TestWorkerClients:
+    def test_one_client_for_many_uses(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        for _ in range(3):
+            with clients.use("g"):
+                pass
+        assert len(made) == 1
+
+    def test_a_failure_throws_it_away_and_closes_it(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        with pytest.raises(BKException), clients.use("g"):
+            raise BKException("no")
+        with clients.use("g"):
+            pass
+        assert [client.closed for client in made] == [True, False]
+
+    def test_a_reader_that_is_not_read_to_the_end_keeps_it(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+
+        def rows() -> Iterator[int]:
+            with clients.use("g"):
+                yield 1
+                yield 2
+
+        iterator = rows()
+        next(iterator)
+        iterator.close()  # type: ignore[attr-defined]
+        with clients.use("g"):
+            assert [client.closed for client in made] == [False]
+
+    def test_a_fork_makes_its_own_and_leaves_the_parents_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        with clients.use("g"):
+            pass
+        child = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: child)
+        with clients.use("g"):
+            pass
+        assert [client.closed for client in made] == [False, False]
+
+
+def _made(made: list[FakeClient]) -> FakeClient:
+    made.append(FakeClient())
+    return made[-1]

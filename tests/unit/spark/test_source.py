@@ -1,0 +1,80 @@
+"""The data source as Spark handles it, without Spark running: pickling, empty plans, no connection at import."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import pyspark_bookkeeper
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from ledger.metadata import LedgerMetadata
+from thinclient.blocking import BookKeeper
+from thinclient.spark import batch as source
+from thinclient.spark.batch import BookKeeperDataSource, EntriesPartition, EntriesReader
+from thinclient.spark.options import OptionError, Options
+from thinclient.spark.planning import Slice
+from thinclient.spark.worker_client import WorkerClients
+
+GATEWAYS = {"gateways": "grpc://127.0.0.1:1"}
+
+
+def test_spark_finds_the_source_by_its_module_name() -> None:
+    assert pyspark_bookkeeper.DefaultSource is BookKeeperDataSource
+    assert BookKeeperDataSource.name() == "bookkeeper"
+
+
+@pytest.mark.parametrize("table", ["entries", "ledgers", "bookies"])
+def test_source_and_reader_travel_and_hold_no_connection(table: str) -> None:
+    made = BookKeeperDataSource({**GATEWAYS, "table": table})
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy.schema() == made.schema()
+    reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
+    assert set(vars(reader)) == {"_options"}
+
+
+def test_filters_are_not_pushed_since_spark_would_refuse_every_query() -> None:
+    assert EntriesReader.pushFilters is DataSourceReader.pushFilters
+
+
+def test_partitions_travel() -> None:
+    metadata = LedgerMetadata.new(["b:1"], 1, 1).close(9, 90)
+    piece = Slice(LedgerRecord(LedgerId.unscoped(1), metadata, 1), 0, 9, 90)
+    copy = pickle.loads(pickle.dumps(EntriesPartition([piece])))
+    assert isinstance(copy, InputPartition)
+    assert copy.slices == [piece]
+
+
+def test_the_partition_that_spark_makes_up_for_an_empty_plan_yields_nothing() -> None:
+    assert list(EntriesReader(Options(gateways="grpc://127.0.0.1:1")).read(InputPartition(None))) == []
+
+
+def test_partitions_are_a_list_even_when_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "readable_slices", lambda _client, _options: [])
+    monkeypatch.setattr(source, "clients", WorkerClients(lambda _gateways: cast(BookKeeper, object())))
+    assert EntriesReader(Options(gateways="grpc://127.0.0.1:1")).partitions() == []
+
+
+def test_a_schema_of_the_users_own_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"columns of table 'entries' are fixed.*payload"):
+        BookKeeperDataSource(dict(GATEWAYS)).reader(StructType())
+
+
+def test_importing_the_source_opens_no_channel_and_starts_no_thread() -> None:
+    program = (
+        "import threading, grpc, grpc.aio\n"
+        "def refuse(*a, **k): raise SystemExit('a channel at import time')\n"
+        "grpc.aio.insecure_channel = grpc.insecure_channel = refuse\n"
+        "import pyspark_bookkeeper\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
