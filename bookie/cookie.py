@@ -117,6 +117,8 @@ def _decode_lines(text: str, version: int) -> Cookie:
 
 def _decode_text(text: str, version: int) -> Cookie:
     message = text_format.Parse(text, CookieFormat(), allow_unknown_field=True)
+    if not message.IsInitialized():
+        raise ValueError("bookieHost, journalDir or ledgerDirs is missing")
     return Cookie(
         message.bookieHost,
         message.journalDir,

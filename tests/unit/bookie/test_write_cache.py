@@ -1,0 +1,58 @@
+"""The write cache: what is found where while a flush goes on, and its limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie.stored_ledger import StoredLedger
+from bookie.write_cache import ENTRY_OVERHEAD, WriteCache
+from ledger.ledger_id import LedgerId
+
+
+def ledger(number: int) -> StoredLedger:
+    return StoredLedger(LedgerId.unscoped(number), b"k")
+
+
+def test_entries_stay_readable_through_a_flush_and_the_newest_copy_wins() -> None:
+    cache, one = WriteCache(10_000), ledger(1)
+    cache.put(one, 0, b"old")
+    cache.put(one, 1, b"flushing")
+    snapshot = cache.swap()
+    cache.put(one, 0, b"new")
+    assert snapshot.tables == {one: {0: b"old", 1: b"flushing"}}
+    assert [cache.get(one, entry_id) for entry_id in range(3)] == [b"new", b"flushing", None]
+    assert cache.entry_ids(one) == [0, 1]
+    cache.drop_flushing()
+    assert [cache.get(one, entry_id) for entry_id in range(2)] == [b"new", None]
+
+
+def test_headers_are_flushed_without_entries() -> None:
+    cache, one = WriteCache(10_000), ledger(1)
+    cache.mark_header(one)
+    snapshot = cache.swap()
+    assert not snapshot.is_empty
+    assert snapshot.headers == {one}
+    cache.drop_flushing()
+    assert cache.swap().is_empty
+
+
+def test_a_flush_is_due_at_half_the_capacity_and_both_halves_count_for_full() -> None:
+    size = 1000 - ENTRY_OVERHEAD
+    cache, one = WriteCache(4000), ledger(1)
+    assert not cache.put(one, 0, bytes(size))
+    assert cache.put(one, 1, bytes(size))
+    cache.swap()
+    assert not cache.put(one, 2, bytes(size))
+    assert not cache.is_full
+    assert cache.put(one, 3, bytes(size))
+    assert cache.is_full
+    cache.drop_flushing()
+    assert not cache.is_full
+
+
+def test_two_flushes_at_once_are_a_bug() -> None:
+    cache, one = WriteCache(4000), ledger(1)
+    cache.put(one, 0, b"x")
+    cache.swap()
+    with pytest.raises(RuntimeError, match="has not ended"):
+        cache.swap()
