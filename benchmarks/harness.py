@@ -1,0 +1,88 @@
+"""Runs ours and a peer alternately, and reports medians, spreads and ratios.
+
+Machines are noisy, so a figure is never quoted alone: each row holds at least five pairs, run one after the other, and
+the ratio is the median of the pairs' ratios. `QUICK=1` keeps a run under a minute. Results are written to
+`benchmarks/results/<name>.json`, one object a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+QUICK = os.environ.get("QUICK") == "1"
+PAIRS = 3 if QUICK else 5
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. `ratio` is ours over the peer; spreads are least and greatest."""
+
+    name: str
+    unit: str
+    ours: float
+    ours_spread: tuple[float, float]
+    peer: float
+    peer_spread: tuple[float, float]
+    peer_name: str
+    ratio: float
+    higher_is_better: bool = True
+
+
+def compare(name: str, unit: str, ours: Callable[[], float], peer: Callable[[], float], peer_name: str) -> Row:
+    """Measures both in turn after one warm-up each."""
+    ours(), peer()
+    pairs = [(ours(), peer()) for _ in range(PAIRS)]
+    return _row(name, unit, [pair[0] for pair in pairs], [pair[1] for pair in pairs], peer_name)
+
+
+def against_recorded(row: Row, recorded: float) -> Row:
+    """The same figure of ours beside one of the Java bookie that was recorded on another machine of this kind."""
+    return Row(
+        row.name,
+        row.unit,
+        row.ours,
+        row.ours_spread,
+        recorded,
+        (recorded, recorded),
+        "java (recorded)",
+        row.ours / recorded,
+    )
+
+
+def _row(name: str, unit: str, ours: Sequence[float], peer: Sequence[float], peer_name: str) -> Row:
+    ratio = median(a / b for a, b in zip(ours, peer, strict=True))
+    return Row(name, unit, median(ours), (min(ours), max(ours)), median(peer), (min(peer), max(peer)), peer_name, ratio)
+
+
+def report(name: str, rows: Sequence[Row]) -> None:
+    """Prints a table and writes the JSON file."""
+    table = Table("load", "unit", "ours", "peer", "", "ratio", title=name)
+    for row in rows:
+        table.add_row(
+            row.name,
+            row.unit,
+            _figure(row.ours, row.ours_spread),
+            _figure(row.peer, row.peer_spread),
+            row.peer_name,
+            f"{row.ratio:.2f}",
+        )
+    Console().print(table)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    print(f"written to {path}")
+
+
+def _figure(middle: float, spread: tuple[float, float]) -> str:
+    if spread[0] == spread[1]:
+        return f"{middle:,.0f}"
+    return f"{middle:,.0f} ({spread[0]:,.0f} to {spread[1]:,.0f})"
