@@ -187,11 +187,11 @@ class WriteHandle:
         for payload in payloads:
             batch.append(payload)
             if len(batch) >= _APPEND_BATCH:
-                # One batch is under way while the next is collected.
-                previous, pending = pending, self._thread.start(self._handle.append_all(batch))
+                # One batch is under way while the next is collected; two at once would mix their entries.
+                if pending is not None:
+                    last = _result(pending)
+                pending = self._thread.start(self._handle.append_all(batch))
                 batch = []
-                if previous is not None:
-                    last = _result(previous)
         if pending is not None:
             last = _result(pending)
         if batch:
