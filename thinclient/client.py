@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +20,7 @@ from ledger.errors import (
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, LedgerManager, LedgerRecord, RegisteredBookie, ServiceDiscovery
-from ledger.metadata import DigestType, LedgerMetadata
+from ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from thinclient.bookie_connection import ConnectionSettings, Connector, tcp_connector
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
@@ -28,6 +29,9 @@ from thinclient.handles import ReadHandle, WriteHandle, known_last_entry
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.placement import RandomPlacement
 from thinclient.recovery_driver import read_last_confirmed, recover
+
+_WRITER_KEY = "bookgate.writer"
+"""Custom metadata of a ledger that was taken up by a second handle: a random name of that handle."""
 
 
 class BookKeeper:
@@ -49,7 +53,8 @@ class BookKeeper:
         pool = BookiePool(service_discovery, settings, connector)
         self._context = ClientContext(ledger_manager, pool, self._config)
         self._service_discovery = service_discovery
-        self._placement = RandomPlacement(service_discovery, rng or random.SystemRandom())
+        self._rng = rng or random.SystemRandom()
+        self._placement = RandomPlacement(service_discovery, self._rng)
         self._factory: RpcLedgerManagerFactory | None = None
         self._closed = False
 
@@ -174,13 +179,17 @@ class BookKeeper:
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.
 
-        A ledger has one writer. That no bookie holds an entry is checked without fencing, so the caller must know that
-        its creator no longer writes. Raises IllegalOpException otherwise.
+        A ledger has one writer. So no bookie may hold an entry (asked without fencing), and whoever takes the ledger up
+        says so in its custom metadata first, by compare-and-set: of several, one gets it. That the handle which created
+        it no longer writes is for the caller to know. Raises IllegalOpException for a ledger that can't be taken up.
         """
         self._check_open()
         record = await self.ledger_manager.read(_ledger_id(ledger_id))
         secrets = self._secrets(record, password)
-        await check_never_written(self._context, record, secrets)
+        await _check_never_written(self._context, record, secrets)
+        claimed = {**record.metadata.custom_metadata, _WRITER_KEY: self._rng.randbytes(8).hex().encode()}
+        changed = replace(record.metadata, custom_metadata=claimed)
+        record = await self.ledger_manager.write(record.ledger_id, changed, record.version)
         return WriteHandle(self._context, record, secrets)
 
     async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
@@ -228,13 +237,15 @@ class BookKeeper:
             raise ClientClosedException("the client is closed")
 
 
-async def check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+async def _check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
     """Raises IllegalOpException unless the ledger is OPEN and none of enough bookies holds an entry of it."""
     what = f"ledger {record.ledger_id} can't be written"
-    rule = "a ledger is written once, by one writer; create another one"
+    rule = "A ledger is written once, by one writer; create another one"
     metadata = record.metadata
-    if metadata.state.name != "OPEN":
+    if metadata.state is not LedgerState.OPEN:
         raise IllegalOpException(f"{what}: it is {metadata.state.name}. {rule}")
+    if _WRITER_KEY in metadata.custom_metadata:
+        raise IllegalOpException(f"{what}: another writer has taken it up. {rule}")
     read = await read_last_confirmed(context, record, secrets)
     if read.bookies_with_entries or read.result >= 0 or len(metadata.fragments) > 1:
         raise IllegalOpException(f"{what}: it has entries already. {rule}")

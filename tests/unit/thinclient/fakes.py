@@ -1,4 +1,4 @@
-"""A bookie and a metadata store in memory, behind the interfaces that the client meets: TCP, LedgerManager, ServiceDiscovery.
+"""A bookie and a metadata store in memory, behind the interfaces that the client meets.
 
 The fake bookie keeps BookKeeper's rules for keys, fences and missing entries, and has switches for faults.
 """
@@ -76,6 +76,7 @@ class FakeBookie:
         """Answers are kept back until `let_go`."""
         self.port = 0
         self._server: asyncio.Server | None = None
+        self._requested = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
 
     @property
@@ -93,6 +94,12 @@ class FakeBookie:
             self._server = None
         for writer in list(self._writers):
             writer.transport.abort()
+
+    async def until_requested(self, count: int, kind: type = object) -> None:
+        """Returns once `count` requests of a kind have come."""
+        while sum(isinstance(request, kind) for request in self.requests) < count:
+            self._requested.clear()
+            await self._requested.wait()
 
     def let_go(self) -> None:
         self.holding = False
@@ -115,6 +122,7 @@ class FakeBookie:
 
     def _take(self, request: Request, writer: asyncio.StreamWriter) -> None:
         self.requests.append(request)
+        self._requested.set()
         if self.silent:
             return
         if self.garbage is not None:

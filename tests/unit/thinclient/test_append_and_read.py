@@ -76,9 +76,10 @@ async def test_no_more_is_in_flight_than_configured() -> None:
             bookie.holding = True
         ledger = await cluster.client(max_in_flight_entries=10).create_ledger()
         appending = asyncio.ensure_future(ledger.append_all([b"x"] * 25))
-        while not all(len(bookie.held) == 10 for bookie in cluster.bookies):
-            await asyncio.sleep(0)
+        for bookie in cluster.bookies:
+            await bookie.until_requested(10)
         assert ledger._window.entries == 10
+        assert all(len(bookie.held) == 10 for bookie in cluster.bookies)
         for bookie in cluster.bookies:
             bookie.let_go()
         assert await appending == 24
@@ -92,8 +93,7 @@ async def test_a_slow_bookie_bounds_what_is_retained() -> None:
         slow = cluster.ensemble(ledger.metadata)[2]
         slow.holding = True
         appending = asyncio.ensure_future(ledger.append_all([b"x"] * 100))
-        while ledger.last_add_confirmed < 19 or len(slow.held) < 20:
-            await asyncio.sleep(0)
+        await slow.until_requested(20)
         assert (ledger._window.retained_entries, len(slow.held)) == (20, 20)
         slow.let_go()
         assert await appending == 99
@@ -140,8 +140,8 @@ async def test_appends_after_close_fail_and_close_waits_for_outstanding_ones() -
         ledger = await cluster.client().create_ledger()
         outstanding = [ledger.append_nowait(b"x") for _ in range(3)]
         closing = asyncio.ensure_future(ledger.close())
-        while not all(len(bookie.held) == 3 for bookie in cluster.bookies):
-            await asyncio.sleep(0)
+        for bookie in cluster.bookies:
+            await bookie.until_requested(3)
         with pytest.raises(LedgerClosedException):
             await ledger.append(b"late")
         assert not closing.done()

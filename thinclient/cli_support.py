@@ -1,0 +1,73 @@
+"""What the commands share: options, running a coroutine with a client, printing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from thinclient.client import BookKeeper
+from thinclient.config import load_config
+
+T = TypeVar("T")
+
+Gateways = Annotated[
+    str | None,
+    typer.Option("--gateways", "-g", envvar="BOOKGATE_GATEWAYS", help="Metadata gateways: grpc://host:port,host:port."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Password = Annotated[
+    str,
+    typer.Option("--password", envvar="BOOKGATE_LEDGER_PASSWORD", help="The ledger's password.", show_default=False),
+]
+LedgerNumber = Annotated[int, typer.Argument(metavar="ID", min=0, help="The ledger's id.", show_default=False)]
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command with one line on standard error and exit code 1."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(1)
+
+
+def with_client(context: typer.Context, gateways: str | None, work: Callable[[BookKeeper], Awaitable[T]]) -> T:
+    """Connects, does `work`, disconnects. Raises what either raises."""
+    config = load_config(context.obj if isinstance(context.obj, Path) else None, gateways=gateways)
+
+    async def run() -> T:
+        async with await BookKeeper.connect(config=config) as bookkeeper:
+            return await work(bookkeeper)
+
+    return run_async(run())
+
+
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(table: object) -> None:
+    """A rich table, as wide as it needs to be when nobody looks at it."""
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def end_quietly() -> NoReturn:
+    """Whoever read our output has gone: not an error of ours, and nothing more can be printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
