@@ -1,0 +1,88 @@
+"""Metadata stores under test, each fresh: the embedded one and ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.drivers import create_factory
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManagerFactory, LedgerRecord
+from ledger.metadata import LedgerMetadata
+
+_ROOTS = itertools.count()
+
+STORES = ("sqlite", "zookeeper")
+
+
+@pytest.fixture(params=STORES)
+def metadata_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that nobody has used yet."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/metadata.db"
+    server: LocalZooKeeper = request.getfixturevalue("zookeeper")
+    return server.metadata_uri(f"/test/{next(_ROOTS)}/ledgers")
+
+
+@pytest.fixture
+def zookeeper_uri(zookeeper: LocalZooKeeper) -> str:
+    return zookeeper.metadata_uri(f"/test/{next(_ROOTS)}/ledgers")
+
+
+@pytest_asyncio.fixture
+async def factories(metadata_uri: str) -> AsyncIterator[tuple[LedgerManagerFactory, LedgerManagerFactory]]:
+    """Two independent factories on one store, as two processes have them."""
+    first, second = create_factory(metadata_uri), create_factory(metadata_uri)
+    await first.initialize()
+    await second.initialize()
+    yield first, second
+    await second.close()
+    await first.close()
+
+
+def some_metadata(**custom: bytes) -> LedgerMetadata:
+    return LedgerMetadata.new(["127.0.0.1:3181", "127.0.0.1:3182", "b-3"], 2, 2, password=b"pw", custom_metadata=custom)
+
+
+class Recorder:
+    """A listener that can be waited on."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, *arguments: Any) -> None:
+        self.told.append(arguments[-1])
+        self._more.set()
+
+    @property
+    def versions(self) -> list[int | None]:
+        return [None if record is None else record.version for record in self.told]
+
+    async def until(self, condition: Callable[[Any], bool]) -> Any:
+        """Returns the newest value told once it satisfies the condition."""
+        while not (self.told and condition(self.told[-1])):
+            self._more.clear()
+            await asyncio.wait_for(self._more.wait(), 30)
+        return self.told[-1]
+
+    async def until_version(self, version: int | None) -> None:
+        def reached(record: LedgerRecord | None) -> bool:
+            return record is None if version is None else record is not None and record.version == version
+
+        await self.until(reached)
+
+
+async def all_ids(factory: LedgerManagerFactory, **arguments: Any) -> list[int]:
+    return [i async for run in factory.ledger_manager.ledger_ranges(**arguments) for i in run]
+
+
+def unscoped(number: int) -> LedgerId:
+    return LedgerId.unscoped(number)
