@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,41 @@ def test_missing_java_says_what_to_install(text_dir: Path, tmp_path: Path) -> No
     assert done.returncode == 1
     assert done.stderr.startswith("error: no Java was found. Spark needs a JDK of version 17 or later")
     assert len(done.stderr.splitlines()) == 1
+
+
+def processes_that_name(text: str) -> list[str]:
+    """Command lines of running processes that have `text` in them."""
+    lines = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                lines.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in lines if text in line]
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(("stage", "number"), [("ingest", signal.SIGTERM), ("Spark census", signal.SIGINT)])
+def test_an_interrupted_run_stops_everything(
+    text_dir: Path, tmp_path: Path, stage: str, number: signal.Signals
+) -> None:
+    (text_dir / "more.txt").write_bytes(b"a line of text\n" * 200_000)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", "from bookie.main_job_cli import app; app()", "--input", str(text_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"{stage} …"):
+            break
+    assert processes_that_name(f"{tmp_path}/bookgate-run-")
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "error: interrupted; everything that was started is stopped again"
+    assert "Traceback" not in errors
+    assert processes_that_name(f"{tmp_path}/bookgate-run-") == []
+    assert not list(tmp_path.glob("bookgate-run-*"))
