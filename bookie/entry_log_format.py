@@ -12,6 +12,7 @@ Not its job: files, ids of new logs, which log is current (`entry_log`).
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -24,6 +25,7 @@ RECORD_PREFIX_SIZE = 20
 """Bytes of a record up to its ids: length 4, ledger id 8, entry id 8."""
 MIN_ENTRY_SIZE = 16
 
+_FILE_NAME = re.compile(r"([0-9a-f]+)\.log(\.[0-9a-f]+\.compacted)?")
 _MAP_LEDGER_ID = -1
 _MAP_ENTRY_ID = -2
 _MAP_BATCH = 10_000
@@ -44,13 +46,8 @@ def file_name(log_id: int) -> str:
 
 def log_id_of(name: str) -> int | None:
     """Id in the name of a log, or of what a compaction left of one (`<id>.log.<old id>.compacted`); else None."""
-    parts = name.split(".")
-    if parts[1:] != ["log"] and not (len(parts) == 4 and parts[1] == "log" and parts[3] == "compacted"):
-        return None
-    try:
-        return int(parts[0], 16)
-    except ValueError:
-        return None
+    match = _FILE_NAME.fullmatch(name)
+    return int(match[1], 16) if match else None
 
 
 def location_of(log_id: int, offset: int) -> int:

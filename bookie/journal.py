@@ -5,6 +5,8 @@ syncs the file once, and only then hands the tokens of those requests to `on_dur
 lies in one file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds
 its record is synced, also across a roll (S5, F1).
 
+Requests never wait to be queued; `is_full` says when no more should come, and `on_room` when they may again.
+
 `synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
 
 A process always begins a new file and never appends to one of an earlier process. Files are allocated ahead, so that a
@@ -35,13 +37,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free."""
+    """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free. `queue_limit`: see `is_full`."""
 
     max_size: int
     pre_alloc: int
     alignment: int
     buffered_writes: int
     max_group_wait_ms: int
+    queue_limit: int
     sync_data: bool
 
 
@@ -109,10 +112,12 @@ class Journal:
         options: JournalOptions,
         on_durable: Callable[[list[object]], None],
         on_fatal: Callable[[BaseException], None],
+        on_room: Callable[[], None],
     ) -> None:
         self._files = files
         self._directory = directory
         self._options = options
+        self._on_room = on_room
         self._on_durable = on_durable
         self._on_fatal = on_fatal
         self._lock = Lock()
@@ -169,6 +174,11 @@ class Journal:
         """`token` goes to on_durable once everything queued before is durable."""
         self.append((), token)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether more is queued than should be; `on_room` is called once it was taken."""
+        return self._queued_bytes >= self._options.queue_limit
+
     def close(self) -> None:
         """Makes everything queued durable, hands out its tokens, and stops the thread."""
         with self._ready:
@@ -206,7 +216,10 @@ class Journal:
                 self._wait(None)
             self._wait_for_group()
             batch = self._payloads, self._tokens
+            was_full = self.is_full
             self._payloads, self._tokens, self._queued_bytes = [], [], 0
+        if was_full:
+            self._on_room()
         return batch
 
     def _wait_for_group(self) -> None:

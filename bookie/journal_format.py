@@ -5,17 +5,21 @@ ledger id and entry id. A negative entry id is a meta record: master key, fence 
 flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last record are zeros: a
 length of 0 ends the data. All integers are big-endian. Source: storage page, section 2.
 
-What a scan does with what it finds: a length 0, a length that runs past the end of the file, or a payload of zeros is
-the tail that a crash tore, and ends the file quietly (nothing of it was acknowledged); any other impossible length
-can't come from a crash, and is refused with file and offset.
+What a scan does with what it finds: a length 0, a length that runs past the end of the file, or a payload whose blocks
+did not all reach the disk is the tail that a crash tore, and ends the file quietly (nothing of it was acknowledged);
+any other impossible length can't come from a crash, and is refused with file and offset.
 
-No checksum protects a record. What a scan can tell from a crash it does; the entry's digest is checked by readers.
+No checksum protects a record, and a torn one may look like another: an entry id whose last bytes are missing is entry
+0. So the last record before the end of data is looked at closely. A flush that was completed ends on the alignment; one
+that did not, and whose last record is zeros from a block boundary on, was torn there. The entry's digest is checked by
+readers.
 
 Not its job: files and threads (`journal`), what a record does to storage (`replay`).
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -36,7 +40,10 @@ _PADDING_LENGTH = -0x100
 _FIRST_PADDED_VERSION = 5
 _IDS_SIZE = 16
 _SCAN_CHUNK = 1 << 20
+_BLOCK = 512
+"""The least that a disk writes as a whole; every alignment is a multiple of it."""
 
+_FILE_NAME = re.compile(r"([0-9a-f]+)\.txn")
 _length = struct.Struct(">i")
 _meta = struct.Struct(">qq")
 _meta_blob = struct.Struct(">qqi")
@@ -72,13 +79,8 @@ def file_name(journal_id: int) -> str:
 
 def journal_id_of(name: str) -> int | None:
     """The id in a journal file's name, None for any other name."""
-    stem, dot, suffix = name.partition(".")
-    if dot + suffix != FILE_SUFFIX:
-        return None
-    try:
-        return int(stem, 16)
-    except ValueError:
-        return None
+    match = _FILE_NAME.fullmatch(name)
+    return int(match[1], 16) if match else None
 
 
 def encode_header() -> bytes:
@@ -183,7 +185,7 @@ class JournalScan:
             if length > self._file_size - offset - 4:
                 return
             payload = self._take(offset + 4, length)
-            if self._is_torn(payload):
+            if self._never_arrived(payload) or self._lost_its_end(offset + 4, payload):
                 return
             self.end = offset + 4 + length
             yield self._record(offset, payload)
@@ -201,7 +203,15 @@ class JournalScan:
             raise self._corrupt(self.end, f"has the impossible length {length}")
         return 8 + int(size)
 
-    def _is_torn(self, payload: bytes) -> bool:
+    def _lost_its_end(self, start: int, payload: bytes) -> bool:
+        """Whether this is the last record of a flush that was not completed, and zeros from a block boundary on."""
+        end = start + len(payload)
+        boundary = (end - 1) // _BLOCK * _BLOCK
+        if self._version < _FIRST_PADDED_VERSION or end % _BLOCK == 0 or boundary <= start or payload[-1]:
+            return False
+        return not any(payload[boundary - start :]) and not any(self._take(end, 4))
+
+    def _never_arrived(self, payload: bytes) -> bool:
         # The blocks of an unsynced write reach the disk in any order: a length may be there and its payload not yet.
         # No entry has a header of zeros: entry 0 carries LAC -1.
         return payload.startswith(_ZERO_FIELDS) or (len(payload) >= _IDS_SIZE and not any(payload))

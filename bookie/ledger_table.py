@@ -41,15 +41,16 @@ class LedgerTable:
         self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
         self._held: WeakValueDictionary[_Key, StoredLedger] = WeakValueDictionary()
 
-    def get(self, ledger_id: LedgerId) -> StoredLedger | None:
+    def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> StoredLedger | None:
         """The ledger, loaded from its index file if need be; None when there is none.
 
-        Raises StorageCorruptException when the index file has no readable header.
+        A crash may leave an index file without header. Raises StorageCorruptException for it, unless told to take it
+        for an unknown ledger, and for a header that can't be read.
         """
         with self._lock:
             ledger = self._known(ledger_id)
             if ledger is None and ledger_id.scope_id == 0:
-                ledger = self._load(ledger_id)
+                ledger = self._load(ledger_id, headerless_is_unknown)
                 if ledger is not None:
                     self._keep(ledger)
         return ledger
@@ -63,11 +64,6 @@ class LedgerTable:
             self._keep(ledger)
         return ledger
 
-    def is_headerless(self, ledger_id: LedgerId) -> bool:
-        """Whether a crash left an index file without a header."""
-        found = self._index.read_header(ledger_id)
-        return found is not None and found[0] is None
-
     def _known(self, ledger_id: LedgerId) -> StoredLedger | None:
         key = (ledger_id.scope_id, ledger_id.ledger_id)
         ledger = self._recent.get(key)
@@ -79,11 +75,13 @@ class LedgerTable:
             self._keep(ledger)
         return ledger
 
-    def _load(self, ledger_id: LedgerId) -> StoredLedger | None:
+    def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
         found = self._index.read_header(ledger_id)
         if found is None:
             return None
         header, last_entry_id = found
+        if header is None and headerless_is_unknown:
+            return None
         if header is None:
             raise StorageCorruptException(
                 f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "

@@ -112,7 +112,7 @@ class Replay:
             raise ValueError(f"it gives ledger {ledger_id} another master key than an earlier record")
         if not fits_header(master_key, b""):
             raise ValueError(f"a master key of {len(master_key)} bytes does not fit an index header")
-        ledger = None if self._table.is_headerless(ledger_id) else self._table.get(ledger_id)
+        ledger = self._table.get(ledger_id, headerless_is_unknown=True)
         if ledger is None:
             ledger = self._table.create(ledger_id, master_key)
         elif not is_acceptable_key(ledger.master_key):

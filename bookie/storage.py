@@ -12,7 +12,7 @@ queued (S1, S6); the ledger's key is journaled before anything else of it by thi
 explicit LAC of a ledger without entries is lost (F3); a ledger read back from its index header has its stored key (S7).
 
 Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
-`on_room` from the checkpoint thread, `on_fatal` from either.
+`on_room` and `on_fatal` from either that or the checkpoint thread.
 
 Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`), the wire, which ledgers exist in the
 metadata.
@@ -72,7 +72,7 @@ class StorageConfig:
     write_cache_bytes: int = 64 * _MIB
     """Both halves together, with an allowance for each entry's bookkeeping."""
     ledger_cache_bytes: int = 64 * _MIB
-    open_file_limit: int = 1000
+    open_file_limit: int = 256
     """Entry logs kept open for reading."""
     ledger_state_limit: int = 20_000
     """Ledgers kept in memory although nobody uses them."""
@@ -98,7 +98,7 @@ class Storage:
         self._fatal_lock = Lock()
         self._failed = False
         self.on_room: Callable[[], None] = lambda: None
-        """Called after each flush of the write cache, from the checkpoint thread."""
+        """Called from the checkpoint or the journal thread when there may be room for adds again."""
         self._lock: DirectoryLock | None = None
         self._ledger_directories = (config.ledger_directory,)
         ledgers = directories.current(config.ledger_directory)
@@ -112,6 +112,7 @@ class Storage:
             _journal_options(config),
             on_durable,
             self._fail,
+            lambda: self.on_room(),
         )
         self._checkpointer: Checkpointer | None = None
         self._flusher: Flusher | None = None
@@ -346,8 +347,8 @@ class Storage:
 
     @property
     def accepts_adds(self) -> bool:
-        """False while the write cache is full: whoever feeds adds waits for on_room."""
-        return not self._cache.is_full
+        """False while the write cache or the journal's queue is full: whoever feeds adds waits for on_room."""
+        return not (self._cache.is_full or self._journal.is_full)
 
     def usage(self) -> DirectoryUsage:
         """Room on the ledger directory's file system. Raises OSError."""
@@ -371,5 +372,6 @@ def _journal_options(config: StorageConfig) -> JournalOptions:
         alignment=config.journal_alignment,
         buffered_writes=config.journal_buffered_writes_bytes,
         max_group_wait_ms=config.journal_max_group_wait_ms,
+        queue_limit=config.write_cache_bytes // 2,
         sync_data=config.sync_data,
     )

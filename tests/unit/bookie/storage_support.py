@@ -113,8 +113,8 @@ def opened(root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) 
 class RecordingFileSystem(FileSystem):
     """Tells `on_step` after every change of the disk, and knows what would be left if the power went now.
 
-    A file's content survives as of its last sync, a name once its directory was synced. What was unlinked without a
-    sync of the directory is still there. Real disks keep more; this is the worst they may do.
+    A file's content survives as of its last sync, a name once its directory was synced; what was unlinked is gone at
+    once. Real disks keep more; this is the worst they may do.
     """
 
     def __init__(self, root: Path) -> None:
@@ -193,6 +193,8 @@ class RecordingFileSystem(FileSystem):
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
+        with self._lock:
+            self._names.discard(path)
         self._step(f"unlink {path.name}")
 
 

@@ -120,6 +120,46 @@ def test_a_record_whose_first_block_never_reached_the_disk_is_torn() -> None:
     assert (len(found), end) == (1, len(first))
 
 
+def journal_cut_to_zeros(at: int, size: int) -> tuple[bytes, int]:
+    """A flush of two records whose blocks from offset `at` on never reached the disk; and where the second begins."""
+    first, second = packet(1, 1), packet(1, 5, size)
+    data = fmt.encode_header() + fmt.encode_records([first])
+    start = len(data)
+    data += fmt.encode_records([second])
+    data += fmt.padding(len(data), 512)
+    return data[:at].ljust(len(data) + 4096, b"\0"), start
+
+
+@pytest.mark.parametrize("size", [500, 1500, 3000])
+def test_a_record_that_lost_its_last_blocks_is_torn(size: int) -> None:
+    """Blocks reach the disk in any order: the record's length may be there and the rest zeros."""
+    whole, start = journal_cut_to_zeros(100_000, size)
+    assert [len(payload) for payload in scan(whole, 512)[0]] == [82, 32 + size]
+    for at in range(1024, start + 36 + size, 512):
+        found, end = scan(journal_cut_to_zeros(at, size)[0], 512)
+        assert (len(found), end) == (1, start), at
+
+
+def test_a_header_cut_by_a_block_boundary_does_not_become_another_entry() -> None:
+    """Without its last bytes entry 5 would read as entry 0, and displace the true one."""
+    for shift in range(1, 32):
+        filler = packet(1, 1, 512 - 4 - 32 - 4 - shift)
+        data = fmt.encode_header() + fmt.encode_records([filler])
+        start = len(data)
+        data = (data + fmt.encode_records([packet(1, 5, 100)]))[:1024].ljust(4096, b"\0")
+        found, end = scan(data, 512)
+        assert (found, end) == ([filler], start), shift
+
+
+def test_an_entry_that_ends_in_zeros_is_kept_when_its_flush_was_completed() -> None:
+    entry = packet(1, 1, 2000, fill=0)
+    data = fmt.encode_header() + fmt.encode_records([entry])
+    data += fmt.padding(len(data), 512)
+    assert scan(data + bytes(4096), 512)[0] == [entry]
+    exact = packet(1, 1, 1024 - 36, fill=0)
+    assert scan(fmt.encode_header() + fmt.encode_records([exact]) + bytes(4096), 512)[0] == [exact]
+
+
 @pytest.mark.parametrize("length", [-1, -0x101, -(2**31)])
 def test_an_impossible_length_names_file_and_offset(length: int) -> None:
     data = fmt.encode_records([packet(1, 0)])
@@ -173,7 +213,16 @@ def test_mark_round_trip_and_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "journal_id"), [("1a.txn", 26), ("0.txn", 0), ("VERSION", None), ("1a.log", None), ("x.txn", None)]
+    ("name", "journal_id"),
+    [
+        ("1a.txn", 26),
+        ("0.txn", 0),
+        ("VERSION", None),
+        ("1a.log", None),
+        ("x.txn", None),
+        ("0x1.txn", None),
+        ("-1.txn", None),
+    ],
 )
 def test_file_names(name: str, journal_id: int | None) -> None:
     assert fmt.journal_id_of(name) == journal_id

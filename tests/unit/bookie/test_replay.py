@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,9 +61,8 @@ class CrashEverywhere:
     def __init__(self, root: Path, images: Path) -> None:
         self.files = RecordingFileSystem(root)
         self.files.on_step = self._step
-        self.images: list[tuple[str, Path, int]] = []
+        self.images: list[tuple[str, Path]] = []
         self.recording = False
-        self.acknowledged: Callable[[], int] = lambda: 0
         self._root = root
         self._images = images
 
@@ -71,11 +70,10 @@ class CrashEverywhere:
         if not self.recording:
             return
         number = len(self.images)
-        known = self.acknowledged()
         for kind, copy in (("killed", self._copy), ("power", self.files.write_survivors)):
             target = self._images / f"{number}-{kind}"
             copy(target)
-            self.images.append((f"{number} {kind} after {what}", target, known))
+            self.images.append((f"{number} {kind} after {what}", target))
 
     def _copy(self, target: Path) -> None:
         shutil.copytree(self._root, target)
@@ -115,12 +113,31 @@ def test_a_crash_at_any_step_of_a_checkpoint_loses_nothing(tmp_path: Path) -> No
         crash.recording = True
         bookie.storage.checkpoint()
         crash.recording = False
-    steps = " ".join(what for what, _, _ in crash.images)
+    steps = " ".join(what for what, _ in crash.images)
     assert "sync 0.log" in steps
     assert "sync 12c.idx" in steps
     assert "write lastMark" in steps
-    for what, image, _ in crash.images:
+    for what, image in crash.images:
         check_image(image, EXPECTED, what)
+
+
+def test_a_crash_at_any_step_of_a_later_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    """Only known ledgers, so that nothing but the new entry log asks for its name to be made durable."""
+    root = tmp_path / "root"
+    crash = CrashEverywhere(root, tmp_path / "images")
+    with opened(
+        root, crash.files, entry_log_max_bytes=1200, journal_max_size_bytes=600, journal_max_backups=0
+    ) as bookie:
+        bookie.add(1, 0)
+        bookie.storage.checkpoint()
+        bookie.add(1, 1)
+        bookie.add(1, 2)
+        crash.recording = True
+        bookie.storage.checkpoint()
+        crash.recording = False
+    assert "unlink" in crash.images[-1][0]
+    for what, image in crash.images:
+        check_image(image, {1: (KEY, False, None, [packet(1, i) for i in range(3)])}, what)
 
 
 def test_a_crash_at_any_step_of_a_start_loses_nothing(tmp_path: Path) -> None:
@@ -144,7 +161,7 @@ def test_a_crash_at_any_step_of_a_start_loses_nothing(tmp_path: Path) -> None:
     with opened(root, crash.files):
         crash.recording = False
     assert len(crash.images) > 20
-    for what, image, _ in crash.images:
+    for what, image in crash.images:
         check_image(image, EXPECTED, what)
 
 
@@ -281,6 +298,17 @@ def test_an_index_file_without_header_gets_it_from_the_journal(tmp_path: Path) -
             assert contents(bookie, range(3)) == {1: (KEY, False, None, [packet(1, 0)])}
 
 
+def test_a_ledger_whose_index_file_has_no_header_stays_one_object_over_its_records(tmp_path: Path) -> None:
+    path = tmp_path / "ledgers/current/0/1/1.idx"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    key = fmt.encode_key(1, KEY)
+    write_journal(tmp_path, [key, fmt.encode_fence(1), packet(1, 0), key, packet(1, 1)])
+    for _ in range(2):
+        with opened(tmp_path) as bookie:
+            assert contents(bookie, range(3)) == {1: (KEY, True, None, [packet(1, 0), packet(1, 1)])}
+
+
 def test_an_index_file_without_header_and_without_key_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledgers/current/0/1/1.idx"
     path.parent.mkdir(parents=True)
@@ -322,11 +350,25 @@ def test_older_journal_versions(tmp_path: Path, version: int) -> None:
         assert contents(bookie, range(3)) == {1: (KEY, True, None, [packet(1, 0)])}
 
 
-def test_the_header_is_durable_though_a_killed_process_had_written_it(tmp_path: Path) -> None:
-    """The header's bytes are in the page cache only; the start that replays the fence must sync them."""
+def test_a_journal_whose_name_was_not_durable_does_not_block_later_starts(tmp_path: Path) -> None:
+    """The mark may name a file only once the file's name is durable, whoever made the file."""
     root = tmp_path / "root"
     (root / "ledgers/current").mkdir(parents=True)
-    write_journal(root, [fmt.encode_key(1, KEY), fmt.encode_fence(1)])
+    write_journal(root, [fmt.encode_key(1, KEY), packet(1, 0)])
+    crash = CrashEverywhere(root, tmp_path / "images")
+    crash.recording = True
+    with opened(root, crash.files):
+        crash.recording = False
+    for what, image in crash.images:
+        with opened(image) as bookie:
+            assert len(contents(bookie, range(3))) <= 1, what
+
+
+def test_the_header_is_durable_though_a_killed_process_had_written_it(tmp_path: Path) -> None:
+    """The header's bytes are in the page cache only; the start that passes the fence's record must sync them."""
+    root = tmp_path / "root"
+    (root / "ledgers/current").mkdir(parents=True)
+    write_journal(root, [fmt.encode_fence(1)])
     written = LedgerCache(REAL_FILE_SYSTEM, root / "ledgers/current", 1 << 20)
     written.update(LedgerId.unscoped(1), IndexHeader(KEY, True, None), ())
     written.close()
