@@ -1,0 +1,233 @@
+"""What only the embedded store does: leases, and a file that several processes share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.embedded import process_identity
+from gateway.embedded.factory import SqliteLedgerManagerFactory
+from gateway.embedded.process_identity import identity_of, surely_dead
+from gateway.embedded.registration import SqliteRegistrationManager
+from gateway.embedded.store import SqliteStore, revision_of
+from ledger.bookie_info import BookieServiceInfo
+from ledger.errors import LedgerExistException, MetaStoreException
+from ledger.manager import BookieSet
+from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata
+
+pytestmark = pytest.mark.asyncio
+
+BOOKIE = BookieServiceInfo.legacy("h:1")
+
+HOLDER = """
+import asyncio, sys
+from gateway.embedded.factory import SqliteLedgerManagerFactory
+from ledger.bookie_info import BookieServiceInfo
+
+async def main():
+    factory = SqliteLedgerManagerFactory(sys.argv[1], lease_seconds=3600)
+    await factory.initialize()
+    await factory.registration_manager.register_bookie(BookieServiceInfo.legacy("h:1"), read_only=False)
+    print("held", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def start_holder(script: str, path: str) -> subprocess.Popen[bytes]:
+    """A process that has done what the script says and still lives."""
+    process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.kill()
+
+
+def put(path: str, content: bytes) -> None:
+    Path(path).write_bytes(content)
+
+
+def content_of(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "metadata.db")
+
+
+async def opened(path: str, lease_seconds: float = 3600) -> SqliteLedgerManagerFactory:
+    factory = SqliteLedgerManagerFactory(path, lease_seconds)
+    await factory.initialize()
+    return factory
+
+
+class TestFile:
+    @pytest.mark.parametrize(
+        "content", [b"not a database at all, but long enough to look at", b"SQLite format 3\0garbage"]
+    )
+    async def test_file_that_is_no_database_is_named(self, path: str, content: bytes) -> None:
+        put(path, content)
+        with pytest.raises(MetaStoreException, match=path):
+            await opened(path)
+        assert content_of(path) == content
+
+    async def test_database_of_something_else_is_left_alone(self, path: str) -> None:
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE other (x)")
+        connection.close()
+        before = content_of(path)
+        with pytest.raises(MetaStoreException, match="something else"):
+            await opened(path)
+        assert content_of(path) == before
+
+    async def test_newer_schema_is_refused(self, path: str) -> None:
+        await (await opened(path)).close()
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+        with pytest.raises(MetaStoreException, match="schema version 99"):
+            await opened(path)
+
+    async def test_missing_directory_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(MetaStoreException, match=str(tmp_path / "no")):
+            await opened(str(tmp_path / "no" / "metadata.db"))
+
+    async def test_closed_store_says_so(self, path: str) -> None:
+        factory = await opened(path)
+        await factory.close()
+        await factory.close()
+        assert not factory.connected
+        with pytest.raises(MetaStoreException, match="closed"):
+            await factory.revision()
+
+    async def test_change_log_is_pruned_and_who_slept_reads_everything_anew(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.embedded.store.CHANGES_KEPT", 3)
+        first, second = await opened(path), await opened(path)
+        ledger_id = (await first.ledger_manager.create(None, some_metadata())).ledger_id
+        told = Recorder()
+        await second.ledger_manager.register_listener(ledger_id, told)
+        await told.until_version(0)
+        await second.ledger_manager.unregister_listener(ledger_id, told)
+        await first.ledger_manager.write(ledger_id, some_metadata(), 0)
+        for _ in range(10):
+            await first.ledger_manager.create(None, some_metadata())
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT count(*) FROM changes").fetchone() == (3,)
+        connection.close()
+        again = Recorder()
+        await second.ledger_manager.register_listener(ledger_id, again)
+        await again.until_version(1)
+        await first.ledger_manager.write(ledger_id, some_metadata(), 1)
+        for _ in range(10):
+            await first.ledger_manager.create(None, some_metadata())
+        await again.until_version(2)
+        await second.close()
+        await first.close()
+
+
+class TestKill:
+    async def test_what_a_killed_process_had_done_is_there(self, path: str) -> None:
+        script = HOLDER.replace('print("held"', 'await factory.ledger_manager.create(None, METADATA); print("held"')
+        script = "from ledger.metadata import LedgerMetadata\nMETADATA = LedgerMetadata.new(['b'], 1, 1)\n" + script
+        process = start_holder(script, path)
+        kill(process)
+        factory = await opened(path)
+        assert await all_ids(factory) == [0]
+        await factory.close()
+
+    async def test_bookie_id_of_a_killed_process_is_free_at_once(self, path: str) -> None:
+        process = start_holder(HOLDER, path)
+        factory = await opened(path)
+        kill(process)
+        async with asyncio.timeout(60):
+            await factory.registration_manager.register_bookie(BOOKIE, read_only=False)
+        await factory.close()
+
+    async def test_only_what_surely_died_counts_as_dead(self) -> None:
+        mine = identity_of(os.getpid())
+        boot, namespace, pid, start = mine.split(" ")
+        assert not surely_dead(mine)
+        assert surely_dead(f"{boot} {namespace} {pid} {int(start) + 1}")
+        assert not surely_dead(f"other-boot {namespace} 1 1")
+        assert not surely_dead(f"{boot} pid:[1] {pid} 1")
+        assert not surely_dead("")
+        assert process_identity.identity_of(2**22 + 1) == ""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class TestLeases:
+    async def test_living_owner_keeps_its_id(self, path: str) -> None:
+        first, second = await opened(path, lease_seconds=0.3), await opened(path, lease_seconds=0.3)
+        await first.registration_manager.register_bookie(BOOKIE, read_only=False)
+        with pytest.raises(LedgerExistException, match="h:1"):
+            await second.registration_manager.register_bookie(BOOKIE, read_only=False)
+        await first.close()
+        await second.registration_manager.register_bookie(BOOKIE, read_only=False)
+        await second.close()
+
+    async def test_ended_lease_is_gone_and_may_be_taken(self, path: str) -> None:
+        clock = Clock()
+        store = SqliteStore(path)
+        await store.open()
+        first = SqliteRegistrationManager(store, lease_seconds=10, now_ms=clock)
+        second = SqliteRegistrationManager(store, lease_seconds=10, now_ms=clock)
+        await first.register_bookie(BOOKIE, read_only=False)
+        clock.now += 10_000
+        await second.register_bookie(BOOKIE, read_only=False)
+        # What is another's now is not taken back by its former owner.
+        await first.unregister_bookie("h:1")
+        assert await store.read(lambda c: c.execute("SELECT count(*) FROM registrations").fetchone()) == (1,)
+        await first.close()
+        await second.close()
+        await store.close()
+
+    async def test_watchers_notice_the_end_of_a_lease_by_time(self, path: str) -> None:
+        watcher = await opened(path)
+        told = Recorder()
+        await watcher.service_discovery.watch_bookies(BookieSet.WRITABLE, told)
+        store = SqliteStore(path)
+        await store.open()
+        # Its owner never renews: it is stopped right after it registered.
+        owner = SqliteRegistrationManager(store, lease_seconds=0.5)
+        await owner.register_bookie(BOOKIE, read_only=False)
+        await told.until(len)
+        assert owner._renewal is not None
+        owner._renewal.cancel()
+        await told.until(lambda bookies: bookies == ())
+        await store.close()
+        await watcher.close()
+
+    async def test_renewed_lease_does_not_disturb_watchers(self, path: str) -> None:
+        clock, store = Clock(), SqliteStore(path)
+        await store.open()
+        manager = SqliteRegistrationManager(store, lease_seconds=10, now_ms=clock)
+        await manager.register_bookie(BOOKIE, read_only=False)
+        before = await store.read(revision_of)
+        clock.now += 5_000
+        await store.change(manager._renew_all)
+        assert await store.read(revision_of) == before
+        ends = await store.read(lambda c: c.execute("SELECT expires_at_ms FROM registrations").fetchone())
+        assert ends == (clock.now + 10_000,)
+        await manager.close()
+        await store.close()
