@@ -15,9 +15,11 @@ An iteration that breaks off goes on after the last id received; it ends with th
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from grpc.aio import AioRpcError
 
@@ -48,6 +50,7 @@ from thinclient.gateway_channel import Gateway, GatewayChannel, check_transient
 from thinclient.messages import code_error, record_of, scoped
 from thinclient.watch import MetadataWatch
 
+T = TypeVar("T")
 Answer = Awaitable[wire.LedgerMetadataResponse]
 Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
 
@@ -112,7 +115,8 @@ class RpcLedgerManager(LedgerManager):
             reason = "the stream ended early"
             try:
                 async for response in gateway.metadata.BatchRead(request, timeout=attempts.remaining):
-                    attempts.progressed()
+                    if response.ledger_id not in results:
+                        attempts.progressed()
                     results[response.ledger_id] = self._record_or_error(response)
             except AioRpcError as error:
                 reason = check_transient(gateway, "read the metadata of many ledgers", error)
@@ -197,16 +201,21 @@ class RpcLedgerManager(LedgerManager):
                 if value is not None:
                     setattr(request, name, value)
             reason = "the listing broke off before its end"
+            call = gateway.metadata.Iterate(request)
             try:
-                async for page in gateway.metadata.Iterate(request):
-                    attempts.progressed()
+                async for page in _each_within(aiter(call), self._gateways.timeout):
                     if _check_page(page, after):
+                        attempts.progressed()
                         after = page.last_ledger_id
                         yield page
                     if page.end:
                         return
             except AioRpcError as error:
                 reason = check_transient(gateway, "list ledgers", error)
+            except TimeoutError:
+                reason = f"the listing stood still for {self._gateways.timeout:g} s"
+            finally:
+                call.cancel()
             attempts.failed(gateway, reason)
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
@@ -263,6 +272,17 @@ def _write(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float
 
 def _remove(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:
     return gateway.metadata.Remove(request, timeout=timeout)
+
+
+async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterator[T]:
+    """The items of a stream. Raises TimeoutError when the next one takes longer than `timeout` seconds."""
+    while True:
+        try:
+            async with asyncio.timeout(timeout):
+                item = await anext(stream)
+        except StopAsyncIteration:
+            return
+        yield item
 
 
 def _check_page(page: wire.GetLedgerRangesResponse, after: int | None) -> bool:

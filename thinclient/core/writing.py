@@ -14,7 +14,8 @@ moves again, so that what the application was told and what `close` stores agree
 Failures. A bookie that failed once is out for this ledger: it counts as a failure of its index for every pending and
 every later add whose write set holds it (an acknowledgement that still comes in from it counts: the entry is durable
 there). As long as no add has more than write quorum − ack quorum failures the ledger goes on. One answer that says
-fenced, unauthorised or not allowed ends it at once: another client has it, or the key is wrong.
+fenced, unauthorised or not allowed ends it at once (another client has it, or the key is wrong), and so does the end of
+the client itself.
 
 Not its job: replacing a failed bookie, time, packets, and what happens to the ledger's metadata.
 """
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 
 from ledger.errors import (
     BKException,
+    ClientClosedException,
     IllegalOpException,
     LedgerFencedException,
     NotEnoughBookiesException,
@@ -34,7 +36,7 @@ from ledger.errors import (
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.quorum import write_set
 
-FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpException)
+FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpException, ClientClosedException)
 """One such answer from one bookie ends the ledger for this writer (client-protocol page, 4.2)."""
 
 

@@ -1,0 +1,205 @@
+"""A gateway in memory behind real gRPC, with faults: answers lost after or before the change, streams that break off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+
+from ledger.errors import (
+    LedgerExistException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from ledger.id_set import encode_ids
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from ledger.metadata_codec import from_format, to_format
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_grpc as wire_grpc
+from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
+from tests.unit.thinclient.fakes import InMemoryLedgerManager
+
+_CODES = {
+    LedgerExistException: StatusCode.LEDGER_EXISTS,
+    MetadataVersionException: StatusCode.BAD_VERSION,
+    NoSuchLedgerExistsOnMetadataServerException: StatusCode.LEDGER_NOT_FOUND,
+}
+
+
+class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.ServiceDiscoveryServicer):
+    """One gateway; several may share a store."""
+
+    def __init__(self, store: InMemoryLedgerManager) -> None:
+        self.store = store
+        self.calls: list[str] = []
+        self.requests: list[object] = []
+        self.lose_answers = 0
+        """So many changes are carried out and answered with UNAVAILABLE."""
+        self.refuse: grpc.StatusCode | None = None
+        """Every call ends with this status and nothing is done."""
+        self.page_size = 2
+        self.break_after_pages: int | None = None
+        self.forget_end = False
+        self.stand_still = False
+        """A listing that breaks off keeps silent instead."""
+        self.watch_requests: list[wire.LedgerMetadataRequest] = []
+        self.watches: list[asyncio.Queue[wire.LedgerMetadataResponse | None]] = []
+        self.watch_started = asyncio.Event()
+        self.address = ""
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        wire_grpc.add_LedgerMetadataServiceServicer_to_server(self, self._server)
+        discovery_grpc.add_ServiceDiscoveryServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
+        self.address = self.address or f"127.0.0.1:{port}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def _note(self, name: str, request: object, context: grpc.aio.ServicerContext) -> None:
+        self.calls.append(name)
+        self.requests.append(request)
+        if self.refuse is not None:
+            await context.abort(self.refuse, "refused by the test")
+
+    async def _answer(self, change, context: grpc.aio.ServicerContext) -> wire.LedgerMetadataResponse:
+        try:
+            record = await change
+        except tuple(_CODES) as error:
+            return wire.LedgerMetadataResponse(code=_CODES[type(error)], message=str(error))
+        if self.lose_answers and context is not None:
+            self.lose_answers -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
+        return response_of(record) if record is not None else wire.LedgerMetadataResponse()
+
+    async def Create(self, request, context):
+        await self._note("Create", request, context)
+        ledger_id = ledger_id_of(request) if request.HasField("ledger_id") else None
+        return await self._answer(self.store.create(ledger_id, from_format(request.metadata)), context)
+
+    async def Read(self, request, context):
+        await self._note("Read", request, context)
+        return await self._answer(self.store.read(ledger_id_of(request)), None)
+
+    async def Write(self, request, context):
+        await self._note("Write", request, context)
+        metadata = from_format(request.metadata)
+        return await self._answer(self.store.write(ledger_id_of(request), metadata, request.expected_version), context)
+
+    async def Remove(self, request, context):
+        await self._note("Remove", request, context)
+        return await self._answer(self.store.remove(ledger_id_of(request)), context)
+
+    async def Iterate(self, request, context):
+        await self._note("Iterate", request, context)
+        ids = sorted(i.ledger_id for i in self.store.records)
+        if request.HasField("start_after"):
+            ids = [i for i in ids if i > request.start_after]
+        size = request.limit_per_response or self.page_size
+        pages = [ids[i : i + size] for i in range(0, len(ids), size)] or [[]]
+        for number, page in enumerate(pages):
+            if self.break_after_pages is not None and number >= self.break_after_pages:
+                if self.stand_still:
+                    await asyncio.Event().wait()
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broke off")
+            records = [self.store.records[LedgerId.unscoped(i)] for i in page]
+            yield wire.GetLedgerRangesResponse(
+                count=len(page),
+                serialized_ranges=encode_ids(page),
+                last_ledger_id=page[-1] if page else 0,
+                end=number == len(pages) - 1 and not self.forget_end,
+                ledgers=[response_of(record) for record in records] if request.include_metadata else [],
+            )
+
+    async def BatchRead(self, request, context):
+        await self._note("BatchRead", request, context)
+        for number, ledger_id in enumerate(request.ledger_ids):
+            if self.break_after_pages is not None and number >= self.break_after_pages:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broke off")
+            response = await self._answer(self.store.read(LedgerId.unscoped(ledger_id)), None)
+            response.ledger_id = ledger_id
+            yield response
+
+    async def Watch(self, request_iterator, context):
+        queue: asyncio.Queue[wire.LedgerMetadataResponse | None] = asyncio.Queue()
+        self.watches.append(queue)
+        self.watch_started.set()
+
+        async def take() -> None:
+            async for request in request_iterator:
+                self.watch_requests.append(request)
+                record = self.store.records.get(ledger_id_of(request))
+                subscribed = request.watch_action == wire.WatchAction.SUBSCRIBE
+                known = request.expected_version if request.HasField("expected_version") else None
+                if subscribed and record is not None and record.version != known:
+                    queue.put_nowait(response_of(record))
+
+        taking = asyncio.ensure_future(take())
+        try:
+            while (response := await queue.get()) is not None:
+                yield response
+        finally:
+            taking.cancel()
+
+    async def ListBookies(self, request, context):
+        await self._note("ListBookies", request, context)
+        return discovery.ListBookiesResponse(bookies=[BOOKIE])
+
+    async def GetBookieServiceInfo(self, request, context):
+        await self._note("GetBookieServiceInfo", request, context)
+        if request.bookie_id != BOOKIE.bookie_id:
+            return discovery.GetBookieServiceInfoResponse(code=StatusCode.UNEXPECTED, message="not registered")
+        return discovery.GetBookieServiceInfoResponse(bookie=BOOKIE)
+
+    async def WatchBookies(self, request, context):
+        await self._note("WatchBookies", request, context)
+        yield discovery.WatchBookiesResponse(bookies=[BOOKIE], revision=len(self.calls))
+
+    async def GetClusterInfo(self, request, context):
+        await self._note("GetClusterInfo", request, context)
+        return discovery.GetClusterInfoResponse(instance_id="instance", ledger_manager="hierarchical", features=["f"])
+
+
+BOOKIE = discovery.Bookie(
+    bookie_id="alpha",
+    endpoints=[discovery.Endpoint(id="bookie", host="127.0.0.1", port=3181, protocol="bookie-rpc")],
+    properties={"rack": "r1"},
+    writable=True,
+)
+
+
+def ledger_id_of(request: wire.LedgerMetadataRequest) -> LedgerId:
+    return LedgerId(request.ledger_scope_id, request.ledger_id)
+
+
+def response_of(record: LedgerRecord) -> wire.LedgerMetadataResponse:
+    return wire.LedgerMetadataResponse(
+        ledger_id=record.ledger_id.ledger_id,
+        ledger_scope_id=record.ledger_id.scope_id,
+        version=record.version,
+        metadata=to_format(record.metadata),
+    )
+
+
+@asynccontextmanager
+async def fake_gateways(count: int = 1) -> AsyncIterator[tuple[str, list[FakeGateway]]]:
+    """Gateways over one store, and their client address."""
+    store = InMemoryLedgerManager()
+    gateways = [FakeGateway(store) for _ in range(count)]
+    for gateway in gateways:
+        await gateway.start()
+    try:
+        yield "grpc://" + ",".join(gateway.address for gateway in gateways), gateways
+    finally:
+        for gateway in gateways:
+            await gateway.stop()

@@ -1,0 +1,302 @@
+"""Metadata and discovery through gateways that fail: balance, repetition, outcomes that were lost (M4, M5, M6)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from ledger.errors import (
+    IllegalOpException,
+    IncorrectParameterException,
+    LedgerExistException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    TooManyRequestsException,
+    UnauthorizedAccessException,
+    UnknownOutcomeException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import BookieSet, LedgerRecord
+from ledger.metadata import LedgerMetadata
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from tests.unit.thinclient.fake_gateway import FakeGateway, fake_gateways, response_of
+from thinclient.gateway_channel import parse_gateways
+from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
+
+METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p", custom_metadata={"k": b"v"})
+SEVEN = LedgerId.unscoped(7)
+
+
+@asynccontextmanager
+async def connected(count: int = 1, timeout: float = 10) -> AsyncIterator[tuple[RpcLedgerManager, list[FakeGateway]]]:
+    async with fake_gateways(count) as (uri, gateways):
+        factory = RpcLedgerManagerFactory(uri, timeout, random.Random(1))
+        try:
+            yield factory.ledger_manager, gateways
+        finally:
+            await factory.close()
+
+
+@pytest.mark.asyncio
+async def test_create_read_write_remove() -> None:
+    async with connected() as (manager, _):
+        created = await manager.create(None, METADATA)
+        assert (created.version, created.metadata.custom_metadata) == (0, {"k": b"v"})
+        assert await manager.read(created.ledger_id) == created
+        closed = await manager.write(created.ledger_id, created.metadata.close(4, 40), 0)
+        assert (closed.version, closed.metadata.last_entry_id) == (1, 4)
+        with pytest.raises(MetadataVersionException):
+            await manager.write(created.ledger_id, METADATA, 0)
+        with pytest.raises(LedgerExistException):
+            await manager.create(created.ledger_id, METADATA)
+        await manager.remove(created.ledger_id)
+        for call in (manager.read(created.ledger_id), manager.remove(created.ledger_id)):
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
+                await call
+
+
+@pytest.mark.asyncio
+async def test_a_lost_answer_to_a_given_create_is_found_to_be_ours() -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers = 1
+        assert (await manager.create(SEVEN, METADATA)).version == 0
+        assert gateway.calls == ["Create", "Create", "Read"]
+        with pytest.raises(LedgerExistException):
+            await manager.create(SEVEN, METADATA)
+
+
+@pytest.mark.asyncio
+async def test_somebody_elses_ledger_is_not_taken_for_ours() -> None:
+    async with connected() as (manager, (gateway,)):
+        await gateway.store.create(SEVEN, replace(METADATA, creator_token=5))
+        gateway.refuse = grpc.StatusCode.UNAVAILABLE
+
+        async def come_back() -> None:
+            while not gateway.calls:
+                await asyncio.sleep(0)
+            gateway.refuse = None
+
+        create, _ = await asyncio.gather(manager.create(SEVEN, METADATA), come_back(), return_exceptions=True)
+        assert isinstance(create, LedgerExistException)
+
+
+@pytest.mark.asyncio
+async def test_a_lost_answer_to_a_generated_create_is_an_unknown_outcome() -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers = 1
+        with pytest.raises(UnknownOutcomeException, match="may or may not have happened"):
+            await manager.create(None, METADATA)
+        assert gateway.calls == ["Create"]
+
+
+@pytest.mark.asyncio
+async def test_a_lost_answer_to_a_write_is_resolved() -> None:
+    async with connected() as (manager, (gateway,)):
+        record = await manager.create(SEVEN, METADATA)
+        gateway.lose_answers = 1
+        written = await manager.write(SEVEN, record.metadata.begin_recovery(), 0)
+        assert written.version == 1
+        assert gateway.store.records[SEVEN].version == 1
+
+
+@pytest.mark.asyncio
+async def test_a_lost_answer_to_a_write_that_others_overwrote_is_an_unknown_outcome() -> None:
+    async with connected() as (manager, (gateway,)):
+        await manager.create(SEVEN, METADATA)
+        gateway.lose_answers = 1
+
+        def others(ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+            if gateway.calls.count("Write") == 2:
+                gateway.store.change(SEVEN, custom_metadata={})
+
+        gateway.store.before_write = others
+        with pytest.raises(UnknownOutcomeException):
+            await manager.write(SEVEN, METADATA.begin_recovery(), 0)
+
+
+@pytest.mark.asyncio
+async def test_a_lost_answer_to_a_remove_counts_as_done() -> None:
+    async with connected() as (manager, (gateway,)):
+        await manager.create(SEVEN, METADATA)
+        gateway.lose_answers = 1
+        await manager.remove(SEVEN)
+        assert not gateway.store.records
+
+
+@pytest.mark.asyncio
+async def test_calls_go_round_and_leave_a_gateway_that_is_gone() -> None:
+    async with connected(3) as (manager, gateways):
+        await manager.create(SEVEN, METADATA)
+        for _ in range(9):
+            await manager.read(SEVEN)
+        assert [gateway.calls.count("Read") for gateway in gateways] == [3, 3, 3]
+        await gateways[0].stop()
+        gateways[1].refuse = grpc.StatusCode.UNAVAILABLE
+        for _ in range(5):
+            assert (await manager.read(SEVEN)).version == 0
+        # A change goes through as well: where there was no connection nothing was sent.
+        gateways[1].refuse = None
+        assert (await manager.write(SEVEN, METADATA.begin_recovery(), 0)).version == 1
+
+
+@pytest.mark.asyncio
+async def test_when_nobody_answers_every_address_and_its_error_is_named() -> None:
+    async with connected(2, timeout=0.3) as (manager, gateways):
+        await gateways[0].stop()
+        gateways[1].refuse = grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(MetaStoreException) as caught:
+            await manager.read(SEVEN)
+        for part in (
+            gateways[0].address + ": no connection",
+            gateways[1].address + ": UNAVAILABLE: refused by the test",
+            "within 0.3 s",
+        ):
+            assert part in str(caught.value)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, UnauthorizedAccessException),
+        (grpc.StatusCode.UNAUTHENTICATED, UnauthorizedAccessException),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, TooManyRequestsException),
+        (grpc.StatusCode.UNIMPLEMENTED, MetaStoreException),
+    ],
+)
+async def test_other_refusals_are_typed(status: grpc.StatusCode, error: type[Exception]) -> None:
+    async with connected(timeout=0.2) as (manager, (gateway,)):
+        gateway.refuse = status
+        with pytest.raises(error, match=gateway.address):
+            await manager.read(SEVEN)
+        with pytest.raises(error):
+            await manager.create(None, METADATA)
+
+
+async def fill(gateway: FakeGateway, count: int) -> None:
+    for _ in range(count):
+        await gateway.store.create(None, METADATA)
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_breaks_off_goes_on_where_it_stopped() -> None:
+    async with connected(2) as (manager, gateways):
+        await fill(gateways[0], 9)
+        for gateway in gateways:
+            gateway.break_after_pages = 1
+        runs = [list(run) async for run in manager.ledger_ranges()]
+        assert [i for run in runs for i in run] == list(range(9))
+        pages = [page async for page in manager.ledger_records(start_after=3, page_size=3)]
+        assert [[r.ledger_id.ledger_id for r in page] for page in pages] == [[4, 5, 6], [7, 8]]
+        assert pages[0][0].metadata.custom_metadata == {"k": b"v"}
+
+
+@pytest.mark.asyncio
+async def test_a_listing_without_its_end_mark_is_an_error_and_never_the_end() -> None:
+    async with connected(timeout=0.3) as (manager, (gateway,)):
+        await fill(gateway, 3)
+        gateway.forget_end = True
+        listed = []
+        with pytest.raises(MetaStoreException, match="broke off before its end"):
+            async for run in manager.ledger_ranges():
+                listed += run
+        assert listed == [0, 1, 2]
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_stands_still_is_taken_up_elsewhere() -> None:
+    async with connected(2, timeout=0.3) as (manager, gateways):
+        await fill(gateways[0], 5)
+        gateways[0].break_after_pages, gateways[0].stand_still = 1, True
+        for _ in gateways:
+            assert [i async for run in manager.ledger_ranges() for i in run] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.asyncio
+async def test_an_empty_listing_ends() -> None:
+    async with connected() as (manager, _):
+        assert [run async for run in manager.ledger_ranges()] == []
+
+
+@pytest.mark.asyncio
+async def test_many_ledgers_are_read_in_one_call_that_is_taken_up_again() -> None:
+    async with connected() as (manager, (gateway,)):
+        await fill(gateway, 5)
+        gateway.break_after_pages = 2
+        found = await manager.read_many([0, 1, 2, 3, 4, 99])
+        assert sorted(i for i, r in found.items() if isinstance(r, LedgerRecord)) == [0, 1, 2, 3, 4]
+        assert isinstance(found[99], NoSuchLedgerExistsOnMetadataServerException)
+
+
+@pytest.mark.asyncio
+async def test_listeners_hear_the_present_state_and_changes_over_a_broken_stream() -> None:
+    async with connected() as (manager, (gateway,)):
+        await gateway.store.create(SEVEN, METADATA)
+        heard: asyncio.Queue[int | None] = asyncio.Queue()
+
+        def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            heard.put_nowait(None if record is None else record.version)
+
+        await manager.register_listener(SEVEN, listener)
+        assert await heard.get() == 0
+        # A bookmark and an older state tell nothing new.
+        gateway.watches[0].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.BOOKMARK))
+        gateway.watches[0].put_nowait(response_of(gateway.store.records[SEVEN]))
+        gateway.store.change(SEVEN, custom_metadata={})
+        gateway.watch_started.clear()
+        gateway.watches[0].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.DRAINING))
+        assert await heard.get() == 1
+        assert gateway.watch_requests[-1].expected_version == 0
+        gone = wire.LedgerMetadataResponse(code=702, ledger_id=7, event=wire.WatchEvent.REMOVED)
+        gateway.watches[-1].put_nowait(gone)
+        assert await heard.get() is None
+        assert heard.empty()
+
+
+@pytest.mark.asyncio
+async def test_discovery() -> None:
+    async with fake_gateways() as (uri, (gateway,)):
+        factory = RpcLedgerManagerFactory(uri)
+        await factory.initialize()
+        discovery = factory.service_discovery
+        (bookie,) = await discovery.bookies(BookieSet.WRITABLE)
+        assert (bookie.bookie_id, bookie.writable, bookie.info.properties) == ("alpha", True, {"rack": "r1"})
+        assert (await discovery.bookie_service_info("alpha")).info.endpoint("bookie-rpc").address == "127.0.0.1:3181"
+        with pytest.raises(Exception, match="not registered"):
+            await discovery.bookie_service_info("beta")
+        assert (await discovery.cluster_info()).ledger_manager == "hierarchical"
+        heard: asyncio.Queue[list[str]] = asyncio.Queue()
+        stop = await discovery.watch_bookies(BookieSet.ALL, lambda b: heard.put_nowait([x.bookie_id for x in b]))
+        assert await heard.get() == ["alpha"]
+        stop()
+        assert factory.connected
+        with pytest.raises(IllegalOpException, match="can't register"):
+            _ = factory.registration_manager
+        await factory.close()
+        assert "ListBookies" in gateway.calls
+
+
+@pytest.mark.parametrize(
+    ("uri", "parsed"),
+    [
+        ("grpc://a:1,b:2", (False, ["a:1", "b:2"])),
+        ("grpcs://a:1/", (True, ["a:1"])),
+        ("a:1, a:1", (False, ["a:1"])),
+        ("grpc://[::1]:4181", (False, ["[::1]:4181"])),
+    ],
+)
+def test_addresses(uri: str, parsed: tuple[bool, list[str]]) -> None:
+    assert parse_gateways(uri) == parsed
+
+
+@pytest.mark.parametrize("uri", ["", "grpc://", "zk://a:1", "grpc://a", "grpc://a:x", "grpc://:1", "a:0", "a:70000"])
+def test_what_is_no_address(uri: str) -> None:
+    with pytest.raises(IncorrectParameterException, match="gateway address"):
+        parse_gateways(uri)
