@@ -1,0 +1,125 @@
+"""Overflow of ZooKeeper's counters, which no test can reach on a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+
+from gateway.zookeeper.id_generator import LongIdGenerator, ShortIdGenerator
+from ledger.errors import LedgerIdOverflowException, UnknownOutcomeException
+
+pytestmark = pytest.mark.asyncio
+
+
+class Nodes:
+    """The calls of a session that the generators make; a counter a parent, which a test may set."""
+
+    def __init__(self) -> None:
+        self.paths = {"", "/l"}
+        self.counters: dict[str, int] = {}
+        self.lost_answers = 0
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        parent = path.rpartition("/")[0]
+        if parent not in self.paths:
+            raise NoNodeError
+        if sequence:
+            number = self.counters.get(parent, 0)
+            self.counters[parent] = number + 1
+            path += f"{number:010d}" if number < 2**31 else f"{number - 2**32:010d}"
+        if path in self.paths:
+            raise NodeExistsError
+        self.paths.add(path)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise UnknownOutcomeException("lost")
+        return path
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        if path not in self.paths:
+            raise NoNodeError
+        if any(other.startswith(path + "/") for other in self.paths):
+            raise NotEmptyError
+        self.paths.remove(path)
+
+    async def exists(self, path: str) -> object | None:
+        return path if path in self.paths else None
+
+    async def children(self, path: str) -> list[str]:
+        if path not in self.paths:
+            raise NoNodeError
+        return [p.rpartition("/")[2] for p in self.paths if p.rpartition("/")[0] == path]
+
+    def hobs(self) -> list[str]:
+        return sorted(path.rpartition("/")[2] for path in self.paths if path.rpartition("/")[2].startswith("HOB-"))
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+def long_generator(nodes: Any) -> LongIdGenerator:
+    return LongIdGenerator(nodes, "/l")
+
+
+async def test_short_ids_count_and_leave_no_node(nodes: Any) -> None:
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    assert [await generator.generate() for _ in range(3)] == [0, 1, 2]
+    assert nodes.paths == {"", "/l", "/l/idgen"}
+
+
+@pytest.mark.parametrize("counter", [2**31 - 1, 2**31])
+async def test_short_ids_overflow_at_the_border_and_when_negative(nodes: Any, counter: int) -> None:
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    nodes.counters["/l/idgen"] = 2**31 - 2
+    assert await generator.generate() == 2**31 - 2
+    nodes.counters["/l/idgen"] = counter
+    with pytest.raises(LedgerIdOverflowException):
+        await generator.generate()
+
+
+async def test_lost_answer_costs_a_number(nodes: Any) -> None:
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    await generator.generate()
+    nodes.lost_answers = 2
+    assert await generator.generate() == 3
+    nodes.lost_answers = 3
+    with pytest.raises(UnknownOutcomeException):
+        await generator.generate()
+
+
+async def test_long_ids_begin_where_31_bits_end(nodes: Nodes) -> None:
+    generator = long_generator(nodes)
+    assert await generator.generate() == 0
+    nodes.counters["/l/idgen"] = 2**31 - 1
+    assert [await generator.generate() for _ in range(2)] == [1 << 32, (1 << 32) + 1]
+    assert nodes.hobs() == ["HOB-0000000001"]
+    # Another client goes on in the same place.
+    assert await long_generator(nodes).generate() == (1 << 32) + 2
+
+
+async def test_generator_that_still_counts_in_31_bits_is_not_moved_by_another(nodes: Nodes) -> None:
+    early = long_generator(nodes)
+    assert await early.generate() == 0
+    nodes.paths.add("/l/idgen-long")
+    assert await early.generate() == 1
+    assert await long_generator(nodes).generate() == 1 << 32
+
+
+async def test_overflow_of_the_low_half_opens_the_next_and_three_stay(nodes: Nodes) -> None:
+    nodes.paths.add("/l/idgen-long")
+    generator = long_generator(nodes)
+    for hob in range(1, 6):
+        assert await generator.generate() == hob << 32
+        nodes.counters[f"/l/idgen-long/HOB-{hob:010d}"] = 2**31 - 1
+    assert await generator.generate() == 6 << 32
+    assert nodes.hobs() == ["HOB-0000000004", "HOB-0000000005", "HOB-0000000006"]
+
+
+async def test_last_hob_overflows(nodes: Nodes) -> None:
+    nodes.paths |= {"/l/idgen-long", f"/l/idgen-long/HOB-{2**31 - 1:010d}"}
+    with pytest.raises(LedgerIdOverflowException):
+        await long_generator(nodes).generate()
