@@ -193,7 +193,8 @@ class RpcLedgerManager(LedgerManager):
         self, scope_id: int, after: int | None, before: int | None, *, include_metadata: bool, limit: int = 0
     ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
         """All non-empty pages of an iteration, resumed where it broke off, up to the end mark."""
-        attempts = self._gateways.attempts("list ledgers", self._gateways.timeout)
+        # A page may take the whole timeout; when it does not come, another gateway has as long.
+        attempts = self._gateways.attempts("list ledgers", 2 * self._gateways.timeout)
         while True:
             gateway = await attempts.next()
             request = wire.GetLedgerRangesRequest(limit_per_response=limit, include_metadata=include_metadata)

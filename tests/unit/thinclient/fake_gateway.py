@@ -1,4 +1,4 @@
-"""A gateway in memory behind real gRPC, with faults: answers lost after or before the change, streams that break off."""
+"""A gateway in memory behind real gRPC, with faults: lost answers, refusals, streams that break off."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     def __init__(self, store: InMemoryLedgerManager) -> None:
         self.store = store
         self.calls: list[str] = []
+        self.called = asyncio.Event()
         self.requests: list[object] = []
         self.lose_answers = 0
         """So many changes are carried out and answered with UNAVAILABLE."""
@@ -68,6 +69,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
 
     async def _note(self, name: str, request: object, context: grpc.aio.ServicerContext) -> None:
         self.calls.append(name)
+        self.called.set()
         self.requests.append(request)
         if self.refuse is not None:
             await context.abort(self.refuse, "refused by the test")

@@ -114,7 +114,7 @@ class FakeBookie:
             while data := await reader.read(1 << 16):
                 for packet in decoder.feed(data):
                     self._take(decode_request(packet), writer)
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)

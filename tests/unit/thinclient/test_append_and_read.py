@@ -6,6 +6,7 @@ import pytest
 
 from ledger.entry import decode_header
 from ledger.errors import (
+    IllegalOpException,
     IncorrectParameterException,
     LedgerClosedException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -255,8 +256,12 @@ async def test_an_empty_open_ledger_can_be_taken_up_and_one_with_entries_can_not
         empty = await client.create_ledger(password=b"p", ledger_id=LedgerId.unscoped(77))
         again = await client.reopen_empty_ledger(empty.ledger_id, b"p")
         await again.append(b"x")
-        with pytest.raises(Exception, match="it has entries already"):
+        with pytest.raises(IllegalOpException, match="another writer has taken it up"):
             await client.reopen_empty_ledger(empty.ledger_id, b"p")
         await again.close()
-        with pytest.raises(Exception, match="it is CLOSED"):
+        written = await client.create_ledger()
+        await written.append(b"x")
+        with pytest.raises(IllegalOpException, match="it has entries already"):
+            await client.reopen_empty_ledger(written.ledger_id)
+        with pytest.raises(IllegalOpException, match="it is CLOSED"):
             await client.reopen_empty_ledger(empty.ledger_id, b"p")
