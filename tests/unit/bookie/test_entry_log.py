@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie import entry_log_format as fmt
@@ -67,6 +67,7 @@ def test_map_record_layout() -> None:
     assert fmt.encode_ledgers_map({7: 1234}) == struct.pack(">iqqiqq", 36, -1, -2, 1, 7, 1234)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.integers(0, 2**63 - 1), st.integers(1, 2**40), max_size=30), st.binary(max_size=3))
 def test_map_round_trip(ledgers: dict[int, int], padding: bytes) -> None:
     data = fmt.encode_ledgers_map(ledgers) + bytes(len(padding))
@@ -88,6 +89,7 @@ def test_a_broken_map_is_no_map() -> None:
     assert fmt.decode_ledgers_map(struct.pack(">iqqiqq", 35, -1, -2, 1, 7, 1), 1) is None
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=40), st.integers(2000, 6000))
 def test_appended_packets_read_back_over_rotations(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], max_bytes: int

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie import index_file
@@ -40,6 +40,7 @@ def test_header_layout() -> None:
     assert data == expected.ljust(1024, b"\0")
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=64), st.booleans(), st.none() | st.binary(min_size=16, max_size=200))
 def test_header_round_trip(master_key: bytes, fenced: bool, lac: bytes | None) -> None:
     header = IndexHeader(master_key, fenced, lac)
@@ -91,6 +92,7 @@ def test_a_short_page_reads_as_zeros_and_a_cut_slot_as_absent() -> None:
 entry_locations = st.dictionaries(st.integers(0, 5000), st.integers(1, 2**63), max_size=60)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(entry_locations, min_size=1, max_size=3))
 def test_slots_read_back_after_every_update(
     tmp_path_factory: pytest.TempPathFactory, updates: list[dict[int, int]]

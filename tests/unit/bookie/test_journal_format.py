@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie import journal_format as fmt
@@ -87,6 +87,7 @@ payloads = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(payloads, max_size=5), st.sampled_from([512, 4096]), st.integers(0, 600))
 def test_batches_with_padding_read_back(batches: list[list[bytes]], alignment: int, zeros: int) -> None:
     data = fmt.encode_header()
