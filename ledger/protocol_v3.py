@@ -39,6 +39,11 @@ class ProtocolError(Exception):
 def _varint(value: int) -> bytes:
     if value < 0x80:
         return bytes((value,))
+    # Transaction and entry ids of a busy client have three or four bytes: worth not looping for.
+    if 0x4000 <= value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if 0x200000 <= value < 0x10000000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
