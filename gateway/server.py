@@ -125,6 +125,8 @@ class GatewayServer:
         connected = True
         while True:
             await asyncio.sleep(_MONITOR_SECONDS)
+            if not connected:
+                await self._probe()
             if connected and not self._factory.connected:
                 connected = False
                 _LOG.warning("the metadata store is out of reach")
@@ -136,6 +138,11 @@ class GatewayServer:
                     connected = True
                     _LOG.info("the metadata store is back")
                     await self._set_health(True)
+
+    async def _probe(self) -> None:
+        """A store that only notices with a call that it is back gets one."""
+        with contextlib.suppress(BKException):
+            await self._factory.revision()
 
     async def _set_health(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING

@@ -38,17 +38,15 @@ class TooManySubscriptions(Exception):
 
 
 class _Subscription:
-    __slots__ = ("first", "version")
+    __slots__ = ("version",)
 
     def __init__(self, version: int | None) -> None:
         self.version = version
-        self.first = True
+        """The last one that the client has seen."""
 
     def wants(self, version: int) -> bool:
-        """Whether a state of this version is news."""
-        if self.version is None:
-            return True
-        return version != self.version if self.first else version > self.version
+        """Whether a state of this version is news. States of one ledger only grow, so another one is a newer one."""
+        return version != self.version
 
 
 class _Stream:
@@ -171,14 +169,11 @@ class WatchHub:
             if record is not None and subscription.wants(record.version):
                 subscription.version = record.version
                 answers.append(Answer(ledger_id, record))
-            subscription.first = False
         return answers
 
     @staticmethod
     def _notice(stream: _Stream, subscription: _Subscription, record: LedgerRecord) -> bool:
         if not subscription.wants(record.version):
-            # The client has this very state: from now on only newer ones are news.
-            subscription.first = False
             return False
         stream.outbox[record.ledger_id] = None
         return True

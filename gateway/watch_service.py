@@ -105,8 +105,10 @@ class WatchService:
             async for response in self._responses(stream):
                 yield response
             if stream.error is not None:
-                await abort(context, "Watch", stream.error)
+                raise stream.error
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; subscribe at another one")
+        except Exception as error:
+            await abort(context, "Watch", error)
         finally:
             reader.cancel()
             self._streams.discard(stream)

@@ -112,6 +112,13 @@ class TestFile:
         with pytest.raises(MetaStoreException, match="closed"):
             await factory.revision()
 
+    async def test_commits_wait_for_the_disk(self, path: str) -> None:
+        factory = await opened(path)
+        full, wal = 2, "wal"
+        assert await factory._store.read(lambda c: c.execute("PRAGMA synchronous").fetchone()) == (full,)
+        assert await factory._store.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()) == (wal,)
+        await factory.close()
+
     async def test_change_log_is_pruned_and_who_slept_reads_everything_anew(
         self, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from gateway.drivers import create_factory
 from gateway.server import SERVICES, GatewayServer
 from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import ZKException
+from ledger.errors import MetaStoreException, ZKException
 from ledger.id_set import decode_ids
 from ledger.manager import LedgerManagerFactory
 from ledger.metadata_codec import from_format, to_format
@@ -326,6 +326,23 @@ class TestWatch:
             assert (await next_answer(watch)).version == 0
             await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id, watch_action=pb.WatchAction.UNSUBSCRIBE))
         watch.cancel()
+
+    async def test_store_that_fails_ends_the_stream_as_unavailable(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away() -> int:
+            raise MetaStoreException("the store is away")
+
+        monkeypatch.setattr(gateway.factory, "revision", away)
+        ledger_id = (await gateway.factory.ledger_manager.create(None, some_metadata())).ledger_id.ledger_id
+        watch = gateway.ledgers.Watch()
+        await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await next_answer(watch)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await gateway.ledgers.Read(pb.LedgerMetadataRequest(ledger_id=ledger_id))
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 class TestDiscovery:

@@ -72,6 +72,14 @@ def test_slow_reader_gets_the_newest_state_once(hub: WatchHub) -> None:
     assert versions(hub.take("s1", 10)) == [4]
 
 
+def test_old_news_does_not_replace_the_newest_state(hub: WatchHub) -> None:
+    hub.subscribe("s1", LEDGERS[0], None)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4))
+    assert hub.state(LEDGERS[0], record(LEDGERS[0], 3)) == []
+    hub.subscribe("s2", LEDGERS[0], None)
+    assert versions(hub.take("s1", 10)) == versions(hub.take("s2", 10)) == [4]
+
+
 def test_removal_is_told_once_and_ends_the_subscription(hub: WatchHub) -> None:
     hub.subscribe("s1", LEDGERS[0], None)
     hub.state(LEDGERS[0], record(LEDGERS[0], 0))

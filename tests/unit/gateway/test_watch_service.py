@@ -1,0 +1,80 @@
+"""Store listeners follow the hub, whatever comes in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.watch_service import WatchService, _Stream
+from ledger.ledger_id import LedgerId
+
+LEDGER = LedgerId.unscoped(1)
+
+pytestmark = pytest.mark.asyncio
+
+
+class Manager:
+    """Counts listeners."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def register_listener(self, ledger_id: LedgerId, listener: Any) -> None:
+        self.calls.append("register")
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: Any) -> None:
+        self.calls.append("unregister")
+
+
+class Factory:
+    def __init__(self) -> None:
+        self.ledger_manager = Manager()
+
+
+@pytest.fixture
+def factory() -> Factory:
+    return Factory()
+
+
+@pytest.fixture
+def service(factory: Any) -> WatchService:
+    service = WatchService(factory)
+    for stream in ("a", "b"):
+        service.hub.open_stream(stream)
+    return service
+
+
+async def test_second_subscriber_needs_no_listener_of_its_own(service: WatchService, factory: Factory) -> None:
+    for stream in ("a", "b"):
+        service.hub.subscribe(stream, LEDGER, None)
+        await service._follow(LEDGER)
+    service.hub.close_stream("a")
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register"]
+    service.hub.close_stream("b")
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register", "unregister"]
+
+
+async def test_break_that_nobody_followed_still_asks_for_the_state_again(
+    service: WatchService, factory: Factory
+) -> None:
+    service.hub.subscribe("a", LEDGER, None)
+    await service._follow(LEDGER)
+    service.hub.close_stream("a")
+    service.hub.subscribe("b", LEDGER, None)
+    await service._follow(LEDGER)
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register", "unregister", "register"]
+
+
+async def test_removed_ledger_has_no_listener_to_take_away(service: WatchService, factory: Factory) -> None:
+    stream = _Stream()
+    service.hub.open_stream(stream)
+    service.hub.subscribe(stream, LEDGER, None)
+    await service._follow(LEDGER)
+    service._on_state(LEDGER, None)
+    assert stream.wake.is_set()
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register"]
