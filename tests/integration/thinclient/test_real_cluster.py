@@ -1,0 +1,233 @@
+"""The client against real bookies and gateways, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bookie.standalone import StandaloneCluster
+from ledger.errors import (
+    LedgerFencedException,
+    LedgerRecoveryException,
+    MetaStoreException,
+    NotEnoughBookiesException,
+    UnauthorizedAccessException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from tests.integration.cluster import own_cluster, restart, standalone_cluster
+from thinclient import BookKeeper, blocking
+
+__all__ = ["own_cluster", "standalone_cluster"]
+
+ROOT = Path(__file__).parents[3]
+
+
+def numbered(count: int) -> Iterator[bytes]:
+    return (b"entry %d" % i for i in range(count))
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_from_creation_to_deletion(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        ledger = await client.create_ledger(password=b"secret", custom_metadata={"app": b"test"})
+        await ledger.append_all(numbered(5000))
+        await ledger.close()
+        reader = await client.open_ledger(ledger.ledger_id, b"secret")
+        assert [e.payload async for e in reader.read(0, reader.last_add_confirmed)] == list(numbered(5000))
+        assert reader.metadata.custom_metadata == {"app": b"test"}
+        with pytest.raises(UnauthorizedAccessException):
+            await client.open_ledger(ledger.ledger_id, b"wrong")
+        listed = [record async for page in client.list_ledgers(page_size=1) for record in page]
+        assert ledger.ledger_id in [record.ledger_id for record in listed]
+        await client.delete_ledger(ledger.ledger_id)
+        listed = [record async for page in client.list_ledgers() for record in page]
+        assert ledger.ledger_id not in [record.ledger_id for record in listed]
+
+
+@pytest.mark.asyncio
+async def test_a_second_client_recovers_and_fences_the_first(standalone_cluster: StandaloneCluster) -> None:
+    uri = standalone_cluster.gateway_uri
+    async with await BookKeeper.connect(uri) as first, await BookKeeper.connect(uri) as second:
+        ledger = await first.create_ledger()
+        await ledger.append_all(numbered(1000))
+        watcher = await second.open_ledger(ledger.ledger_id)
+        assert not watcher.is_closed
+        reader = await second.open_ledger(ledger.ledger_id, recovery=True)
+        assert (reader.last_add_confirmed, reader.length) == (999, sum(map(len, numbered(1000))))
+        with pytest.raises(LedgerFencedException):
+            await ledger.append(b"late")
+        assert await watcher.read_last_confirmed() == 999
+        await watcher.close()
+
+
+@pytest.mark.asyncio
+async def test_a_listener_hears_of_the_close(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        ledger = await client.create_ledger()
+        states: asyncio.Queue[str] = asyncio.Queue()
+
+        def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            states.put_nowait("gone" if record is None else record.metadata.state.name)
+
+        await client.ledger_manager.register_listener(ledger.ledger_id, listener)
+        assert await states.get() == "OPEN"
+        await ledger.close()
+        assert await states.get() == "CLOSED"
+        await client.delete_ledger(ledger.ledger_id)
+        assert await states.get() == "gone"
+
+
+@pytest.mark.asyncio
+async def test_kill_9_of_one_bookie_while_writing_loses_nothing(own_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(own_cluster.gateway_uri) as client:
+        ledger = await client.create_ledger(password=b"p")
+        await ledger.append_all(numbered(500))
+        appends = [ledger.append_nowait(payload) for payload in list(numbered(2000))[500:]]
+        own_cluster.processes[0].kill()
+        ids = await asyncio.gather(*appends)
+        assert ids == list(range(500, 2000))
+        reader = await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        assert [e.payload async for e in reader.read(0, reader.last_add_confirmed)] == list(numbered(2000))
+
+
+@pytest.mark.asyncio
+async def test_two_killed_bookies_end_the_ledger_and_it_is_recovered_when_they_are_back(
+    own_cluster: StandaloneCluster,
+) -> None:
+    async with await BookKeeper.connect(own_cluster.gateway_uri) as client:
+        ledger = await client.create_ledger()
+        await ledger.append_all(numbered(300))
+        for process in own_cluster.processes[:2]:
+            process.kill()
+        with pytest.raises(NotEnoughBookiesException, match="takes no more entries"):
+            await ledger.append_all(numbered(10))
+        with pytest.raises(LedgerRecoveryException, match="IN_RECOVERY"):
+            await client.open_ledger(ledger.ledger_id, recovery=True)
+        for process in own_cluster.processes[:2]:
+            restart(process)
+        reader = await client.open_ledger(ledger.ledger_id, recovery=True)
+        read = [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]
+        assert read[:300] == list(numbered(300))
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_dies_is_left_for_another(own_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(own_cluster.gateway_uri) as client:
+        ledger = await client.create_ledger()
+        await ledger.append(b"x")
+        own_cluster.processes[0].kill()
+        for _ in range(6):
+            await client.read_record(ledger.ledger_id)
+        await ledger.close()
+
+
+@pytest.mark.asyncio
+async def test_no_gateway_is_one_clear_error() -> None:
+    from thinclient import ClientConfig
+
+    with pytest.raises(MetaStoreException, match="127.0.0.1:1: no connection"):
+        await BookKeeper.connect("grpc://127.0.0.1:1", ClientConfig(metadata_timeout=0.5))
+
+
+def test_the_blocking_client(standalone_cluster: StandaloneCluster) -> None:
+    with blocking.BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        with client.create_ledger(password=b"p") as ledger:
+            assert ledger.append(b"entry 0") == 0
+            futures = [ledger.append_future(payload) for payload in list(numbered(100))[1:]]
+            assert [future.result() for future in futures] == list(range(1, 100))
+            assert ledger.append_all(list(numbered(3500))[100:]) == 3499
+        record = client.read_record(ledger.ledger_id)
+        with client.open_record(record, b"p") as reader:
+            assert [entry.payload for entry in reader.read(0, 3499)] == list(numbered(3500))
+            batches = list(reader.read_batches(10, 2509, max_entries=1000))
+            assert [len(batch) for batch in batches] == [1000, 1000, 500]
+            # An iterator that is given up halfway leaves nothing behind that disturbs the next.
+            abandoned = reader.read_batches(0, 3499, max_entries=10)
+            assert next(abandoned)[0].payload == b"entry 0"
+            abandoned.close()
+            assert next(reader.read(7, 7)).payload == b"entry 7"
+        assert [bookie.bookie_id for bookie in client.service_discovery.bookies()] == [
+            "bookie-1",
+            "bookie-2",
+            "bookie-3",
+        ]
+        assert client.ledger_manager.read(ledger.ledger_id) == record
+        assert record in [each for page in client.list_ledgers() for each in page]
+        with pytest.raises(UnauthorizedAccessException):
+            client.open_ledger(ledger.ledger_id, b"no")
+
+
+def test_the_blocking_client_from_several_threads_and_several_clients(standalone_cluster: StandaloneCluster) -> None:
+    def work(number: int) -> int:
+        with (
+            blocking.BookKeeper.connect(standalone_cluster.gateway_uri) as client,
+            client.create_ledger() as ledger,
+        ):
+            ledger.append_all(numbered(number))
+        with blocking.BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+            reader = client.open_ledger(ledger.ledger_id)
+            return sum(1 for _ in reader.read(0, reader.last_add_confirmed))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, [100, 200, 300, 400])) == [100, 200, 300, 400]
+    assert blocking._LoopThread._current is None
+
+
+def bookgate(cluster: StandaloneCluster, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BOOKGATE_GATEWAYS": cluster.gateway_uri}
+    command = [sys.executable, "-m", "thinclient.cli", *arguments]
+    return subprocess.run(command, input=stdin, env=environment, capture_output=True, check=False)
+
+
+def test_the_command(standalone_cluster: StandaloneCluster) -> None:
+    text = "one\n\nzwei ä\n".encode() + b"\xff no text\nlast without an end"
+    created = bookgate(standalone_cluster, "ledger", "create", "-m", "app=cli", "--password", "p", "--json")
+    ledger_id = str(json.loads(created.stdout)["ledger_id"])
+    written = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "p", "--json", stdin=text)
+    size = len(text) - 4
+    assert json.loads(written.stdout) == {"ledger_id": int(ledger_id), "entries": 5, "bytes": size}
+
+    def read(*options: str) -> bytes:
+        return bookgate(standalone_cluster, "ledger", "read", ledger_id, "--password", "p", *options).stdout
+
+    assert read() == text + b"\n"
+    assert read("--format", "raw") == text.replace(b"\n", b"")
+    lines = [json.loads(line) for line in read("--json", "--from", "2", "--to", "3").splitlines()]
+    assert lines[0] == {"entry_id": 2, "length": 3 + len("zwei ä".encode()), "payload": "zwei ä"}
+    assert lines[1]["payload_base64"] == "/yBubyB0ZXh0"
+
+    shown = json.loads(bookgate(standalone_cluster, "ledger", "show", ledger_id, "--json").stdout)
+    assert (shown["state"], shown["last_entry_id"], shown["length"]) == ("CLOSED", 4, size)
+    assert shown["custom_metadata"]["app"] == "cli"
+    assert "password" not in shown
+    listed = json.loads(bookgate(standalone_cluster, "ledger", "list", "--json").stdout)
+    assert shown in listed
+    bookies = json.loads(bookgate(standalone_cluster, "bookies", "list", "--json").stdout)
+    assert [bookie["state"] for bookie in bookies] == ["writable"] * 3
+    for arguments in (["ledger", "list"], ["ledger", "show", ledger_id], ["bookies", "list"]):
+        assert bookgate(standalone_cluster, *arguments).returncode == 0
+
+    again = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "p", stdin=b"more\n")
+    assert (again.returncode, again.stdout) == (1, b"")
+    assert again.stderr.startswith(b"error: ledger %s can't be written: it is CLOSED" % ledger_id.encode())
+    assert b"error: the password of ledger" in bookgate(standalone_cluster, "ledger", "read", ledger_id).stderr
+    assert bookgate(standalone_cluster, "ledger", "delete", ledger_id, "--yes").returncode == 0
+    gone = bookgate(standalone_cluster, "ledger", "show", ledger_id)
+    assert (gone.returncode, gone.stderr.count(b"\n")) == (1, 1)
+
+
+def test_the_command_writes_a_ledger_only_from_a_file_that_is_there(standalone_cluster: StandaloneCluster) -> None:
+    ledger_id = bookgate(standalone_cluster, "ledger", "create").stdout.decode().strip()
+    missing = bookgate(standalone_cluster, "ledger", "write", ledger_id, "/nonexistent/file")
+    assert missing.stderr == b"error: /nonexistent/file can't be read: No such file or directory\n"
+    # Nothing was claimed by the failed attempt.
+    assert bookgate(standalone_cluster, "ledger", "write", ledger_id, stdin=b"a\n").returncode == 0
