@@ -144,7 +144,8 @@ def check(
     empty_directories: Collection[Path],
 ) -> Decision:
     """Decides over a start: `in_metadata` and `in_directories` are stored cookies, None where there is none;
-    `empty_directories` are those without any data.
+    `empty_directories` are those without any data, be it that they have a cookie: a first start that was cut short
+    after it had stamped them goes on where it was.
 
     Raises InvalidCookieException when this is not a new bookie and not the one that the cookies name.
     """
@@ -153,6 +154,8 @@ def check(
     for path, content in in_directories.items():
         if content is not None:
             _verify(master, content, f"directory {path}")
+    if in_metadata is None and in_directories.keys() <= set(empty_directories):
+        return Decision.NEW_ENVIRONMENT
     missing = [path for path, content in in_directories.items() if content is None]
     if not missing:
         if in_metadata is None:

@@ -126,5 +126,5 @@ def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> Non
 
 
 def empty_directories(files: FileSystem, directories: Iterable[Path]) -> frozenset[Path]:
-    """Those whose `current` holds nothing."""
-    return frozenset(path for path in directories if not files.list_directory(current(path)))
+    """Those whose `current` holds nothing, or nothing but a cookie: no bookie was ever opened on them."""
+    return frozenset(path for path in directories if set(files.list_directory(current(path))) <= {VERSION_FILE})

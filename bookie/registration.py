@@ -38,8 +38,8 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
 async def check_cookie(config: BookieConfig, bookie_id: str, registration: RegistrationManager) -> None:
     """Refuses directories that are another bookie's; stamps those of a new bookie. The directories are locked.
 
-    The directories are stamped before the metadata store: a crash in between leaves directories without data whose
-    cookie the store does not know, which `cookie.check` names as such. Raises InvalidCookieException.
+    The directories are stamped before the metadata store: a crash in between leaves directories that hold nothing but
+    a cookie, which the next start takes for new. Raises InvalidCookieException.
     """
     journal, ledgers = [config.journal], [config.ledgers]
     instance_id = await registration.cluster_instance_id()

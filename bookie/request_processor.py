@@ -86,6 +86,9 @@ class RequestProcessor:
         """Serves one request; its answer may come later. Never raises."""
         try:
             self._dispatch(client, request)
+        except OSError as error:
+            _log.error("request %s failed: %s", type(request).__name__, error)
+            client.send(encode_response(refusal(request, Status.EIO)))
         except Exception:
             _log.exception("request %s failed", type(request).__name__)
             client.send(encode_response(refusal(request, Status.EBADREQ)))
@@ -198,21 +201,25 @@ class RequestProcessor:
         """Serves waiting reads as long as the client takes answers: from the write cache here, others by the reader."""
         reads = client.reads
         while reads and client.takes_answers and not client.reading:
-            answer = self._read_cached(reads[0])
+            request = reads[0]
+            try:
+                ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+            except OSError as error:
+                _log.error("ledger %d can't be read: %s", request.ledger_id, error)
+                client.send(encode_response(refusal(reads.popleft(), Status.EIO)))
+                continue
+            answer = self._read_cached(request, ledger)
             if answer is None:
-                self._hand_to_reader(client)
+                self._hand_to_reader(client, ledger)
                 return
             reads.popleft()
             client.send(answer)
 
-    def _read_cached(self, request: ReadRequest | requests.ReadLacRequest) -> bytes | None:
-        if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
+    def _read_cached(self, request: ReadRequest | requests.ReadLacRequest, ledger: LedgerState | None) -> bytes | None:
+        if ledger is None or not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
             return None
-        ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
-        packet = self._storage.read_cached(ledger, request.entry_id) if ledger else None
-        if ledger is None or packet is None:
-            return None
-        return self._read_answer(request, packet, ledger.known_lac)
+        packet = self._storage.read_cached(ledger, request.entry_id)
+        return None if packet is None else self._read_answer(request, packet, ledger.known_lac)
 
     def _read_answer(self, request: ReadRequest, packet: bytes, known_lac: int) -> bytes:
         self._statistics.reads += 1
@@ -222,21 +229,23 @@ class RequestProcessor:
             requests.ReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, packet, max_lac)
         )
 
-    def _hand_to_reader(self, client: Client) -> None:
+    def _hand_to_reader(self, client: Client, ledger: LedgerState | None) -> None:
+        """Hands over the reads at the front that are of one ledger, at most a batch of them."""
         reads = client.reads
-        batch = [reads.popleft() for _ in range(min(READ_BATCH, len(reads)))]
-        ledgers = [self._storage.ledger(LedgerId(0, request.ledger_id)) for request in batch]
+        batch = [reads.popleft()]
+        while reads and len(batch) < READ_BATCH and reads[0].ledger_id == batch[0].ledger_id:
+            batch.append(reads.popleft())
         client.reading = True
-        future = self._loop.run_in_executor(self._reader, self._read_batch, batch, ledgers)
+        future = self._loop.run_in_executor(self._reader, self._read_batch, batch, ledger)
         future.add_done_callback(functools.partial(self._batch_read, client, batch))
 
     def _read_batch(
-        self, batch: Sequence[ReadRequest | requests.ReadLacRequest], ledgers: Sequence[LedgerState | None]
+        self, batch: Sequence[ReadRequest | requests.ReadLacRequest], ledger: LedgerState | None
     ) -> list[bytes]:
         """On the reader thread: the answers to the first requests of the batch, as many as fit the byte limit."""
         answers: list[bytes] = []
         size = 0
-        for request, ledger in zip(batch, ledgers, strict=True):
+        for request in batch:
             answers.append(self._read_stored(request, ledger))
             size += len(answers[-1])
             if size > READ_BATCH_BYTES:

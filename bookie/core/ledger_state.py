@@ -15,12 +15,10 @@ from __future__ import annotations
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.requests import Status
 
-_ALL_ZERO = frozenset({0})
-
 
 def is_acceptable_key(master_key: bytes) -> bool:
     """Whether a client may present this key: an empty or all-zero one stands for "unset" on disk and is refused."""
-    return bool(master_key) and not set(master_key) <= _ALL_ZERO
+    return bool(master_key.strip(b"\0"))
 
 
 class LedgerState:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -207,6 +210,22 @@ def test_a_directory_of_another_cluster_is_refused(own_cluster: StandaloneCluste
         *free_ports(),
     )
     assert_refused(result, "cookie")
+
+
+def test_a_first_start_that_was_cut_short_goes_on(own_bookie: BookieProcess) -> None:
+    """Killed between stamping its directories and telling the metadata store."""
+    own_bookie.terminate()
+    own_bookie.wait()
+    stamped = (own_bookie.data_dir / "journal" / "current" / "VERSION").read_bytes()
+    for kind in ("journal", "ledgers"):
+        shutil.rmtree(own_bookie.data_dir / kind)
+        current = own_bookie.data_dir / kind / "current"
+        current.mkdir(parents=True)
+        (current / "VERSION").write_bytes(stamped)
+    store = own_bookie.data_dir.parent / "metadata.sqlite"
+    with contextlib.closing(sqlite3.connect(store)) as database, database:
+        assert database.execute("delete from cookies").rowcount == 1
+    restart(own_bookie)
 
 
 def test_a_metadata_store_that_is_down_is_named(tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ def test_a_new_bookie_whose_stamping_was_interrupted() -> None:
     assert check(MASTER, None, {J: STORED, L: None}, {L}) is Decision.NEW_ENVIRONMENT
 
 
+def test_a_first_start_cut_short_after_stamping_goes_on() -> None:
+    assert check(MASTER, None, STAMPED, {J, L}) is Decision.NEW_ENVIRONMENT
+    assert check(MASTER, None, {J: STORED, L: None}, {J, L}) is Decision.NEW_ENVIRONMENT
+    with pytest.raises(InvalidCookieException, match="no cookie for it"):
+        check(MASTER, None, STAMPED, {L})
+
+
 def test_files_without_a_cookie_are_not_a_new_bookie() -> None:
     with pytest.raises(InvalidCookieException, match=r"/data/ledgers holds files"):
         check(MASTER, None, NOTHING, {J})

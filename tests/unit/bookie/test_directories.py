@@ -66,4 +66,6 @@ def test_version_files(tmp_path: Path) -> None:
     directories.write_version_files(REAL_FILE_SYSTEM, {paths[0]: b"a longer cookie"})
     directories.write_version_files(REAL_FILE_SYSTEM, {paths[0]: b"cookie"})
     assert directories.read_version_files(REAL_FILE_SYSTEM, paths) == {paths[0]: b"cookie", paths[1]: None}
+    assert directories.empty_directories(REAL_FILE_SYSTEM, paths) == set(paths)
+    (directories.current(paths[0]) / "lastId").write_text("0\n")
     assert directories.empty_directories(REAL_FILE_SYSTEM, paths) == {paths[1]}
