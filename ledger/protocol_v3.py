@@ -293,6 +293,36 @@ def encode_response(response: Response) -> bytes:
     return _RESPONSE_ENCODERS[type(response)](response)
 
 
+class AddRequestEncoder:
+    """Encodes the ordinary adds of one ledger: the bytes of `encode_request`, with what never changes made once."""
+
+    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+        self._ledger = b"\x08" + _int64(ledger_id) + b"\x10"
+        self._key = b"\x1a" + _size(len(master_key)) + master_key + b"\x22"
+        self._constant = len(self._ledger) + len(self._key)
+
+    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
+        """The frame of one add."""
+        txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
+        size = self._constant + len(entry) + len(body_size) + len(body)
+        message_size = _size(size)
+        packet_size = 9 + len(txn) + len(message_size) + size
+        return b"".join(
+            (
+                packet_size.to_bytes(4, "big"),
+                b"\x0a%c\x08\x03\x10\x02\x18" % (5 + len(txn)),
+                txn,
+                _ADD_TAG,
+                message_size,
+                self._ledger,
+                entry,
+                self._key,
+                body_size,
+                body,
+            )
+        )
+
+
 # --- decoding -------------------------------------------------------------------------------------------------------
 
 
@@ -395,6 +425,28 @@ def _wrong_version(message: wire.Request) -> requests.InvalidRequest:
         getattr(body, "entryId", 0),
         header.priority,
     )
+
+
+_ADD_HEADER = b"\x08\x03\x10\x02\x18"
+_OK_ADD = b"\x10\x00\xaa\x06"
+
+
+def stored_txn_id(packet: bytes | memoryview) -> int | None:
+    """The transaction id of an answer that says "stored" to an add; None for any other, which takes `decode_response`.
+
+    Nearly every answer that a writer gets is of this form, and nothing else in it matters to a writer.
+    """
+    end = packet[1] + 2 if len(packet) > 1 else 0
+    if packet[2:7] != _ADD_HEADER or packet[end : end + 4] != _OK_ADD or packet[end + 5 : end + 7] != b"\x08\x00":
+        return None
+    txn_id = shift = byte = 0
+    for byte in packet[7:end]:
+        txn_id |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    whole = shift == 7 * (end - 7) and byte < 0x80 and end + 5 + packet[end + 4] == len(packet)
+    return txn_id if whole else None
 
 
 def decode_response(packet: bytes | memoryview) -> Response:

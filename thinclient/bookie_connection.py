@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 from ledger.errors import BKException, BookieHandleNotAvailableException, ClientClosedException, TimeoutException
 from ledger.frames import FrameDecoder, FrameError
-from ledger.protocol_v3 import ProtocolError, decode_response
+from ledger.protocol_v3 import ProtocolError, decode_response, stored_txn_id
 from ledger.requests import (
     AddResponse,
     AuthResponse,
@@ -34,6 +34,7 @@ from ledger.requests import (
     ReadResponse,
     Response,
     StartTlsResponse,
+    Status,
     StatusResponse,
     WriteLacResponse,
 )
@@ -55,6 +56,9 @@ _OPERATIONS: dict[type, int] = {
     AuthResponse: Operation.AUTH,
     StartTlsResponse: Operation.START_TLS,
 }
+
+STORED = AddResponse(0, Status.EOK, 0, 0)
+"""What a sink gets for an add that was stored: the token tells which, the ids here tell nothing."""
 
 
 class Address(NamedTuple):
@@ -96,7 +100,11 @@ class _Wire(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for packet in self._decoder.buffer_updated(nbytes):
-                self._owner.on_response(self, decode_response(packet))
+                txn_id = stored_txn_id(packet)
+                if txn_id is None:
+                    self._owner.on_response(self, decode_response(packet))
+                else:
+                    self._owner.on_stored(self, txn_id)
         except (FrameError, ProtocolError) as error:
             self._owner.on_lost(self, f"sent what is not the entry protocol ({error}); the connection is closed")
 
@@ -210,6 +218,14 @@ class BookieConnection:
             return
         del self._outstanding[response.txn_id]
         request[2](request[3], response, None)
+
+    def on_stored(self, wire: _Wire, txn_id: int) -> None:
+        """The answer "stored" to an add, by its transaction id alone; the sink gets `STORED`."""
+        request = self._outstanding.get(txn_id)
+        if request is None or request[0] != Operation.ADD_ENTRY or wire is not self._wire:
+            return
+        del self._outstanding[txn_id]
+        request[2](request[3], STORED, None)
 
     def on_lost(self, wire: _Wire, reason: str) -> None:
         """The connection could not be made or is gone: everything outstanding fails, the next request makes another."""

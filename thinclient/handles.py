@@ -25,8 +25,8 @@ from ledger.errors import (
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from ledger.protocol_v3 import encode_request
-from ledger.requests import AddRequest, Operation, ReadRequest, ReadResponse, Response, Status
+from ledger.protocol_v3 import AddRequestEncoder, encode_request
+from ledger.requests import Operation, ReadRequest, ReadResponse, Response, Status
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.reading import RangeReader, ReadEffect
 from thinclient.core.writing import LedgerWriter, PendingAdd
@@ -47,10 +47,12 @@ class WriteHandle:
         metadata = record.metadata
         self._context = context
         self._record = record
-        self._secrets = secrets
         self._loop = asyncio.get_running_loop()
         ensemble = metadata.last_fragment.ensemble
         self._writer = LedgerWriter(record.ledger_id, ensemble, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._number = record.ledger_id.ledger_id
+        self._digest = secrets.digest
+        self._encoder = AddRequestEncoder(self._number, secrets.master_key)
         self._window = InFlightWindow(context.config.max_in_flight_entries, context.config.max_in_flight_bytes)
         self._ensemble = ensemble
         self._targets = [
@@ -195,11 +197,10 @@ class WriteHandle:
             self._window.fail(error)
             self._wake_close()
             raise
-        ledger_id, secrets = self._record.ledger_id.ledger_id, self._secrets
         data = payload if isinstance(payload, bytes) else bytes(payload)
-        packet = encode_entry(secrets.digest, ledger_id, add.entry_id, add.last_add_confirmed, add.length, data)
+        packet = encode_entry(self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, data)
         txn_id = self._context.pool.next_txn_id()
-        frame = encode_request(AddRequest(txn_id, ledger_id, add.entry_id, secrets.master_key, packet))
+        frame = self._encoder.encode(txn_id, add.entry_id, packet)
         deadline = self._loop.time() + self._add_timeout
         for index in add.indexes:
             send, sink = self._targets[index]

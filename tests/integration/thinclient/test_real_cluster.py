@@ -24,7 +24,7 @@ from ledger.errors import (
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from tests.integration.cluster import own_cluster, restart, standalone_cluster
-from thinclient import BookKeeper, blocking
+from thinclient import BookKeeper, ClientConfig, blocking
 
 __all__ = ["own_cluster", "standalone_cluster"]
 
@@ -132,9 +132,7 @@ async def test_a_gateway_that_dies_is_left_for_another(own_cluster: StandaloneCl
 
 @pytest.mark.asyncio
 async def test_no_gateway_is_one_clear_error() -> None:
-    from thinclient import ClientConfig
-
-    with pytest.raises(MetaStoreException, match="127.0.0.1:1: no connection"):
+    with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1:1: no connection"):
         await BookKeeper.connect("grpc://127.0.0.1:1", ClientConfig(metadata_timeout=0.5))
 
 

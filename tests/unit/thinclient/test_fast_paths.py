@@ -1,0 +1,58 @@
+"""The short cuts of the hot path say what the general codec says."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.protocol_v3 import AddRequestEncoder, encode_request, encode_response, stored_txn_id
+from ledger.requests import (
+    AddRequest,
+    AddResponse,
+    Operation,
+    ReadLacResponse,
+    ReadResponse,
+    Response,
+    Status,
+    StatusResponse,
+)
+
+ids = st.integers(0, 2**63 - 1) | st.integers(0, 40_000)
+
+
+@given(ids, ids, ids, st.binary(min_size=20, max_size=20), st.binary(max_size=300))
+def test_an_add_is_encoded_as_always(ledger_id: int, txn_id: int, entry_id: int, key: bytes, body: bytes) -> None:
+    expected = encode_request(AddRequest(txn_id, ledger_id, entry_id, key, body))
+    assert AddRequestEncoder(ledger_id, key).encode(txn_id, entry_id, body) == expected
+
+
+@given(ids, ids, ids)
+def test_stored_is_recognised(txn_id: int, ledger_id: int, entry_id: int) -> None:
+    packet = encode_response(AddResponse(txn_id, Status.EOK, ledger_id, entry_id))[4:]
+    assert stored_txn_id(packet) == stored_txn_id(memoryview(packet)) == txn_id
+
+
+@pytest.mark.parametrize("txn_id", [1, 127, 128, 70_000, 2**40])
+@pytest.mark.parametrize(
+    "response",
+    [
+        AddResponse(0, Status.EFENCED, 1, 2),
+        ReadResponse(0, Status.EOK, 1, 2, b"body"),
+        ReadLacResponse(0, Status.EOK, 1),
+        StatusResponse(0, Operation.ADD_ENTRY, Status.EUA),
+        StatusResponse(0, Operation.ADD_ENTRY, Status.EOK, priority=100),
+    ],
+)
+def test_nothing_else_is_taken_for_stored(response: Response, txn_id: int) -> None:
+    assert stored_txn_id(encode_response(response._replace(txn_id=txn_id))[4:]) is None
+
+
+@given(st.binary(max_size=40))
+def test_garbage_is_left_to_the_decoder(packet: bytes) -> None:
+    assert stored_txn_id(packet) is None
+
+
+def test_a_header_with_more_than_the_transaction_id_is_left_to_the_decoder() -> None:
+    packet = bytearray(encode_response(AddResponse(5, Status.EOK, 1, 2))[4:])
+    packet[1] += 2
+    packet[8:8] = b"\x20\x64"
+    assert stored_txn_id(bytes(packet)) is None
