@@ -61,6 +61,7 @@ class WriteHandle:
         ]
         self._max_payload = context.config.max_packet_size - HEADER_SIZE - secrets.digest.length
         self._add_timeout = context.config.add_timeout
+        self._bulk_turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
@@ -122,22 +123,29 @@ class WriteHandle:
     async def append_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> int:
         """Appends many entries, pipelined within the bounds; returns the last id once all are acknowledged.
 
-        Without a payload it returns the last entry id so far. When it fails, entries up to `last_add_confirmed` are
+        Concurrent calls keep their entries together, in the order of the calls. Without a payload it returns the last
+        entry id so far. When it fails, entries up to `last_add_confirmed` are
         acknowledged and kept.
         """
-        last: PendingAdd | None = None
-        if isinstance(payloads, AsyncIterable):
-            async for payload in payloads:
-                last = await self._append_one_of_many(payload)
-        else:
-            for count, payload in enumerate(payloads):
-                if count % _APPENDS_A_TURN == _APPENDS_A_TURN - 1:
-                    await asyncio.sleep(0)
-                last = await self._append_one_of_many(payload)
+        async with self._bulk_turn:
+            last = await self._begin_all(payloads)
         if last is None:
             return self._writer.last_add_pushed
         await self._confirmed(last)
         return last.entry_id
+
+    async def _begin_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> PendingAdd | None:
+        """Sends many entries; returns the last of them."""
+        last: PendingAdd | None = None
+        if isinstance(payloads, AsyncIterable):
+            async for payload in payloads:
+                last = await self._append_one_of_many(payload)
+            return last
+        for count, payload in enumerate(payloads):
+            if count % _APPENDS_A_TURN == _APPENDS_A_TURN - 1:
+                await asyncio.sleep(0)
+            last = await self._append_one_of_many(payload)
+        return last
 
     async def close(self) -> None:
         """Waits for outstanding appends to be acknowledged or to fail, then closes the ledger in the metadata.

@@ -71,6 +71,18 @@ async def test_append_all_takes_iterables_and_async_iterables_and_nothing() -> N
 
 
 @pytest.mark.asyncio
+async def test_concurrent_bulk_appends_keep_their_entries_together() -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client(max_in_flight_entries=2)
+        ledger = await client.create_ledger()
+        runs = [[b"%d" % run] * 20 for run in range(3)]
+        assert await asyncio.gather(*map(ledger.append_all, runs)) == [19, 39, 59]
+        await ledger.close()
+        reader = await client.open_ledger(ledger.ledger_id)
+        assert [entry.payload async for entry in reader.read(0, 59)] == [b for run in runs for b in run]
+
+
+@pytest.mark.asyncio
 async def test_no_more_is_in_flight_than_configured() -> None:
     async with fake_cluster() as cluster:
         for bookie in cluster.bookies:
