@@ -110,9 +110,9 @@ class MainJob:
 
     def _ingest(self, cluster: Cluster, outcome: Outcome) -> dict[LedgerId, TextSource]:
         stage = self._begin(outcome, "ingest")
-        with self.report.stage(stage, "bytes", self.selection.size) as update:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                return runner.run(self._ingest_all(cluster, stage, update))
+        shown_stage = self.report.stage(stage, "bytes", self.selection.size)
+        with shown_stage as update, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(self._ingest_all(cluster, stage, update))
 
     async def _ingest_all(self, cluster: Cluster, stage: Stage, update: Update) -> dict[LedgerId, TextSource]:
         waiting = deque(self.selection.sources)
