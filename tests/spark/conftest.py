@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         environment.setenv("PYTHONPATH", os.pathsep.join([own, os.environ.get("PYTHONPATH", "")]))
-        builder = SparkSession.builder.master("local[2]").appName("tests")  # type: ignore[attr-defined]
+        builder = SparkSession.builder.master("local[2]").appName("tests")
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -66,8 +66,8 @@ class Recorder:
     def versions(self) -> list[int | None]:
         return [None if record is None else record.version for record in self.told]
 
-    async def until(self, condition: Callable[[Any], bool]) -> Any:
-        """Returns the newest value told once it satisfies the condition."""
+    async def until(self, condition: Callable[[Any], object]) -> Any:
+        """Returns the newest value told once the condition gives something true for it."""
         while not (self.told and condition(self.told[-1])):
             self._more.clear()
             await asyncio.wait_for(self._more.wait(), 30)

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -150,6 +150,7 @@ def test_the_blocking_client(standalone_cluster: StandaloneCluster) -> None:
             assert [len(batch) for batch in batches] == [1000, 1000, 500]
             # An iterator that is given up halfway leaves nothing behind that disturbs the next.
             abandoned = reader.read_batches(0, 3499, max_entries=10)
+            assert isinstance(abandoned, Generator)
             assert next(abandoned)[0].payload == b"entry 0"
             abandoned.close()
             assert next(reader.read(7, 7)).payload == b"entry 7"

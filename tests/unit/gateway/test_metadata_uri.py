@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from gateway import drivers
@@ -71,6 +73,6 @@ def test_driver_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyPatc
     def no_kazoo(name: str) -> object:
         raise ModuleNotFoundError(f"No module named 'kazoo' for {name}", name="kazoo.client")
 
-    monkeypatch.setattr(drivers.importlib, "import_module", no_kazoo)
+    monkeypatch.setattr(importlib, "import_module", no_kazoo)
     with pytest.raises(IncorrectParameterException, match=r"pip install 'bookgate\[zookeeper\]'"):
         drivers.create_factory("zk://h/ledgers")

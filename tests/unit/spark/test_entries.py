@@ -50,7 +50,7 @@ class FakeHandle:
     def read_batches(self, first: int, last: int) -> Iterator[list[Entry]]:
         assert last <= self.last_add_confirmed
         for start in range(first, last + 1, 4):
-            batch = []
+            batch: list[Entry] = []
             for entry_id in range(start, min(start + 4, last + 1)):
                 error = self.client.error_at(self.record, entry_id)
                 if error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from hypothesis import given
@@ -60,10 +61,10 @@ def test_a_file_that_may_not_be_read_is_counted(tmp_path: Path, monkeypatch: pyt
     locked = write(tmp_path / "locked")
     real_open = Path.open
 
-    def refuse(path: Path, *args: str) -> object:
+    def refuse(path: Path, mode: str) -> IO[Any]:
         if path == locked:
             raise PermissionError(13, "not yours")
-        return real_open(path, *args)
+        return real_open(path, mode)
 
     monkeypatch.setattr(Path, "open", refuse)
     selection = select_text(tmp_path)

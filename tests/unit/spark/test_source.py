@@ -49,6 +49,7 @@ def test_partitions_travel() -> None:
     piece = Slice(LedgerRecord(LedgerId.unscoped(1), metadata, 1), 0, 9, 90)
     copy = pickle.loads(pickle.dumps(EntriesPartition([piece])))
     assert isinstance(copy, InputPartition)
+    assert isinstance(copy, EntriesPartition)
     assert copy.slices == [piece]
 
 

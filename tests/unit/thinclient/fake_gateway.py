@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 
@@ -23,6 +24,8 @@ from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_grpc as wir
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 _CODES = {
     LedgerExistException: StatusCode.LEDGER_EXISTS,
@@ -67,14 +70,16 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
             await self._server.stop(None)
             self._server = None
 
-    async def _note(self, name: str, request: object, context: grpc.aio.ServicerContext) -> None:
+    async def _note(self, name: str, request: object, context: Context) -> None:
         self.calls.append(name)
         self.called.set()
         self.requests.append(request)
         if self.refuse is not None:
             await context.abort(self.refuse, "refused by the test")
 
-    async def _answer(self, change, context: grpc.aio.ServicerContext) -> wire.LedgerMetadataResponse:
+    async def _answer(
+        self, change: Awaitable[LedgerRecord | None], context: Context | None
+    ) -> wire.LedgerMetadataResponse:
         try:
             record = await change
         except tuple(_CODES) as error:
@@ -84,25 +89,30 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
             await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
         return response_of(record) if record is not None else wire.LedgerMetadataResponse()
 
-    async def Create(self, request, context):
+    async def Create(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
         await self._note("Create", request, context)
         ledger_id = ledger_id_of(request) if request.HasField("ledger_id") else None
         return await self._answer(self.store.create(ledger_id, from_format(request.metadata)), context)
 
-    async def Read(self, request, context):
+    async def Read(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
         await self._note("Read", request, context)
         return await self._answer(self.store.read(ledger_id_of(request)), None)
 
-    async def Write(self, request, context):
+    async def Write(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
         await self._note("Write", request, context)
         metadata = from_format(request.metadata)
         return await self._answer(self.store.write(ledger_id_of(request), metadata, request.expected_version), context)
 
-    async def Remove(self, request, context):
+    async def Remove(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
         await self._note("Remove", request, context)
         return await self._answer(self.store.remove(ledger_id_of(request)), context)
 
-    async def Iterate(self, request, context):
+    async def BatchCreate(self, request: wire.BatchCreateRequest, context: Context) -> wire.BatchCreateResponse:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the client creates its ledgers one by one")
+
+    async def Iterate(
+        self, request: wire.GetLedgerRangesRequest, context: Context
+    ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
         await self._note("Iterate", request, context)
         ids = sorted(i.ledger_id for i in self.store.records)
         if request.HasField("start_after"):
@@ -123,7 +133,9 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
                 ledgers=[response_of(record) for record in records] if request.include_metadata else [],
             )
 
-    async def BatchRead(self, request, context):
+    async def BatchRead(
+        self, request: wire.BatchReadRequest, context: Context
+    ) -> AsyncIterator[wire.LedgerMetadataResponse]:
         await self._note("BatchRead", request, context)
         for number, ledger_id in enumerate(request.ledger_ids):
             if self.break_after_pages is not None and number >= self.break_after_pages:
@@ -132,7 +144,9 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
             response.ledger_id = ledger_id
             yield response
 
-    async def Watch(self, request_iterator, context):
+    async def Watch(
+        self, request_iterator: AsyncIterator[wire.LedgerMetadataRequest], context: Context
+    ) -> AsyncIterator[wire.LedgerMetadataResponse]:
         queue: asyncio.Queue[wire.LedgerMetadataResponse | None] = asyncio.Queue()
         self.watches.append(queue)
         self.watch_started.set()
@@ -153,21 +167,29 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         finally:
             taking.cancel()
 
-    async def ListBookies(self, request, context):
+    async def ListBookies(
+        self, request: discovery.ListBookiesRequest, context: Context
+    ) -> discovery.ListBookiesResponse:
         await self._note("ListBookies", request, context)
         return discovery.ListBookiesResponse(bookies=[BOOKIE])
 
-    async def GetBookieServiceInfo(self, request, context):
+    async def GetBookieServiceInfo(
+        self, request: discovery.GetBookieServiceInfoRequest, context: Context
+    ) -> discovery.GetBookieServiceInfoResponse:
         await self._note("GetBookieServiceInfo", request, context)
         if request.bookie_id != BOOKIE.bookie_id:
             return discovery.GetBookieServiceInfoResponse(code=StatusCode.UNEXPECTED, message="not registered")
         return discovery.GetBookieServiceInfoResponse(bookie=BOOKIE)
 
-    async def WatchBookies(self, request, context):
+    async def WatchBookies(
+        self, request: discovery.WatchBookiesRequest, context: Context
+    ) -> AsyncIterator[discovery.WatchBookiesResponse]:
         await self._note("WatchBookies", request, context)
         yield discovery.WatchBookiesResponse(bookies=[BOOKIE], revision=len(self.calls))
 
-    async def GetClusterInfo(self, request, context):
+    async def GetClusterInfo(
+        self, request: discovery.GetClusterInfoRequest, context: Context
+    ) -> discovery.GetClusterInfoResponse:
         await self._note("GetClusterInfo", request, context)
         return discovery.GetClusterInfoResponse(instance_id="instance", ledger_manager="hierarchical", features=["f"])
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ledger.bookie_info import BookieServiceInfo
 from ledger.entry import decode_header
@@ -207,7 +208,7 @@ class InMemoryLedgerManager(LedgerManager):
             raise MetadataVersionException(f"ledger {ledger_id} is not at version {expected_version}")
         return self._store(LedgerRecord(ledger_id, metadata, expected_version + 1))
 
-    def change(self, ledger_id: LedgerId, **changes: object) -> None:
+    def change(self, ledger_id: LedgerId, **changes: Any) -> None:
         """A change by somebody else."""
         record = self.records[ledger_id]
         self._store(replace(record, metadata=replace(record.metadata, **changes), version=record.version + 1))
@@ -273,7 +274,7 @@ class FakeCluster:
         self.metadata = InMemoryLedgerManager()
         self.clients: list[BookKeeper] = []
 
-    def client(self, **settings: object) -> BookKeeper:
+    def client(self, **settings: Any) -> BookKeeper:
         config = ClientConfig(**settings)
         client = BookKeeper(self.metadata, self.discovery, config, rng=random.Random(7))
         self.clients.append(client)

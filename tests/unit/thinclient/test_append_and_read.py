@@ -1,6 +1,7 @@
 """Writing and reading through real connections to fake bookies."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -57,7 +58,7 @@ async def test_every_bookie_of_the_write_set_gets_the_same_packet() -> None:
 
 @pytest.mark.asyncio
 async def test_append_all_takes_iterables_and_async_iterables_and_nothing() -> None:
-    async def slowly():
+    async def slowly() -> AsyncIterator[bytes]:
         for i in range(5):
             await asyncio.sleep(0)
             yield b"%d" % i

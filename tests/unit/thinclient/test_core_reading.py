@@ -131,7 +131,8 @@ def test_any_mix_of_answers_gives_the_entries_in_order_and_within_the_window(
 ) -> None:
     rng = random.Random(seed)
     reader = RangeReader(metadata(*sizes), 0, count - 1, preferred_index=rng.randrange(9), max_entries=20)
-    outstanding, failures, delivered = [], {}, []
+    outstanding, delivered = [], []
+    failures: dict[int, int] = {}
     while not reader.finished:
         outstanding += reader.next_reads()
         assert len({read.entry_id for read in outstanding}) <= 20

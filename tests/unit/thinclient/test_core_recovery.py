@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
 from thinclient.core.recovery import (
     Answer,
+    Effect,
     Failed,
     FenceRead,
     Finished,
@@ -91,12 +93,12 @@ class Recovery:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.machine = LedgerRecovery(LEDGER, model.metadata)
-        self.todo: deque = deque()
+        self.todo: deque[FenceRead | RecoveryRead | tuple[RecoveryAdd, int]] = deque()
         self.result: Finished | Failed | None = None
         self.added: list[int] = []
         self.take(self.machine.begin())
 
-    def take(self, effects) -> None:
+    def take(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Finished | Failed):
                 assert self.result is None
@@ -241,11 +243,13 @@ def test_one_missing_and_the_others_unreachable_is_no_end() -> None:
 def test_a_wrong_key_ends_recovery_at_once_and_timeouts_are_reported_as_such() -> None:
     machine = LedgerRecovery(LEDGER, Model().metadata)
     (failed,) = machine.on_fence_answer(0, Unreadable(UnauthorizedAccessException("key")))
+    assert isinstance(failed, Failed)
     assert isinstance(failed.error, UnauthorizedAccessException)
     machine = LedgerRecovery(LEDGER, Model().metadata)
     late = Unreadable(TimeoutException("late"))
     assert [*machine.on_fence_answer(0, late), *machine.on_fence_answer(1, late)] == []
     (failed,) = machine.on_fence_answer(2, late)
+    assert isinstance(failed, Failed)
     assert isinstance(failed.error, TimeoutException)
 
 
@@ -254,6 +258,7 @@ def test_a_packet_shorter_than_its_length_field_is_refused() -> None:
     machine.on_fence_answer(0, Missing.MISSING)
     machine.on_fence_answer(1, Missing.MISSING)
     (failed,) = machine.on_read_answer(0, Entry(9, 0, -1, 3, b"four"))
+    assert isinstance(failed, Failed)
     assert isinstance(failed.error, UnexpectedConditionException)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import (
+    BKException,
     BookieHandleNotAvailableException,
     IllegalOpException,
     LedgerFencedException,
@@ -92,7 +93,7 @@ def test_striped_ledgers_go_on_only_while_the_next_write_set_can_do_it() -> None
 
 
 @pytest.mark.parametrize("error", [LedgerFencedException, UnauthorizedAccessException, IllegalOpException])
-def test_one_such_answer_ends_it_at_once(error: type[Exception]) -> None:
+def test_one_such_answer_ends_it_at_once(error: type[BKException]) -> None:
     machine = writer()
     add = machine.begin_add(1)
     assert machine.on_failure(1, error("no")) == [add]
@@ -118,7 +119,8 @@ def test_lac_never_passes_what_an_ack_quorum_holds(sizes: tuple[int, int, int], 
     ensemble_size, write_quorum, ack_quorum = sizes
     rng = random.Random(seed)
     machine = writer(*sizes)
-    adds, holders, told, on_the_way = [], {}, [], []
+    adds, told, on_the_way = [], [], []
+    holders: dict[int, set[int]] = {}
     for _ in range(steps):
         action = rng.random()
         if action < 0.4:

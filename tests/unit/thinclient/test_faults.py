@@ -18,7 +18,7 @@ from ledger.errors import (
 )
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerState
-from ledger.requests import AddRequest, ReadRequest, ReadResponse, Request, Status
+from ledger.requests import AddRequest, ReadRequest, ReadResponse, Request, Response, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 from thinclient import ReadHandle, WriteHandle
 
@@ -224,7 +224,7 @@ async def test_reads_fail_over_from_dead_missing_damaged_and_silent_replicas() -
         number = ledger.ledger_id.ledger_id
         first = cluster.ensemble(ledger.metadata)[number % 3]
 
-        def damage(response):
+        def damage(response: Response) -> Response:
             if not isinstance(response, ReadResponse) or not response.body:
                 return response
             return response._replace(body=response.body[:-1] + b"\xff")
@@ -296,7 +296,7 @@ async def test_an_answer_to_another_operation_or_to_nobody_is_dropped() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(add_timeout=0.05).create_ledger()
 
-        def confuse(response):
+        def confuse(response: Response) -> Response:
             return ReadResponse(response.txn_id, Status.EOK, 0, 0, b"")
 
         for bookie in cluster.bookies:

@@ -25,6 +25,7 @@ from ledger.errors import (
 from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, LedgerRecord
 from ledger.metadata import LedgerMetadata
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from tests.unit.thinclient.fake_gateway import FakeGateway, fake_gateways, response_of
 from thinclient.gateway_channel import parse_gateways
@@ -252,7 +253,8 @@ async def test_listeners_hear_the_present_state_and_changes_over_a_broken_stream
         gateway.watches[0].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.DRAINING))
         assert await heard.get() == 1
         assert gateway.watch_requests[-1].expected_version == 0
-        gone = wire.LedgerMetadataResponse(code=702, ledger_id=7, event=wire.WatchEvent.REMOVED)
+        code = StatusCode.LEDGER_NOT_FOUND
+        gone = wire.LedgerMetadataResponse(code=code, ledger_id=7, event=wire.WatchEvent.REMOVED)
         gateway.watches[-1].put_nowait(gone)
         assert await heard.get() is None
         assert heard.empty()
@@ -266,7 +268,9 @@ async def test_discovery() -> None:
         discovery = factory.service_discovery
         (bookie,) = await discovery.bookies(BookieSet.WRITABLE)
         assert (bookie.bookie_id, bookie.writable, bookie.info.properties) == ("alpha", True, {"rack": "r1"})
-        assert (await discovery.bookie_service_info("alpha")).info.endpoint("bookie-rpc").address == "127.0.0.1:3181"
+        endpoint = (await discovery.bookie_service_info("alpha")).info.endpoint("bookie-rpc")
+        assert endpoint is not None
+        assert endpoint.address == "127.0.0.1:3181"
         with pytest.raises(Exception, match="not registered"):
             await discovery.bookie_service_info("beta")
         assert (await discovery.cluster_info()).ledger_manager == "hierarchical"
