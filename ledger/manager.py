@@ -215,7 +215,7 @@ class LedgerManagerFactory(ABC):
 
         For stores that may answer from a copy that lags; others have nothing to do.
         """
-        return None
+        return
 
     @abstractmethod
     async def close(self) -> None:
