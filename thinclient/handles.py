@@ -63,7 +63,6 @@ class WriteHandle:
         self._add_timeout = context.config.add_timeout
         self._bulk_turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
-        self._idle: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,15 +109,15 @@ class WriteHandle:
         Waits while the bounds of `ClientConfig` on what is under way are reached. Raises LedgerFencedException,
         NotEnoughBookiesException, … when the ledger takes no more entries; LedgerClosedException after `close`.
         """
-        self._check(payload)
-        await self._window.wait_to_enter(len(payload))
-        return await self._begin_with_future(payload)
+        data = self._check(payload)
+        await self._window.wait_to_enter(len(data))
+        return await self._begin_with_future(data)
 
     def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
         """Appends without waiting for room; the caller bounds what it has under way. The future gives the entry id."""
-        self._check(payload)
-        self._window.enter(len(payload))
-        return self._begin_with_future(payload)
+        data = self._check(payload)
+        self._window.enter(len(data))
+        return self._begin_with_future(data)
 
     async def append_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> int:
         """Appends many entries, pipelined within the bounds; returns the last id once all are acknowledged.
@@ -159,9 +158,7 @@ class WriteHandle:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._window.entries:
-            self._idle = self._loop.create_future()
-            await self._idle
+        await self._window.wait_until_idle()
         if isinstance(self._writer.error, LedgerFencedException):
             raise self._writer.error
         transform = close_by_writer(self.ledger_id, self.last_add_confirmed, self.length)
@@ -169,30 +166,34 @@ class WriteHandle:
 
     # Adding
 
-    def _check(self, payload: Payload) -> None:
+    def _check(self, payload: Payload) -> bytes:
+        """The bytes to append, once it is certain that they can be: nothing is counted before."""
         if self._writer.error is not None:
-            raise self._writer.error
+            # One error serves many callers; without this each would hang its frames on the same traceback.
+            raise self._writer.error.with_traceback(None)
         if self._closing is not None:
             raise LedgerClosedException(f"ledger {self.ledger_id} is closed; entries can't be appended any more")
-        if len(payload) > self._max_payload:
+        data = payload if isinstance(payload, bytes) else _bytes(payload)
+        if len(data) > self._max_payload:
             raise IncorrectParameterException(
-                f"an entry of {len(payload)} bytes is too large for ledger {self.ledger_id}: at most "
+                f"an entry of {len(data)} bytes is too large for ledger {self.ledger_id}: at most "
                 f"{self._max_payload} bytes fit (the bookies' frame limit is {self._context.config.max_frame_size})"
             )
+        return data
 
-    def _begin_with_future(self, payload: Payload) -> asyncio.Future[int]:
+    def _begin_with_future(self, payload: bytes) -> asyncio.Future[int]:
         add = self._begin(payload)
         future: asyncio.Future[int] = self._loop.create_future()
         add.token = future
         return future
 
     async def _append_one_of_many(self, payload: Payload) -> PendingAdd:
-        self._check(payload)
-        if not self._window.try_enter(len(payload)):
-            await self._window.wait_to_enter(len(payload))
-        return self._begin(payload)
+        data = self._check(payload)
+        if not self._window.try_enter(len(data)):
+            await self._window.wait_to_enter(len(data))
+        return self._begin(data)
 
-    def _begin(self, payload: Payload) -> PendingAdd:
+    def _begin(self, payload: bytes) -> PendingAdd:
         """Sends an entry for which the window has counted already."""
         size = len(payload)
         try:
@@ -203,10 +204,8 @@ class WriteHandle:
             self._window.leave(1, size)
             self._window.release(size)
             self._window.fail(error)
-            self._wake_close()
             raise
-        data = payload if isinstance(payload, bytes) else bytes(payload)
-        packet = encode_entry(self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, data)
+        packet = encode_entry(self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload)
         txn_id = self._context.pool.next_txn_id()
         frame = self._encoder.encode(txn_id, add.entry_id, packet)
         deadline = self._loop.time() + self._add_timeout
@@ -245,18 +244,13 @@ class WriteHandle:
             else:
                 future.set_exception(error)
         self._window.leave(len(adds), size)
-        self._wake_close()
-
-    def _wake_close(self) -> None:
-        if self._idle is not None and not self._window.entries and not self._idle.done():
-            self._idle.set_result(None)
 
     async def _confirmed(self, add: PendingAdd) -> None:
         """Waits until an add that has no future yet is confirmed. Raises what made it fail."""
         if self._writer.last_add_confirmed >= add.entry_id:
             return
         if self._writer.error is not None and not self._writer.pending_count:
-            raise self._writer.error
+            raise self._writer.error.with_traceback(None)
         future: asyncio.Future[int] = self._loop.create_future()
         add.token = future
         await future
@@ -447,6 +441,13 @@ class _ReadSession:
             return decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.ledger_id, entry_id)
         except DigestMatchException as error:
             raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
+
+
+def _bytes(payload: object) -> bytes:
+    """A copy, which its owner can't change while it waits. Raises IncorrectParameterException for other types."""
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise IncorrectParameterException(f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}")
 
 
 def known_last_entry(record: LedgerRecord) -> int:

@@ -28,6 +28,7 @@ class InFlightWindow:
         self.retained_entries = 0
         self.retained_bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._idle: asyncio.Future[None] | None = None
 
     def try_enter(self, size: int) -> bool:
         """Takes room for an entry if there is some and nobody waits."""
@@ -63,6 +64,14 @@ class InFlightWindow:
         self.bytes -= size
         if self._waiters:
             self._hand_out()
+        if self._idle is not None and not self.entries and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def wait_until_idle(self) -> None:
+        """Waits until nothing is in flight, handed-out room included. For one caller, once."""
+        if self.entries:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def release(self, size: int) -> None:
         """An entry is no longer retained."""

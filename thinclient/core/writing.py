@@ -106,7 +106,7 @@ class LedgerWriter:
     def begin_add(self, size: int) -> PendingAdd:
         """Hands out the next entry id for a payload of `size` bytes. Raises the error that ended the ledger."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         entry_id = self.last_add_pushed + 1
         indexes = self._write_sets[entry_id % len(self._ensemble)]
         if len(indexes) < self._ack_quorum_size:

@@ -1,7 +1,9 @@
 """Writing and reading through real connections to fake bookies."""
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -133,6 +135,30 @@ async def test_an_entry_over_the_size_limit_is_refused_before_anything_is_sent()
             await ledger.append_all([b"x" * (largest + 1)])
         assert await ledger.append(b"next") == 1
         assert all(len([r for r in b.requests if isinstance(r, AddRequest)]) == 2 for b in cluster.bookies)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("payload", ["text", 5, None, [b"x"]])
+async def test_what_is_no_payload_is_refused_and_the_ledger_goes_on(payload: Any) -> None:
+    async with fake_cluster() as cluster:
+        ledger = await cluster.client().create_ledger()
+        for append in (ledger.append(payload), ledger.append_all([payload])):
+            with pytest.raises(IncorrectParameterException, match=type(payload).__name__):
+                await append
+        with pytest.raises(IncorrectParameterException):
+            ledger.append_nowait(payload)
+        async with asyncio.timeout(10):
+            assert await ledger.append(b"x") == 0
+            await ledger.close()
+
+
+@pytest.mark.asyncio
+async def test_lengths_count_bytes_whatever_the_view() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await cluster.client().create_ledger()
+        payload = memoryview(array("i", range(10)))
+        await ledger.append(payload)
+        assert ledger.length == payload.nbytes > len(payload)
 
 
 @pytest.mark.asyncio

@@ -115,6 +115,39 @@ async def test_a_cancelled_append_that_waited_gives_its_room_back() -> None:
 
 
 @pytest.mark.asyncio
+async def test_close_ends_when_the_last_append_that_got_room_is_cancelled() -> None:
+    async with fake_cluster() as cluster:
+        for bookie in cluster.bookies:
+            bookie.holding = True
+        ledger = await cluster.client(max_in_flight_entries=1).create_ledger()
+        first = ledger.append_nowait(b"x")
+        second = asyncio.ensure_future(ledger.append(b"x"))
+        # Its room is handed out in the same turn in which the first one is acknowledged.
+        first.add_done_callback(lambda _: second.cancel())
+        closing = asyncio.ensure_future(ledger.close())
+        for bookie in cluster.bookies:
+            await bookie.until_requested(1)
+            bookie.let_go()
+        async with asyncio.timeout(10):
+            await closing
+        assert second.cancelled()
+        assert ledger.metadata.last_entry_id == 0
+
+
+@pytest.mark.asyncio
+async def test_the_error_of_a_lost_ledger_does_not_grow_with_every_append() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await ledger_of(cluster, 1)
+        await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        frames = []
+        for _ in range(5):
+            with pytest.raises(LedgerFencedException) as raised:
+                await ledger.append(b"x")
+            frames.append(len(raised.traceback))
+        assert max(frames[1:]) == frames[1]
+
+
+@pytest.mark.asyncio
 async def test_recovery_fences_the_writer() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 10)
