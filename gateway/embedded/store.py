@@ -58,7 +58,7 @@ class SqliteStore:
     def __init__(self, path: str) -> None:
         self.path = path
         self.on_commit: Callable[[], None] = lambda: None
-        """Called on the event loop after each change made here."""
+        """Called on the event loop after each change made here, also one whose caller did not wait for it."""
         self._connection: sqlite3.Connection | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
         self._healthy = False
@@ -88,9 +88,16 @@ class SqliteStore:
 
     async def change(self, operation: Callable[[Transaction], T]) -> T:
         """Runs `operation` in one transaction that is on disk on return; an exception undoes it."""
-        result = await self._in_worker(lambda: self._transact(operation))
-        self.on_commit()
-        return result
+        loop = asyncio.get_running_loop()
+
+        def transact() -> T:
+            try:
+                return self._transact(operation)
+            finally:
+                # From here, since the caller may be cancelled while the change goes on.
+                loop.call_soon_threadsafe(self.on_commit)
+
+        return await self._in_worker(transact)
 
     async def _in_worker(self, operation: Callable[[], T]) -> T:
         if self._closed:

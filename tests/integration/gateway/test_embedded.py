@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from gateway.embedded import process_identity
 from gateway.embedded.factory import SqliteLedgerManagerFactory
 from gateway.embedded.process_identity import identity_of, surely_dead
 from gateway.embedded.registration import SqliteRegistrationManager
-from gateway.embedded.store import SqliteStore, revision_of
+from gateway.embedded.store import SqliteStore, Transaction, revision_of
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import LedgerExistException, MetaStoreException
 from ledger.manager import BookieSet
@@ -144,6 +145,27 @@ class TestFile:
         await again.until_version(2)
         await second.close()
         await first.close()
+
+    async def test_change_whose_caller_was_cancelled_is_told_all_the_same(self, path: str) -> None:
+        """A call that its client gives up goes on in the store, and nothing else would wake the listeners then."""
+        store = SqliteStore(path)
+        await store.open()
+        told, begun, let_go = asyncio.Event(), threading.Event(), threading.Event()
+        store.on_commit = told.set
+
+        def slow(transaction: Transaction) -> None:
+            begun.set()
+            let_go.wait(30)
+            transaction.bookies_changed()
+
+        call = asyncio.create_task(store.change(slow))
+        await asyncio.to_thread(begun.wait, 30)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        let_go.set()
+        await asyncio.wait_for(told.wait(), 30)
+        assert await store.read(revision_of) == 1
+        await store.close()
 
 
 class TestKill:
