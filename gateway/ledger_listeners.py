@@ -7,7 +7,8 @@ A watched ledger is idle, reading, or reading with a further change noted. One r
 can't overtake each other; a change during a read causes one more read, however many changes there were. Each listener
 gets strictly growing versions (M1), in the end the newest (M2), and one None when the ledger is gone, then nothing.
 A ledger that was removed and created again under the same id is another ledger: the store gives every creation its own
-incarnation number, and a listener of the old one gets None. A read that fails is tried again while anyone listens.
+incarnation number, and a listener of the old one gets None. A read that fails is tried again while anyone listens;
+nobody waits for that in `settled`, since one ledger may fail for ever.
 Reads of many ledgers at once (after a lost session) are bounded in number.
 
 Not its job: arming the store's watches; the read function does that in the same step as reading.
@@ -99,7 +100,7 @@ class LedgerListeners:
             self.changed(ledger_id)
 
     async def settled(self) -> None:
-        """Returns when every read that is under way or due now is done."""
+        """Returns when every read that is under way or due now is done or has failed."""
         tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -130,15 +131,18 @@ class LedgerListeners:
                     continue
                 except BKException as error:
                     _LOG.warning("ledger %s is watched but can't be read, trying again: %s", ledger_id, error)
-                    watched.changed = True
-                    await asyncio.sleep(self._retry_delay)
-                    continue
+                    asyncio.get_running_loop().call_later(self._retry_delay, self._retry, ledger_id, watched)
+                    return
                 self._tell(ledger_id, watched, stored)
         finally:
             watched.task = None
             # A successor may watch the same id by now; the store's watch is then the successor's.
             if ledger_id not in self._ledgers:
                 self._released(ledger_id)
+
+    def _retry(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        if self._ledgers.get(ledger_id) is watched:
+            self._start_read(ledger_id, watched)
 
     def _tell(self, ledger_id: LedgerId, watched: _Watched, stored: Stored | None) -> None:
         if watched.incarnation is None and stored is not None:

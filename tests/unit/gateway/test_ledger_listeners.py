@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.ledger_listeners import LedgerListeners, Stored
-from ledger.errors import MetaStoreException
+from ledger.errors import MetaStoreException, ZKException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
@@ -54,9 +54,11 @@ class Store:
 class Listener:
     def __init__(self) -> None:
         self.told: list[int | None] = []
+        self.called = asyncio.Event()
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         self.told.append(record.version if record else None)
+        self.called.set()
 
 
 @pytest.fixture
@@ -103,8 +105,26 @@ async def test_failed_read_is_tried_again(store: Store, listeners: LedgerListene
     listener = Listener()
     store.failures = 3
     listeners.add(LEDGER, listener)
-    await listeners.settled()
+    await asyncio.wait_for(listener.called.wait(), 30)
     assert listener.told == [0]
+    assert store.reads == 4
+
+
+@pytest.mark.asyncio
+async def test_ledger_that_can_never_be_read_keeps_nobody_waiting(store: Store, listeners: LedgerListeners) -> None:
+    broken, sound = LedgerId.unscoped(2), Listener()
+
+    async def read(ledger_id: LedgerId) -> Stored | None:
+        if ledger_id == broken:
+            raise ZKException("not authorised")
+        return await store.read(ledger_id)
+
+    some = LedgerListeners(read, retry_delay_seconds=0)
+    some.add(broken, Listener())
+    some.add(LEDGER, sound)
+    await asyncio.wait_for(some.settled(), 30)
+    assert sound.told == [0]
+    await some.close()
 
 
 @pytest.mark.asyncio
