@@ -21,7 +21,7 @@ from gateway.zookeeper.layout import ClusterPaths
 from gateway.zookeeper.nodes import create_with_parents, ensure_node
 from gateway.zookeeper.session import ZooKeeperSession
 from ledger.bookie_info import BookieServiceInfo, check_bookie_id
-from ledger.errors import BKException, LedgerExistException, MetadataVersionException, MetaStoreException
+from ledger.errors import BKException, LedgerExistException, MetadataVersionException
 from ledger.manager import RegistrationManager, Versioned
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._session = session
         self._paths = paths
         self._held: dict[str, tuple[BookieServiceInfo, bool]] = {}
+        self._new_sessions = 0
+        self._lost: set[str] = set()
         self._again: asyncio.Task[None] | None = None
 
     async def cluster_instance_id(self) -> str:
@@ -43,12 +45,18 @@ class ZooKeeperRegistrationManager(RegistrationManager):
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
-        await self._put(info, read_only)
+        new_sessions = -1
+        while new_sessions != self._new_sessions:
+            # One that began meanwhile does not have what was made before it.
+            new_sessions = self._new_sessions
+            await self._put(info, read_only)
         self._held[info.bookie_id] = (info, read_only)
 
     async def unregister_bookie(self, bookie_id: str) -> None:
-        if self._held.pop(bookie_id, None) is None:
-            return
+        if self._held.pop(bookie_id, None) is not None:
+            await self._take_back(bookie_id)
+
+    async def _take_back(self, bookie_id: str) -> None:
         for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
             await self._delete_own(path)
 
@@ -79,7 +87,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
 
     def session_renewed(self) -> None:
         """The old session's nodes are gone or about to go: makes them again."""
-        if self._held and self._again is None:
+        self._new_sessions += 1
+        self._lost.update(self._held)
+        if self._lost and self._again is None:
             self._again = asyncio.get_running_loop().create_task(self._register_again())
 
     async def close(self) -> None:
@@ -155,23 +165,26 @@ class ZooKeeperRegistrationManager(RegistrationManager):
 
     async def _register_again(self) -> None:
         try:
-            remaining = dict(self._held)
-            while remaining:
-                for bookie_id in list(remaining):
-                    if await self._try_again(bookie_id):
-                        del remaining[bookie_id]
-                if remaining:
+            while self._lost:
+                failed = {bookie_id for bookie_id in list(self._lost) if not await self._try_again(bookie_id)}
+                self._lost |= failed
+                if failed:
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
             self._again = None
 
     async def _try_again(self, bookie_id: str) -> bool:
+        """False if it failed. A session that is lost meanwhile makes the bookie lost again."""
+        self._lost.discard(bookie_id)
         held = self._held.get(bookie_id)
         if held is None:
             return True
         try:
             await self._put(*held)
-        except (LedgerExistException, MetaStoreException) as error:
+            if bookie_id not in self._held:
+                await self._take_back(bookie_id)
+                return True
+        except BKException as error:
             _LOG.warning("bookie %s can't be registered again yet: %s", bookie_id, error)
             return False
         _LOG.info("bookie %s is registered again, in session %x", bookie_id, self._session.session_id)
