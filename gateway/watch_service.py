@@ -171,7 +171,12 @@ class WatchService:
             await self._catch_up(ledger_id, request.min_revision)
         if self.hub.subscribe(stream, ledger_id, version):
             stream.wake.set()
-        await self._follow(ledger_id)
+        try:
+            await self._follow(ledger_id)
+        except BKException:
+            # An id that the store can't hold: the client is told why, and has no subscription.
+            self.hub.unsubscribe(stream, ledger_id)
+            raise
 
     async def _catch_up(self, ledger_id: LedgerId, min_revision: int) -> None:
         """Brings the hub's state of a ledger to at least `min_revision`."""
@@ -199,8 +204,8 @@ class WatchService:
                 del self._listening[ledger_id]
                 await manager.unregister_listener(ledger_id, self._on_state)
             if epoch is not None:
-                self._listening[ledger_id] = epoch
                 await manager.register_listener(ledger_id, self._on_state)
+                self._listening[ledger_id] = epoch
 
     async def _forget(self, stream: _Stream) -> None:
         for ledger_id in self.hub.close_stream(stream):

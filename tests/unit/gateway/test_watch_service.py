@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.watch_service import WatchService, _Stream
+from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
 
 LEDGER = LedgerId.unscoped(1)
 
@@ -19,8 +22,11 @@ class Manager:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.refuses = False
 
     async def register_listener(self, ledger_id: LedgerId, listener: Any) -> None:
+        if self.refuses:
+            raise IncorrectParameterException("no place for this id")
         self.calls.append("register")
 
     async def unregister_listener(self, ledger_id: LedgerId, listener: Any) -> None:
@@ -78,3 +84,13 @@ async def test_removed_ledger_has_no_listener_to_take_away(service: WatchService
     assert stream.wake.is_set()
     await service._follow(LEDGER)
     assert factory.ledger_manager.calls == ["register"]
+
+
+async def test_ledger_that_the_store_can_not_hold_is_refused_each_time(service: WatchService, factory: Factory) -> None:
+    stream = _Stream()
+    service.hub.open_stream(stream)
+    factory.ledger_manager.refuses = True
+    for _ in range(2):
+        await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
+    assert [response.code for response in stream.direct] == [StatusCode.BAD_REQUEST] * 2
+    assert service.hub.ledger_count == 0
