@@ -46,6 +46,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         )
         self._session.on_reconnected = self._reconnected
         self._rearm_timer: asyncio.TimerHandle | None = None
+        self._revision = 0
         self._manager_name: str | None = None
         self._manager: ZooKeeperLedgerManager | None = None
         self._discovery = ZooKeeperServiceDiscovery(self._session, self._paths, self._require_manager_name)
@@ -83,8 +84,10 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         return self._session.connected
 
     async def revision(self) -> int:
-        """The newest zxid that this session has seen; `catch_up` brings it up to the store's."""
-        return self._session.last_zxid
+        """The newest zxid that any session here has seen; `catch_up` brings it up to the store's."""
+        # A new session begins at 0.
+        self._revision = max(self._revision, self._session.last_zxid)
+        return self._revision
 
     async def catch_up(self, revision: int) -> None:
         if 0 < revision <= self._session.last_zxid:

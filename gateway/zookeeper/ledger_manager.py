@@ -28,6 +28,7 @@ from ledger.errors import (
     LedgerExistException,
     MetadataFormatException,
     MetadataVersionException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnknownOutcomeException,
 )
@@ -118,6 +119,9 @@ class ZooKeeperLedgerManager(LedgerManager):
         try:
             return await self._session.children(path)
         except NoNodeError:
+            if path == self._paths.root:
+                # Not "no ledgers": whoever takes it for that deletes all of them.
+                raise MetaStoreException(f"ZooKeeper has no {path}: the ledgers root was removed") from None
             return ()
 
     # --- listeners ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -264,6 +265,13 @@ class TestSessions:
             await anext(listing)
         await factory.close()
 
+    async def test_listing_without_the_ledgers_root_is_no_empty_listing(self, zookeeper_uri: str, kazoo: Any) -> None:
+        factory = await opened(zookeeper_uri)
+        kazoo.delete(root_of(zookeeper_uri), recursive=True)
+        with pytest.raises(MetaStoreException, match="root was removed"):
+            await all_ids(factory)
+        await factory.close()
+
     async def test_gateway_over_a_restart_of_the_store(self, own_zookeeper: LocalZooKeeper) -> None:
         factory = await opened(own_zookeeper.metadata_uri(), call_timeout_seconds=20)
         server = GatewayServer(factory)
@@ -293,6 +301,15 @@ class TestSessions:
                 stream.cancel()
         await server.stop(0)
         await factory.close()
+
+
+async def test_revision_does_not_go_back_when_a_new_session_begins() -> None:
+    factory = ZooKeeperLedgerManagerFactory(parse_zookeeper("zk://h:2181/ledgers"))
+    factory._session._client = SimpleNamespace(last_zxid=7)
+    assert await factory.revision() == 7
+    # What kazoo makes of it when a session has expired.
+    factory._session._client.last_zxid = 0
+    assert await factory.revision() == 7
 
 
 async def test_driver_of_the_uri(zookeeper_uri: str) -> None:
