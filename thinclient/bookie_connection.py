@@ -6,7 +6,7 @@ back to idle. A request ends exactly once: with its answer, at its deadline, or 
 
 An answer belongs to the request with the same transaction id and operation; others are dropped. Bytes that are not
 the entry protocol end the connection. What is sent in one turn of the event loop leaves in one write; while the
-transport's buffer is full frames wait here, bounded by the handles' windows.
+transport's buffer is full frames wait here, each until its request's deadline, bounded by the handles' windows.
 
 There is no future and no task for a request: the caller passes a `sink`, called with its own token and either the
 response or the error.
@@ -139,6 +139,8 @@ class BookieConnection:
         self._connecting: asyncio.Task[None] | None = None
         self._outstanding: dict[int, tuple[int, float, Sink, Any]] = {}
         self._frames: list[bytes] = []
+        self._waiting: dict[int, bytes] = {}
+        """Frames by transaction id, while there is no connection or its buffer is full."""
         self._flush_scheduled = False
         self._writable = False
         self._closed = False
@@ -156,6 +158,11 @@ class BookieConnection:
     def outstanding_count(self) -> int:
         return len(self._outstanding)
 
+    @property
+    def waiting_count(self) -> int:
+        """Requests not yet handed to the transport."""
+        return len(self._waiting) + len(self._frames)
+
     def send(self, operation: int, txn_id: int, frame: bytes, deadline: float, sink: Sink, token: Any) -> None:
         """Sends a request's frame. `deadline` is in the loop's time; the sink is called in any case, later."""
         if self._closed:
@@ -163,18 +170,25 @@ class BookieConnection:
             self._loop.call_soon(sink, token, None, error)
             return
         self._outstanding[txn_id] = (operation, deadline, sink, token)
-        self._frames.append(frame)
         if self._writable:
+            self._frames.append(frame)
             if not self._flush_scheduled:
                 self._flush_scheduled = True
                 self._loop.call_soon(self._flush)
-        elif self._transport is None and self._connecting is None:
+            return
+        self._waiting[txn_id] = frame
+        if self._transport is None and self._connecting is None:
             self._connecting = self._loop.create_task(self._connect())
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._transport is not None and self._writable and self._frames:
-            frames, self._frames = self._frames, []
+        if self._transport is None or not self._writable:
+            return
+        frames, self._frames = self._frames, []
+        if self._waiting:
+            frames += self._waiting.values()
+            self._waiting.clear()
+        if frames:
             self._transport.writelines(frames)
 
     async def _connect(self) -> None:
@@ -185,7 +199,7 @@ class BookieConnection:
                 await self._connector(lambda: wire, *self._address)
         except TimeoutError:
             self.on_lost(wire, f"could not be reached within {self._settings.connect_timeout:g} s")
-        except (OSError, BKException) as error:
+        except (OSError, BKException, ValueError, OverflowError) as error:  # the last two: no host name, no port
             self.on_lost(wire, f"could not be reached: {error}")
 
     # What the wire tells
@@ -240,9 +254,17 @@ class BookieConnection:
         """Ends the requests whose deadline has passed; their late answers will be dropped."""
         late = [txn_id for txn_id, request in self._outstanding.items() if request[1] <= now]
         for txn_id in late:
+            self._waiting.pop(txn_id, None)
             request = self._outstanding.pop(txn_id, None)
             if request is not None:
                 request[2](request[3], None, TimeoutException(f"bookie {self} did not answer in time"))
+
+    def postpone(self, seconds: float) -> None:
+        """Moves every deadline."""
+        self._outstanding = {
+            txn_id: (operation, deadline + seconds, sink, token)
+            for txn_id, (operation, deadline, sink, token) in self._outstanding.items()
+        }
 
     def close(self) -> None:
         """Ends the connection for good; what is outstanding fails with ClientClosedException."""
@@ -263,5 +285,6 @@ class BookieConnection:
     def _fail_outstanding(self, error: BKException) -> None:
         outstanding, self._outstanding = self._outstanding, {}
         self._frames.clear()
+        self._waiting.clear()
         for _, _, sink, token in outstanding.values():
             sink(token, None, error)

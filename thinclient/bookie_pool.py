@@ -2,6 +2,9 @@
 
 A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is made;
 an id of the form host:port that discovery does not know, or that it can't be asked about, is taken literally.
+When the event loop itself was held up (by what the application does on it), frames were not sent and answers not read:
+that time does not count, and all deadlines move by it.
+
 Transaction ids come from one counter, so that one encoded frame can go to several bookies.
 """
 
@@ -38,6 +41,7 @@ class BookiePool:
         self._loop = asyncio.get_running_loop()
         self._connections: dict[str, BookieConnection] = {}
         self._scan_timer: asyncio.TimerHandle | None = None
+        self._scan_due = 0.0
         self._closed = False
         self.next_txn_id = itertools.count(1).__next__
         """Unique among all requests of this client."""
@@ -51,7 +55,7 @@ class BookiePool:
             if self._closed:
                 connection.close()
             elif self._scan_timer is None:
-                self._scan_timer = self._loop.call_later(_SCAN_INTERVAL, self._scan)
+                self._scan_later()
         return connection
 
     async def request(self, bookie_id: str, operation: Operation, request: Request, timeout: float) -> Response:
@@ -79,19 +83,32 @@ class BookiePool:
         for connection in self._connections.values():
             connection.close()
 
+    def _scan_later(self) -> None:
+        self._scan_due = self._loop.time() + _SCAN_INTERVAL
+        self._scan_timer = self._loop.call_at(self._scan_due, self._scan)
+
     def _scan(self) -> None:
         now = self._loop.time()
+        held_up = now - self._scan_due
         for connection in list(self._connections.values()):
+            if held_up > _SCAN_INTERVAL:
+                connection.postpone(held_up)
             connection.expire(now)
-        self._scan_timer = None if self._closed else self._loop.call_later(_SCAN_INTERVAL, self._scan)
+        if not self._closed:
+            self._scan_later()
 
     async def _address(self, bookie_id: str) -> Address:
+        info, reason = BookieServiceInfo.legacy(bookie_id), "discovery did not answer in time"
+        # What can be taken literally need not wait until discovery gives up: that takes as long as a whole connect.
+        literal = info.endpoint(BOOKIE_RPC) is not None
         try:
-            info = (await self._discovery.bookie_service_info(bookie_id)).info
+            async with asyncio.timeout(self._settings.connect_timeout / 4 if literal else None):
+                info = (await self._discovery.bookie_service_info(bookie_id)).info
+                reason = f"it is registered without an endpoint of protocol {BOOKIE_RPC}"
+        except TimeoutError:
+            pass
         except BKException as error:
-            info, reason = BookieServiceInfo.legacy(bookie_id), str(error)
-        else:
-            reason = f"it is registered without an endpoint of protocol {BOOKIE_RPC}"
+            reason = str(error)
         endpoint = info.endpoint(BOOKIE_RPC)
         if endpoint is None:
             raise BookieHandleNotAvailableException(f"its address is unknown: {reason}")

@@ -1,6 +1,8 @@
 """Bookies that die, keep silent, lie or refuse: every call ends with a result or a typed error (F12)."""
 
 import asyncio
+import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,10 +19,12 @@ from ledger.errors import (
     UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
+from ledger.manager import RegisteredBookie
 from ledger.metadata import LedgerState
-from ledger.requests import AddRequest, ReadRequest, ReadResponse, Request, Response, Status
+from ledger.requests import AddRequest, Operation, ReadLacRequest, ReadRequest, ReadResponse, Request, Response, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 from thinclient import ReadHandle, WriteHandle
+from thinclient.bookie_connection import Address, BookieConnection, ConnectionSettings
 
 
 async def payloads(reader: ReadHandle) -> list[bytes]:
@@ -246,6 +250,85 @@ async def test_garbage_closes_the_connection_and_says_so(garbage: bytes) -> None
         for bookie in cluster.bookies:
             bookie.garbage = None
         await reader_client.open_ledger(ledger.ledger_id)
+
+
+@pytest.mark.asyncio
+async def test_time_in_which_the_event_loop_was_held_up_does_not_count() -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client(add_timeout=1, read_timeout=1, read_ahead_entries=150)
+        ledger = await client.create_ledger(1, 1, 1)
+
+        def slow() -> Iterator[bytes]:
+            for i in range(2):
+                yield b"%d" % i
+                time.sleep(1.5)  # as a generator does that reads from a slow source
+
+        assert await ledger.append_all(slow()) == 1
+        await ledger.append_all(b"x" for _ in range(398))
+        await ledger.close()
+        batches = 0
+        async for _ in client.open_record(ledger.record).read_batches(0, 399, max_entries=100):
+            batches += 1
+            if batches == 1:
+                time.sleep(1.5)  # as a reader does whose output is not taken
+        assert batches == 4
+
+
+@pytest.mark.asyncio
+async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlines() -> None:
+    never = asyncio.Event()
+
+    async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await never.wait()
+        writer.close()
+
+    async with await asyncio.start_server(take_nothing, "127.0.0.1", 0) as server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+
+        async def resolve(_bookie_id: str) -> Address:
+            return address
+
+        connection = BookieConnection("stuck", resolve, ConnectionSettings(5, 1 << 20, 1 << 16))
+        ended: list[object] = []
+        frame = bytes(1 << 20)
+        for txn_id in range(50):
+            connection.send(Operation.ADD_ENTRY, txn_id, frame, 0.0, lambda _t, _r, error: ended.append(error), None)
+            while txn_id == 0 and not connection.connected:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert connection.waiting_count > 0
+        connection.expire(1.0)
+        assert len(ended) == 50
+        assert connection.waiting_count == 0
+        connection.close()
+        never.set()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("bookie_id", ["127.0.0.1:99999", "a..b:3181"])
+async def test_an_id_that_is_no_address_after_all_fails_and_is_tried_again(bookie_id: str) -> None:
+    async with fake_cluster() as cluster:
+        pool = cluster.client()._context.pool
+        for _ in range(2):
+            request = ReadLacRequest(pool.next_txn_id(), 1)
+            with pytest.raises(BookieHandleNotAvailableException, match="could not be reached"):
+                await pool.request(bookie_id, Operation.READ_LAC, request, timeout=30)
+
+
+@pytest.mark.asyncio
+async def test_an_address_as_id_is_reached_while_discovery_keeps_silent() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await ledger_of(cluster, 5)
+        await ledger.close()
+
+        async def silent(_bookie_id: str) -> RegisteredBookie:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        cluster.discovery.bookie_service_info = silent  # type: ignore[method-assign]
+        reader = cluster.client(connect_timeout=2).open_record(ledger.record, b"p")
+        assert len(await payloads(reader)) == 5
 
 
 @pytest.mark.asyncio
