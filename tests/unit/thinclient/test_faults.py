@@ -270,16 +270,17 @@ async def test_time_in_which_the_event_loop_was_held_up_does_not_count() -> None
         async for _ in client.open_record(ledger.record).read_batches(0, 399, max_entries=100):
             batches += 1
             if batches == 1:
-                time.sleep(1.5)  # as a reader does whose output is not taken
+                time.sleep(1.5)  # noqa: ASYNC251  # as a reader does whose output is not taken
         assert batches == 4
 
 
 @pytest.mark.asyncio
 async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlines() -> None:
-    never = asyncio.Event()
+    accepted, never = asyncio.Event(), asyncio.Event()
 
     async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
+        accepted.set()
         await never.wait()
         writer.close()
 
@@ -294,8 +295,7 @@ async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlin
         frame = bytes(1 << 20)
         for txn_id in range(50):
             connection.send(Operation.ADD_ENTRY, txn_id, frame, 0.0, lambda _t, _r, error: ended.append(error), None)
-            while txn_id == 0 and not connection.connected:
-                await asyncio.sleep(0)
+            await accepted.wait()
             await asyncio.sleep(0)
         assert connection.waiting_count > 0
         connection.expire(1.0)
@@ -322,7 +322,7 @@ async def test_an_address_as_id_is_reached_while_discovery_keeps_silent() -> Non
         ledger = await ledger_of(cluster, 5)
         await ledger.close()
 
-        async def silent(_bookie_id: str) -> RegisteredBookie:
+        async def silent(bookie_id: str) -> RegisteredBookie:
             await asyncio.Event().wait()
             raise AssertionError
 
