@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bookie.files import FileSystem, read_whole, write_in_place
+from bookie.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
 from bookie.journal_format import LogMark
 
 CURRENT = "current"
@@ -39,13 +39,20 @@ def current(directory: Path) -> Path:
     return directory / CURRENT
 
 
-def prepare(directory: Path) -> None:
-    """Creates the directory and its `current`. Raises DirectoryException when it can't be, or holds an old layout."""
+def prepare(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> None:
+    """Creates the directory and its `current`, durably. What is synced in a directory is lost with its name.
+
+    Raises DirectoryException when it can't be made, or holds an old layout.
+    """
     inner = current(directory)
     try:
         if not inner.exists() and directory.exists():
             _refuse_old_layout(directory)
+        made = [path for path in (inner, *inner.parents) if not path.exists()]
         inner.mkdir(parents=True, exist_ok=True)
+        # The innermost name in any case: an earlier process may have been killed before it could.
+        for path in reversed(made or [inner]):
+            files.sync_directory(path.parent)
     except DirectoryException:
         raise
     except OSError as error:

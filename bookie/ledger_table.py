@@ -93,7 +93,6 @@ class LedgerTable:
             fenced=header.fenced,
             explicit_lac=header.explicit_lac,
             last_entry_id=last_entry_id,
-            has_header=True,
         )
         if header.explicit_lac is not None:
             ledger.advance_lac(decode_lac_ids(header.explicit_lac)[1])

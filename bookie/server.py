@@ -71,6 +71,8 @@ class BookieServer:
     async def start(self) -> None:
         """Serves when it returns. Raises BKException or OSError that says what is wrong and what to do."""
         config = self._config
+        # Storage's threads need it before anything is served.
+        self._loop = asyncio.get_running_loop()
         entry_listener = self._listen("port", config.port)
         http_listener = self._listen("http_port", config.http_port)
         ports = {"bookie": entry_listener.getsockname()[1], "http": http_listener.getsockname()[1]}
@@ -129,13 +131,11 @@ class BookieServer:
         return storage
 
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._stack.callback(reader.shutdown)
         self._processor = RequestProcessor(storage, reader, self._statistics)
-        self._loop = loop
         storage.on_room = self._room_from_thread
-        server = await loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
+        server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)
         self._stack.callback(server.close)
 

@@ -8,8 +8,8 @@ States: new → open (directories locked, journal replayed, threads running) →
 error of journal or checkpoint, when `on_fatal` was called once and nothing more is accepted or acknowledged.
 
 Invariants held together here: whatever is journaled is in the write cache or on the dirty headers' list before it is
-queued (S1, S6); the ledger's key is journaled before anything else of it by this process, so that no fence and no
-explicit LAC of a ledger without entries is lost (F3); a ledger read back from its index header has its stored key (S7).
+queued (S1, S6); the ledger's key, and the fence it was loaded with, is journaled before anything else of it by this
+process, so that no fence and no explicit LAC of a ledger without entries is lost (F3); a ledger read back from its index header has its stored key (S7).
 
 Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
 `on_room` and `on_fatal` from either that or the checkpoint thread.
@@ -21,6 +21,7 @@ metadata.
 from __future__ import annotations
 
 import heapq
+import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ __all__ = [
     "StorageCorruptException",
     "StorageStoppedException",
 ]
+
+_log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 _entry_ids = struct.Struct(">qqq")
@@ -238,6 +241,8 @@ class Storage:
     def fence(self, ledger: LedgerState, token: object) -> None:
         """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
         stored = _stored(ledger)
+        if not stored.key_journaled:
+            self._journal_key(stored)
         if stored.fenced:
             self._journal.force(token)
             return
@@ -282,17 +287,18 @@ class Storage:
 
     def _write_state(self, ledger: StoredLedger, record: bytes, token: object) -> None:
         self._cache.mark_header(ledger)
-        if ledger.key_journaled:
-            self._journal.append_one(record, token)
-            return
-        ledger.key_journaled = True
-        self._journal.append((journal_format.encode_key(ledger.number, ledger.master_key), record), token)
+        if not ledger.key_journaled:
+            self._journal_key(ledger)
+        self._journal.append_one(record, token)
 
     def _journal_key(self, ledger: StoredLedger) -> None:
+        """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         ledger.key_journaled = True
         self._journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
+        if ledger.fenced:
+            self._journal.append_one(journal_format.encode_fence(ledger.number), None)
 
     # Reading
 
@@ -323,9 +329,17 @@ class Storage:
         stored = _stored(ledger)
         if stored.stored_lac is None:
             # Kept apart from known_lac, which the event loop advances meanwhile.
-            packet = self.read_entry(stored, stored.last_entry_id)
-            stored.stored_lac = _entry_ids.unpack_from(packet)[2] if len(packet) >= _entry_ids.size else NO_ENTRY
+            stored.stored_lac = self._lac_of_last_entry(stored)
         return max(stored.known_lac, stored.stored_lac)
+
+    def _lac_of_last_entry(self, ledger: StoredLedger) -> int:
+        """The LAC is a lower bound: where the last entry is damaged, other entries can be served without it."""
+        try:
+            packet = self.read_entry(ledger, ledger.last_entry_id)
+        except StorageCorruptException as error:
+            _log.error("the LAC of ledger %s is not known: %s", ledger.ledger_id, error)
+            return NO_ENTRY
+        return int(_entry_ids.unpack_from(packet)[2]) if len(packet) >= _entry_ids.size else NO_ENTRY
 
     def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""

@@ -23,15 +23,14 @@ class StoredLedger(LedgerState):
         explicit_lac: bytes | None = None,
         known_lac: int = NO_ENTRY,
         last_entry_id: int = NO_ENTRY,
-        has_header: bool = False,
     ) -> None:
         super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
         self.number = ledger_id.ledger_id
         self.last_entry_id = last_entry_id
         """Highest entry held anywhere, -1 if none."""
-        self.has_header = has_header
-        """Whether the index file with its header is durable."""
+        self.has_header = False
+        """Whether this process has made the index file with its header durable since the ledger was loaded."""
         self.key_journaled = False
-        """Whether this process has put the master key into the journal."""
+        """Whether this process has journaled the master key, and the fence if there was one."""
         self.stored_lac: int | None = None if last_entry_id != NO_ENTRY else NO_ENTRY
         """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""

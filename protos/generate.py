@@ -24,6 +24,7 @@ def generate(target: Path) -> None:
     """Generates all stubs below `target`. Raises RuntimeError when protoc refuses a file."""
     sources = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.proto"))
     well_known = Path(grpc_tools.__file__).parent / "_proto"
+    plugin = Path(sys.executable).with_name("protoc-gen-mypy_grpc")
     arguments = [
         "protoc",
         f"-I{ROOT}",
@@ -31,6 +32,7 @@ def generate(target: Path) -> None:
         f"--python_out={target}",
         f"--pyi_out={target}",
         f"--grpc_python_out={target}",
+        f"--plugin=protoc-gen-mypy_grpc={plugin}",
         f"--mypy_grpc_out=quiet:{target}",
         *sources,
     ]

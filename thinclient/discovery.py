@@ -17,7 +17,7 @@ from ledger.errors import (
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as wire
-from thinclient.gateway_channel import GatewayChannel, check_transient
+from thinclient.gateway_channel import GatewayChannel, failure_in_words
 
 _SETS = {
     BookieSet.WRITABLE: wire.BookieSet.WRITABLE,
@@ -83,16 +83,17 @@ class RpcServiceDiscovery(ServiceDiscovery):
         request = wire.WatchBookiesRequest(bookie_set=_SETS[bookie_set])
         while True:
             gateway = await attempts.next()
+            reason = "the stream ended"
             try:
                 async for response in gateway.discovery.WatchBookies(request):
                     _check(response.code, response.message, "watch bookies")
                     attempts.progressed()
                     listener(sorted(map(_bookie, response.bookies), key=lambda bookie: bookie.bookie_id))
-                attempts.failed(gateway, "the stream ended")
             except AioRpcError as error:
-                attempts.failed(gateway, check_transient(gateway, "watch bookies", error))
+                reason = failure_in_words(gateway, "watch bookies", error)
             except BKException as error:
-                attempts.failed(gateway, str(error))
+                reason = str(error)
+            attempts.failed(gateway, reason)
 
     async def cluster_info(self) -> ClusterInfo:
         response = await self._gateways.call(

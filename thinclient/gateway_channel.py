@@ -3,7 +3,8 @@
 Calls go round robin over the gateways; one that failed is asked last until a short pause is over. A call is repeated,
 with exponential back-off and jitter, until its deadline. What may be repeated differs:
 
-* a call that changes nothing is repeated after any failure of transport or store;
+* a call that changes nothing is repeated after any failure of transport or store; one gateway that keeps silent gets
+  no more than its share of the time, so that the others are asked as well;
 * a call that changes something is repeated only when it surely was not carried out: there was no connection, or the
   gateway refused it for lack of room. Otherwise UnknownOutcomeException is raised, and whoever knows what the call
   means may find out.
@@ -14,8 +15,10 @@ Not its job: what calls mean (`metadata`, `discovery`).
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -24,6 +27,7 @@ from grpc.aio import AioRpcError, Channel
 from ledger.errors import (
     BKException,
     ClientClosedException,
+    IllegalOpException,
     IncorrectParameterException,
     MetaStoreException,
     TooManyRequestsException,
@@ -85,6 +89,21 @@ def parse_gateways(uri: str) -> tuple[bool, list[str]]:
     return scheme == "grpcs", list(dict.fromkeys(addresses))
 
 
+_grpc_process: int | None = None
+"""The process that has used gRPC first; None before."""
+
+
+def _check_process() -> None:
+    """gRPC's threads do not survive a fork: a child of a process that has used it would wait for ever."""
+    global _grpc_process
+    _grpc_process = _grpc_process or os.getpid()
+    if _grpc_process != os.getpid():
+        raise IllegalOpException(
+            f"process {_grpc_process} used gRPC before it forked process {os.getpid()}, which therefore can't; "
+            "fork before the first client connects, or start the process with `spawn`"
+        )
+
+
 class Gateway:
     """One gateway: its channel, made on first use, and its stubs."""
 
@@ -99,6 +118,7 @@ class Gateway:
     @property
     def channel(self) -> Channel:
         if self._channel is None:
+            _check_process()
             if self._tls:
                 credentials = grpc.ssl_channel_credentials()
                 self._channel = grpc.aio.secure_channel(self.address, credentials, options=_OPTIONS)
@@ -157,9 +177,15 @@ class Attempts:
         """Seconds to the deadline."""
         return 3600.0 if self._deadline is None else self._deadline - self._loop.time()
 
+    @property
+    def share(self) -> float:
+        """Seconds for the gateway at hand, so that those not asked yet in this round get as much."""
+        return max(self.remaining / (1 + len(self._round)), 0.001)
+
     async def next(self) -> Gateway:
         """A gateway with a connection. Raises MetaStoreException, with every address and its error, at the deadline."""
         while True:
+            self._owner.check_open()
             if not self._round:
                 if self._errors:
                     await self._wait()
@@ -219,13 +245,27 @@ class GatewayChannel:
 
     def in_order(self) -> list[Gateway]:
         """All gateways: next in turn first, those that failed lately last."""
-        if self._closed:
-            raise ClientClosedException("the client is closed")
         self._turn += 1
         start = self._turn % len(self._gateways)
         now = asyncio.get_running_loop().time()
         rotated = self._gateways[start:] + self._gateways[:start]
         return sorted(rotated, key=lambda gateway: gateway.asked_last_until > now)
+
+    def check_open(self) -> None:
+        """Raises ClientClosedException once it is closed."""
+        if self._closed:
+            raise ClientClosedException("the client is closed")
+
+    @contextmanager
+    def outstanding(self, what: str) -> Iterator[None]:
+        """Around a call: gRPC cancels whoever waits for it when the channel is closed, which is no cancellation."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise ClientClosedException(f"the client was closed while a gateway was asked to {what}") from None
 
     def attempts(self, what: str, timeout: float | None) -> Attempts:
         """The attempts of a call that the caller carries out itself (a stream)."""
@@ -241,7 +281,8 @@ class GatewayChannel:
         while True:
             gateway = await attempts.next()
             try:
-                return await invoke(gateway, max(attempts.remaining, 0.001))
+                with self.outstanding(what):
+                    return await invoke(gateway, max(attempts.remaining, 0.001) if changes else attempts.share)
             except AioRpcError as error:
                 reason = check_transient(gateway, what, error, changes=changes)
                 if changes and error.code() is not _REFUSED:
@@ -269,3 +310,11 @@ def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes:
     if changes and error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
         raise UnknownOutcomeException(f"{message}; it may or may not have happened") from error
     raise MetaStoreException(message) from error
+
+
+def failure_in_words(gateway: Gateway, what: str, error: AioRpcError) -> str:
+    """For what never gives up: also what asking again hardly cures is tried again, after a pause."""
+    try:
+        return check_transient(gateway, what, error)
+    except BKException as permanent:
+        return str(permanent)

@@ -113,13 +113,19 @@ class RpcLedgerManager(LedgerManager):
             if scope_id:
                 request.ledger_scope_id = scope_id
             reason = "the stream ended early"
+            call = gateway.metadata.BatchRead(request)
             try:
-                async for response in gateway.metadata.BatchRead(request, timeout=attempts.remaining):
-                    if response.ledger_id not in results:
-                        attempts.progressed()
-                    results[response.ledger_id] = self._record_or_error(response)
+                with self._gateways.outstanding("read the metadata of many ledgers"):
+                    async for response in _each_within(aiter(call), attempts.share):
+                        if response.ledger_id not in results:
+                            attempts.progressed()
+                        results[response.ledger_id] = self._record_or_error(response)
             except AioRpcError as error:
                 reason = check_transient(gateway, "read the metadata of many ledgers", error)
+            except TimeoutError:
+                reason = "the stream stood still"
+            finally:
+                call.cancel()
             if not results.keys() >= set(missing):
                 attempts.failed(gateway, reason)
         return results
@@ -140,7 +146,6 @@ class RpcLedgerManager(LedgerManager):
         )
         response, repeated = await self._change_repeatedly(what, request, _write)
         if response.code == StatusCode.SUCCESS and not response.HasField("metadata"):
-            self._note(response)
             return LedgerRecord(ledger_id, metadata, response.version)
         if response.code == StatusCode.BAD_VERSION and repeated:
             return self._own_write(await self.read(ledger_id), metadata, expected_version)
@@ -166,7 +171,6 @@ class RpcLedgerManager(LedgerManager):
         if expected_version is not None:
             request.expected_version = expected_version
         response, repeated = await self._change_repeatedly(what, request, _remove)
-        self._note(response)
         if response.code == StatusCode.SUCCESS or (repeated and response.code == StatusCode.LEDGER_NOT_FOUND):
             return
         raise code_error(response.code, response.message, what)
@@ -204,13 +208,15 @@ class RpcLedgerManager(LedgerManager):
             reason = "the listing broke off before its end"
             call = gateway.metadata.Iterate(request)
             try:
-                async for page in _each_within(aiter(call), self._gateways.timeout):
-                    if _check_page(page, after):
-                        attempts.progressed()
-                        after = page.last_ledger_id
-                        yield page
-                    if page.end:
-                        return
+                with self._gateways.outstanding("list ledgers"):
+                    async for page in _each_within(aiter(call), self._gateways.timeout):
+                        if _check_page(page, after):
+                            after = page.last_ledger_id
+                            yield page
+                            # Only now: the time that the consumer took is not the gateways'.
+                            attempts.progressed()
+                        if page.end:
+                            return
             except AioRpcError as error:
                 reason = check_transient(gateway, "list ledgers", error)
             except TimeoutError:
@@ -232,7 +238,12 @@ class RpcLedgerManager(LedgerManager):
     # Carrying out
 
     async def _change(self, what: str, request: wire.LedgerMetadataRequest, send: Send) -> wire.LedgerMetadataResponse:
-        return await self._gateways.call(what, lambda gateway, timeout: send(gateway, request, timeout), changes=True)
+        response = await self._gateways.call(
+            what, lambda gateway, timeout: send(gateway, request, timeout), changes=True
+        )
+        # Before the answer is looked at: a read that follows from it must not be older (M4).
+        self._note(response)
+        return response
 
     async def _change_repeatedly(
         self, what: str, request: wire.LedgerMetadataRequest, send: Send
@@ -243,8 +254,8 @@ class RpcLedgerManager(LedgerManager):
                 return await self._change(what, request, send), attempt > 0
             except UnknownOutcomeException as error:
                 lost = error
-            except MetaStoreException as error:
-                # Nothing was sent this time; what an earlier attempt did is still not known.
+            except BKException as error:
+                # Nothing was done this time, whatever the reason; what an earlier attempt did is still not known.
                 if attempt == 0:
                     raise
                 raise UnknownOutcomeException(f"{lost}; {error}") from error

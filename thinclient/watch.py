@@ -18,11 +18,13 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerMetadataListener, LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
-from thinclient.gateway_channel import Gateway, GatewayChannel, check_transient
+from thinclient.gateway_channel import Gateway, GatewayChannel, failure_in_words
 from thinclient.messages import record_of, scoped
 
 _LONGEST_SILENCE = 25.0
 """Seconds; a gateway sends a bookmark at least every 10."""
+
+_Outgoing = asyncio.Queue[wire.LedgerMetadataRequest | None]
 
 
 class MetadataWatch:
@@ -33,7 +35,7 @@ class MetadataWatch:
         self._loop = asyncio.get_running_loop()
         self._listeners: dict[LedgerId, list[LedgerMetadataListener]] = {}
         self._records: dict[LedgerId, LedgerRecord] = {}
-        self._outgoing: asyncio.Queue[wire.LedgerMetadataRequest] = asyncio.Queue()
+        self._outgoing: _Outgoing = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
@@ -87,19 +89,11 @@ class MetadataWatch:
             except TimeoutError:
                 reason = f"silent for {_LONGEST_SILENCE:g} s"
             except AioRpcError as error:
-                reason = self._reason(gateway, error)
+                reason = failure_in_words(gateway, "watch ledgers", error)
             attempts.failed(gateway, reason)
 
-    @staticmethod
-    def _reason(gateway: Gateway, error: AioRpcError) -> str:
-        """Watching never gives up: also what asking again hardly cures is tried again, after a pause."""
-        try:
-            return check_transient(gateway, "watch ledgers", error)
-        except BKException as permanent:
-            return str(permanent)
-
     async def _responses(self, gateway: Gateway) -> AsyncIterator[wire.LedgerMetadataResponse]:
-        self._outgoing = asyncio.Queue()
+        outgoing = self._outgoing = asyncio.Queue()
         for ledger_id in self._listeners:
             self._outgoing.put_nowait(self._subscribe(ledger_id))
         call = gateway.metadata.Watch(self._requests(self._outgoing))
@@ -114,11 +108,13 @@ class MetadataWatch:
                 yield response
         finally:
             call.cancel()
+            # gRPC's task that sends the requests outlives a stream which the gateway has ended.
+            outgoing.put_nowait(None)
 
     @staticmethod
-    async def _requests(queue: asyncio.Queue[wire.LedgerMetadataRequest]) -> AsyncIterator[wire.LedgerMetadataRequest]:
-        while True:
-            yield await queue.get()
+    async def _requests(queue: _Outgoing) -> AsyncIterator[wire.LedgerMetadataRequest]:
+        while (request := await queue.get()) is not None:
+            yield request
 
     def _subscribe(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
         request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
@@ -135,9 +131,13 @@ class MetadataWatch:
             listeners = list(self._listeners.get(ledger_id, ()))
             self._forget(ledger_id)
             for listener in listeners:
-                listener(ledger_id, None)
+                self._tell(ledger_id, listener, None)
         elif response.code == StatusCode.SUCCESS:
-            self._take_record(record_of(response))
+            try:
+                record = record_of(response)
+            except BKException:
+                return  # damaged metadata of one ledger: there is nothing to tell, and the others are not to suffer
+            self._take_record(record)
 
     def _take_record(self, record: LedgerRecord) -> None:
         known = self._records.get(record.ledger_id)
@@ -145,11 +145,18 @@ class MetadataWatch:
             return
         self._records[record.ledger_id] = record
         for listener in list(self._listeners[record.ledger_id]):
-            listener(record.ledger_id, record)
+            self._tell(record.ledger_id, listener, record)
 
     def _tell_one(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord) -> None:
         if listener in self._listeners.get(ledger_id, ()):
+            self._tell(ledger_id, listener, record)
+
+    def _tell(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord | None) -> None:
+        try:
             listener(ledger_id, record)
+        except Exception as error:  # the stream serves other listeners too
+            message = f"a listener of ledger {ledger_id} failed"
+            self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _forget(self, ledger_id: LedgerId) -> None:
         self._listeners.pop(ledger_id, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bookie import directories
-from bookie.files import REAL_FILE_SYSTEM
+from bookie.files import REAL_FILE_SYSTEM, FileSystem
 from bookie.journal_format import NO_MARK, LogMark
 
 
@@ -24,6 +24,21 @@ def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(directories.DirectoryException, match=f"{tmp_path}/file/x/current"):
         directories.prepare(tmp_path / "file" / "x")
+
+
+def test_the_names_of_new_directories_are_durable(tmp_path: Path) -> None:
+    synced: list[Path] = []
+
+    class Files(FileSystem):
+        def sync_directory(self, path: Path) -> None:
+            super().sync_directory(path)
+            synced.append(path)
+
+    directories.prepare(tmp_path / "data" / "journal", Files())
+    assert synced == [tmp_path, tmp_path / "data", tmp_path / "data" / "journal"]
+    synced.clear()
+    directories.prepare(tmp_path / "data" / "journal", Files())
+    assert synced == [tmp_path / "data" / "journal"]
 
 
 def test_a_lock_excludes_and_is_given_up(tmp_path: Path) -> None:

@@ -389,3 +389,44 @@ def test_the_header_is_durable_though_a_killed_process_had_written_it(tmp_path: 
     bookie.storage.close()
     survived = LedgerCache(REAL_FILE_SYSTEM, tmp_path / "after/ledgers/current", 1 << 20)
     assert survived.read_header(LedgerId.unscoped(1)) == (IndexHeader(KEY, True, None), -1)
+
+
+def put_unsynced_header(root: Path, header: IndexHeader) -> None:
+    """What a checkpoint leaves that a kill cut short before its sync: its bytes are in the page cache only."""
+    (root / "ledgers/current").mkdir(parents=True)
+    written = LedgerCache(REAL_FILE_SYSTEM, root / "ledgers/current", 1 << 20)
+    written.update(LedgerId.unscoped(1), header, ())
+    written.close()
+
+
+@pytest.mark.parametrize("after_an_add", [False, True])
+def test_a_fence_that_a_killed_process_had_written_is_durable_before_it_is_answered(
+    tmp_path: Path, after_an_add: bool
+) -> None:
+    """S6: the header says fenced, but neither it nor a journal record is durable."""
+    root = tmp_path / "root"
+    put_unsynced_header(root, IndexHeader(KEY, True, None))
+    files = RecordingFileSystem(root)
+    bookie = OpenStorage(root, files)
+    if after_an_add:
+        bookie.add(1, 0)
+    bookie.fence(1)
+    files.write_survivors(tmp_path / "after")
+    bookie.storage.close()
+    with opened(tmp_path / "after") as again:
+        assert again.ledger(1).check_add(KEY, recovery=False) is Status.EFENCED
+
+
+def test_an_index_file_that_a_killed_process_had_made_is_durable_before_the_mark_passes_its_entries(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    put_unsynced_header(root, IndexHeader(KEY, False, None))
+    files = RecordingFileSystem(root)
+    bookie = OpenStorage(root, files)
+    bookie.add(1, 0)
+    bookie.storage.checkpoint()
+    files.write_survivors(tmp_path / "after")
+    bookie.storage.close()
+    with opened(tmp_path / "after") as again:
+        assert contents(again, range(3)) == {1: (KEY, False, None, [packet(1, 0)])}

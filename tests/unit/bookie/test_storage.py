@@ -470,6 +470,19 @@ def test_a_damaged_record_is_an_io_error_and_never_no_such_entry(tmp_path: Path)
         assert bookie.storage.read_entry(bookie.ledger(1), 1) == packet(1, 1)
 
 
+def test_a_damaged_last_entry_does_not_hide_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0, 1)
+    log = tmp_path / "ledgers/current/0.log"
+    log.write_bytes(log.read_bytes()[:-30])
+    with opened(tmp_path) as bookie:
+        ledger = bookie.ledger(1)
+        with pytest.raises(StorageCorruptException):
+            bookie.storage.read_entry(ledger, 1)
+        assert bookie.storage.read_entry(ledger, 0) == packet(1, 0)
+        assert bookie.storage.known_lac(ledger) == -1
+
+
 # Opening and closing
 
 
