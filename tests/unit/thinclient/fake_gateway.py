@@ -46,6 +46,10 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         """So many changes are carried out and answered with UNAVAILABLE."""
         self.refuse: grpc.StatusCode | None = None
         """Every call ends with this status and nothing is done."""
+        self.silent = False
+        """Calls are taken in and not answered."""
+        self.revision = 0
+        """Stands in answers that report a failure."""
         self.page_size = 2
         self.break_after_pages: int | None = None
         self.forget_end = False
@@ -76,6 +80,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.requests.append(request)
         if self.refuse is not None:
             await context.abort(self.refuse, "refused by the test")
+        if self.silent:
+            await asyncio.Event().wait()
 
     async def _answer(
         self, change: Awaitable[LedgerRecord | None], context: Context | None
@@ -83,7 +89,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         try:
             record = await change
         except tuple(_CODES) as error:
-            return wire.LedgerMetadataResponse(code=_CODES[type(error)], message=str(error))
+            return wire.LedgerMetadataResponse(code=_CODES[type(error)], message=str(error), revision=self.revision)
         if self.lose_answers and context is not None:
             self.lose_answers -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from ledger.errors import (
+    ClientClosedException,
     IllegalOpException,
     IncorrectParameterException,
     LedgerExistException,
@@ -28,6 +30,7 @@ from ledger.metadata import LedgerMetadata
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from tests.unit.thinclient.fake_gateway import FakeGateway, fake_gateways, response_of
+from thinclient import gateway_channel
 from thinclient.gateway_channel import parse_gateways
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
@@ -122,6 +125,32 @@ async def test_a_lost_answer_to_a_write_that_others_overwrote_is_an_unknown_outc
 
 
 @pytest.mark.asyncio
+async def test_a_lost_answer_stays_an_unknown_outcome_when_the_repetition_is_refused() -> None:
+    async with connected(timeout=1) as (manager, (gateway,)):
+        await manager.create(SEVEN, METADATA)
+        gateway.lose_answers = 1
+
+        def refuse_from_now_on(ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+            gateway.refuse = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+        gateway.store.before_write = refuse_from_now_on
+        with pytest.raises(UnknownOutcomeException, match="may or may not"):
+            await manager.write(SEVEN, METADATA.begin_recovery(), 0)
+        assert gateway.store.records[SEVEN].version == 1
+
+
+@pytest.mark.asyncio
+async def test_whose_write_it_was_is_not_asked_of_a_gateway_that_lags_behind_the_answer() -> None:
+    async with connected() as (manager, (gateway,)):
+        await manager.create(SEVEN, METADATA)
+        gateway.lose_answers = 1
+        gateway.revision = 41
+        await manager.write(SEVEN, METADATA.begin_recovery(), 0)
+        assert gateway.calls[-1] == "Read"
+        assert getattr(gateway.requests[-1], "min_revision", 0) == 41
+
+
+@pytest.mark.asyncio
 async def test_a_lost_answer_to_a_remove_counts_as_done() -> None:
     async with connected() as (manager, (gateway,)):
         await manager.create(SEVEN, METADATA)
@@ -144,6 +173,61 @@ async def test_calls_go_round_and_leave_a_gateway_that_is_gone() -> None:
         # A change goes through as well: where there was no connection nothing was sent.
         gateways[1].refuse = None
         assert (await manager.write(SEVEN, METADATA.begin_recovery(), 0)).version == 1
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_keeps_silent_does_not_use_up_the_others_time() -> None:
+    async with connected(3, timeout=3) as (manager, gateways):
+        await manager.create(SEVEN, METADATA)
+        silent, *_ = gateways
+        silent.silent = True
+        # Of as many calls as there are gateways each gets one first.
+        records = await asyncio.gather(*(manager.read(SEVEN) for _ in gateways))
+        assert [record.version for record in records] == [0, 0, 0]
+        results = await asyncio.gather(*(manager.read_many([7]) for _ in gateways))
+        assert [list(result) for result in results] == [[7]] * 3
+        assert {"Read", "BatchRead"} <= set(silent.calls)
+
+
+@pytest.mark.asyncio
+async def test_calls_under_way_end_with_the_client_and_are_not_taken_for_cancelled() -> None:
+    async with fake_gateways() as (uri, (gateway,)):
+        factory = RpcLedgerManagerFactory(uri)
+        manager = factory.ledger_manager
+        gateway.silent = True
+
+        async def listing() -> list[LedgerRecord]:
+            return [record async for page in manager.ledger_records() for record in page]
+
+        calls = [manager.read(SEVEN), manager.remove(SEVEN), manager.read_many([7]), listing()]
+        under_way = [asyncio.ensure_future(call) for call in calls]
+        while len(gateway.calls) < len(calls):
+            gateway.called.clear()
+            await gateway.called.wait()
+        await factory.close()
+        results = await asyncio.gather(*under_way, return_exceptions=True)
+        assert [type(result) for result in results] == [ClientClosedException] * 4
+        with pytest.raises(ClientClosedException):
+            await manager.read(SEVEN)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_call_is_cancelled() -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.silent = True
+        call = asyncio.ensure_future(manager.read(SEVEN))
+        await gateway.called.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+@pytest.mark.asyncio
+async def test_a_child_of_a_process_that_used_grpc_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (manager, _):
+        monkeypatch.setattr(gateway_channel, "_grpc_process", os.getpid() + 1)
+        with pytest.raises(IllegalOpException, match="before it forked"):
+            await manager.read(SEVEN)
 
 
 @pytest.mark.asyncio
@@ -196,6 +280,19 @@ async def test_a_listing_that_breaks_off_goes_on_where_it_stopped() -> None:
         pages = [page async for page in manager.ledger_records(start_after=3, page_size=3)]
         assert [[r.ledger_id.ledger_id for r in page] for page in pages] == [[4, 5, 6], [7, 8]]
         assert pages[0][0].metadata.custom_metadata == {"k": b"v"}
+
+
+@pytest.mark.asyncio
+async def test_a_slow_consumer_of_a_listing_does_not_use_up_the_gateways_time() -> None:
+    async with connected(timeout=0.5) as (manager, (gateway,)):
+        for number in range(5):
+            await gateway.store.create(LedgerId.unscoped(number), METADATA)
+        gateway.break_after_pages = 1
+        listed: list[int] = []
+        async for ids in manager.ledger_ranges():
+            listed += ids
+            await asyncio.sleep(1.2)
+        assert listed == list(range(5))
 
 
 @pytest.mark.asyncio
@@ -258,6 +355,59 @@ async def test_listeners_hear_the_present_state_and_changes_over_a_broken_stream
         gateway.watches[-1].put_nowait(gone)
         assert await heard.get() is None
         assert heard.empty()
+
+
+@pytest.mark.asyncio
+async def test_one_damaged_ledger_or_listener_does_not_keep_others_from_hearing() -> None:
+    async with connected() as (manager, (gateway,)):
+        failures: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+        eight = LedgerId.unscoped(8)
+        heard: asyncio.Queue[tuple[LedgerId, int]] = asyncio.Queue()
+
+        def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            assert record is not None
+            heard.put_nowait((ledger_id, record.version))
+            if ledger_id == eight:
+                raise ValueError("the application's own")
+
+        for ledger_id in (SEVEN, eight):
+            await gateway.store.create(ledger_id, METADATA)
+            await manager.register_listener(ledger_id, listener)
+        assert {await heard.get(), await heard.get()} == {(SEVEN, 0), (eight, 0)}
+        gateway.watches[-1].put_nowait(wire.LedgerMetadataResponse(ledger_id=7, version=5))
+        gateway.store.change(SEVEN, custom_metadata={})
+        gateway.watches[-1].put_nowait(response_of(gateway.store.records[SEVEN]))
+        async with asyncio.timeout(10):
+            assert await heard.get() == (SEVEN, 1)
+        assert "ledger 8" in str(failures[0]["message"])
+
+
+@pytest.mark.asyncio
+async def test_streams_that_the_gateway_ends_leave_no_task_behind() -> None:
+    async with connected() as (manager, (gateway,)):
+        await manager.register_listener(SEVEN, lambda _ledger_id, _record: None)
+        most = 0
+        for _ in range(4):
+            await gateway.watch_started.wait()
+            gateway.watch_started.clear()
+            gateway.watches[-1].put_nowait(None)
+            most = max(most, sum("_consume_request_iterator" in repr(task) for task in asyncio.all_tasks()))
+        assert most <= 1
+
+
+@pytest.mark.asyncio
+async def test_the_bookies_are_watched_on_whatever_a_stream_ended_with() -> None:
+    async with fake_gateways() as (uri, (gateway,)):
+        factory = RpcLedgerManagerFactory(uri)
+        heard: asyncio.Queue[int] = asyncio.Queue()
+        gateway.refuse = grpc.StatusCode.INTERNAL
+        await factory.service_discovery.watch_bookies(BookieSet.ALL, lambda bookies: heard.put_nowait(len(bookies)))
+        await gateway.called.wait()
+        gateway.refuse = None
+        async with asyncio.timeout(10):
+            assert await heard.get() == 1
+        await factory.close()
 
 
 @pytest.mark.asyncio
