@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from bookie.directories import DirectoryUsage
 
 
+_GRACE_SECONDS = 2
+
+
 @dataclass(frozen=True)
 class BookieView:
     """What the admin interface may ask of a bookie."""
@@ -77,7 +80,15 @@ class AdminServer(uvicorn.Server):
     """Serves the application on a socket bound earlier; leaves signals to the process that runs it."""
 
     def __init__(self, view: BookieView, listener: socket.socket) -> None:
-        super().__init__(uvicorn.Config(create_app(view), log_level="warning", lifespan="off", access_log=False))
+        config = uvicorn.Config(
+            create_app(view),
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            # A client that does not take its answers must not hold up the bookie's stop.
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        super().__init__(config)
         self._listener = listener
 
     @contextmanager

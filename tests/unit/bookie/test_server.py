@@ -1,0 +1,63 @@
+"""A bookie as a whole, in this process: what goes wrong while it starts or stops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookie.config import load_config
+from bookie.server import BookieFailedException, BookieServer
+
+pytestmark = pytest.mark.asyncio
+
+
+def new_bookie(root: Path, kind: type[BookieServer] = BookieServer) -> BookieServer:
+    ports: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0}
+    return kind(load_config(metadata_uri=f"sqlite://{root}/metadata.db", data_dir=root, host="127.0.0.1", **ports))
+
+
+class FailsEarly(BookieServer):
+    """Its journal fails as soon as it is open."""
+
+    async def _serve_entries(self, *arguments: Any) -> None:
+        thread = threading.Thread(target=self._failed_from_thread, args=(OSError("disk on fire"),))
+        thread.start()
+        thread.join()
+        await super()._serve_entries(*arguments)
+
+
+async def test_storage_that_fails_before_anything_is_served_ends_the_bookie(tmp_path: Path) -> None:
+    bookie = new_bookie(tmp_path, FailsEarly)
+    await bookie.start()
+    with pytest.raises(BookieFailedException, match="disk on fire"):
+        await asyncio.wait_for(bookie.run_until_stopped(), 30)
+    await bookie.stop()
+
+
+@contextmanager
+def stuck_http_client(address: str) -> Iterator[None]:
+    """Asks for more than fits the buffers, and takes nothing."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as client:
+        client.settimeout(0.5)
+        try:
+            for _ in range(20_000):
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        except TimeoutError:
+            yield
+
+
+async def test_http_client_that_takes_no_answers_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    bookie = new_bookie(tmp_path)
+    await bookie.start()
+    client = stuck_http_client(bookie.addresses["http"])
+    await asyncio.to_thread(client.__enter__)
+    await asyncio.wait_for(bookie.stop(), 15)
+    client.__exit__(None, None, None)
