@@ -9,7 +9,8 @@ error of journal or checkpoint, when `on_fatal` was called once and nothing more
 
 Invariants held together here: whatever is journaled is in the write cache or on the dirty headers' list before it is
 queued (S1, S6); the ledger's key, and the fence it was loaded with, is journaled before anything else of it by this
-process, so that no fence and no explicit LAC of a ledger without entries is lost (F3); a ledger read back from its index header has its stored key (S7).
+process, so that no fence and no explicit LAC of a ledger without entries is lost (F3); a ledger read back from its
+index header has its stored key (S7).
 
 Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
 `on_room` and `on_fatal` from either that or the checkpoint thread.
