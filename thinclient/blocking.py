@@ -1,7 +1,8 @@
 """The client without asyncio: the same names, each call returning when it is done.
 
-One event loop in one background thread a process carries all blocking clients; it exists while there is one. After a
-fork the child makes its own. Iterators are plain iterators that fetch whole batches, so that the hop between threads is
+One event loop in one background thread a process carries all blocking clients; it exists while there is one, and what
+is under way when the last one is closed ends with ClientClosedException. After a fork the child makes its own, if the
+parent had not used gRPC yet. Iterators are plain iterators that fetch whole batches, so that the hop between threads is
 paid once a batch, not once an entry; the next batch is fetched while the present one is being used.
 
 Handles and clients may be used from several threads.
@@ -13,7 +14,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -36,7 +37,8 @@ _APPEND_BATCH = 1000
 class _LoopThread:
     """The process's event loop for blocking clients, counted by its users."""
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    # Reentrant: an iterator that is collected while the lock is held starts its own ending.
+    _lock: ClassVar[threading.RLock] = threading.RLock()
     _current: ClassVar[_LoopThread | None] = None
 
     def __init__(self) -> None:
@@ -80,18 +82,31 @@ class _LoopThread:
         if self.pid != os.getpid():
             coroutine.close()
             raise ClientClosedException("this client was made before a fork; make another one in this process")
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        with self._lock:
+            if self.running:
+                return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        coroutine.close()
+        raise ClientClosedException("the client is closed")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
         finally:
+            self.loop.run_until_complete(_end_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
 
-os.register_at_fork(after_in_child=lambda: setattr(_LoopThread, "_lock", threading.Lock()))
+os.register_at_fork(after_in_child=lambda: setattr(_LoopThread, "_lock", threading.RLock()))
+
+
+async def _end_tasks() -> None:
+    """Cancels whatever else runs, so that nobody waits for it in another thread."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -105,6 +120,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _result(future: Future[T]) -> T:
     try:
         return future.result()
+    except CancelledError as error:
+        raise ClientClosedException("the client was closed while the call was under way") from error
     except BaseException:
         future.cancel()
         raise
