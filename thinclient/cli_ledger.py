@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import enum
 import json
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -25,11 +26,15 @@ from thinclient.cli_support import (
     Password,
     end_quietly,
     fail,
+    in_daemon_thread,
     print_json,
     print_table,
     with_client,
 )
 from thinclient.client import BookKeeper
+
+_CHUNK = 256 * 1024
+"""Bytes of input read at once."""
 
 ledger_app = typer.Typer(no_args_is_help=True, help="Ledgers: create, write, read, list, show, delete.")
 
@@ -103,10 +108,10 @@ def write(
     """
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, int]:
-        with _open_input(file) as lines:
+        with _open_input(file) as source:
             handle = await bookkeeper.reopen_empty_ledger(ledger_id, password.encode())
             async with handle:
-                await handle.append_all(_entries(lines))
+                await handle.append_all(_entries(source))
             return handle.last_add_confirmed + 1, handle.length
 
     entries, size = with_client(context, gateways, work)
@@ -252,19 +257,38 @@ def _pairs(texts: list[str]) -> dict[str, bytes]:
     return pairs
 
 
-def _open_input(file: str) -> Any:
+@contextmanager
+def _open_input(file: str) -> Iterator[int]:
+    """A file descriptor."""
     if file == "-":
-        return nullcontext(sys.stdin.buffer)
+        yield sys.stdin.fileno()
+        return
     try:
-        return Path(file).open("rb")
+        opened = Path(file).open("rb", buffering=0)  # noqa: SIM115  # closed below, whatever the caller does
     except OSError as error:
         fail(f"{file} can't be read: {error.strerror}")
+    with opened:
+        yield opened.fileno()
 
 
-def _entries(lines: IO[bytes]) -> Iterator[bytes]:
-    """A line without its end is an entry; an empty line is an empty entry."""
-    for line in lines:
-        yield line[:-1] if line.endswith(b"\n") else line
+async def _entries(source: int) -> AsyncIterator[bytes]:
+    """A line without its end is an entry; an empty line is an empty entry.
+
+    The source may be slow (a terminal, the end of a log): it is read beside the event loop, so that what was read goes
+    out meanwhile and an interrupt is heard.
+    """
+    rest = bytearray()
+    while chunk := await in_daemon_thread(os.read, source, _CHUNK):
+        lines = chunk.split(b"\n")
+        rest += lines[0]
+        if len(lines) == 1:
+            continue
+        yield bytes(rest)
+        for line in lines[1:-1]:
+            yield line
+        rest = bytearray(lines[-1])
+    if rest:
+        yield bytes(rest)
 
 
 def _rendered(entry: Entry, entry_format: EntryFormat) -> bytes:

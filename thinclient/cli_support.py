@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -55,6 +57,21 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(coroutine)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(coroutine)
+
+
+async def in_daemon_thread(call: Callable[..., T], *arguments: object) -> T:
+    """Runs a call that may block for ever: neither cancelling nor the command's end waits for it."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(call(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(future)
 
 
 def print_json(value: object) -> None:

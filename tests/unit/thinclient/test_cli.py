@@ -1,5 +1,7 @@
 """The command: what it mounts, and what it says when something is missing or wrong."""
 
+import asyncio
+import os
 import subprocess
 import sys
 import tomllib
@@ -9,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from thinclient import cli
+from thinclient.cli_ledger import _entries
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,6 +65,32 @@ def test_errors_are_one_line(arguments: list[str], message: str) -> None:
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
+
+
+@pytest.mark.asyncio
+async def test_what_a_slow_source_has_given_is_taken_before_it_gives_more() -> None:
+    source, sink = os.pipe()
+    os.write(sink, b"first\n\nthi")
+    entries = _entries(source)
+    assert [await anext(entries), await anext(entries)] == [b"first", b""]
+    waiting = asyncio.ensure_future(anext(entries))
+    # The loop goes on meanwhile, and an interrupted wait ends at once.
+    await asyncio.sleep(0)
+    os.write(sink, b"rd\nlast")
+    assert await waiting == b"third"
+    os.close(sink)
+    assert [entry async for entry in entries] == [b"last"]
+    os.close(source)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\n\nb", b"x" * 600_000 + b"\n" + b"y" * 300_000 + b"\n"])
+async def test_entries_are_lines(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(text)
+    with (tmp_path / "lines").open("rb", buffering=0) as file:
+        entries = [entry async for entry in _entries(file.fileno())]
+    expected = text.split(b"\n")
+    assert entries == (expected[:-1] if not expected[-1] else expected)
 
 
 def test_the_client_alone_loads_no_store_and_no_server() -> None:
