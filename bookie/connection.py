@@ -12,11 +12,11 @@ import logging
 from collections import deque
 from typing import cast
 
+from bookie.entry_reads import QueuedRead
 from bookie.request_processor import RequestProcessor
 from bookie.statistics import BookieStatistics
 from ledger.frames import FrameDecoder, FrameError
 from ledger.protocol_v3 import ProtocolError, decode_request
-from ledger.requests import ReadLacRequest, ReadRequest
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._peer = "?"
         self._reasons_to_wait: set[str] = set()
         self.takes_answers = True
-        self.reads: deque[ReadRequest | ReadLacRequest] = deque()
+        self.reads: deque[QueuedRead] = deque()
         self.reading = False
 
     # --- asyncio ---
@@ -89,6 +89,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.flush()
 
     # --- the processor's view ---
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
 
     def send(self, frame: bytes) -> None:
         if self._transport is None:

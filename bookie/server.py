@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from bookie.admin.http import AdminServer, BookieView
 from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
+from bookie.entry_reads import EntryReads
 from bookie.registration import bookie_id_of, check_cookie, service_info
 from bookie.request_processor import RequestProcessor
 from bookie.statistics import BookieCollector, BookieStatistics
@@ -133,7 +134,8 @@ class BookieServer:
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._stack.callback(reader.shutdown)
-        self._processor = RequestProcessor(storage, reader, self._statistics)
+        reads = EntryReads(storage, reader, self._statistics)
+        self._processor = RequestProcessor(storage, reads, self._statistics)
         storage.on_room = self._room_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)

@@ -154,6 +154,9 @@ def test_ids_out_of_range_are_refused(bookie: EntryClient, ledger_id: int) -> No
     assert bookie.status(add(-5, 0, body=negative)) == Status.EBADREQ
     assert bookie.status(read(-5, 0)) == Status.EBADREQ
     assert bookie.status(read(ledger_id, -2)) == Status.EBADREQ
+    assert bookie.status(requests.ReadLacRequest(20, -5)) == Status.EBADREQ
+    assert bookie.status(requests.ForceLedgerRequest(21, -5)) == Status.EBADREQ
+    assert bookie.status(requests.ListEntriesRequest(22, -5)) == Status.EBADREQ
 
 
 @pytest.mark.parametrize("size", [0, 8, 16, 24, 31])

@@ -1,0 +1,211 @@
+"""Reads of one bookie: a queue a connection, served from the write cache on the event loop, else by a reader thread.
+
+A read waits in its connection's queue while the client does not take its answers, so that answers never pile up in
+memory. What the write cache can't answer goes to the reader thread in batches of one ledger; a connection has one batch
+there at a time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop
+resolves ledgers, counts and encodes; the reader thread only looks up index and entry log.
+
+Source: wire-protocol page, sections 4.4, 4.6 (the known LAC), 4.7 (READ_LAC) and 4.8.
+
+Not here: whether a read is allowed, and fencing, which comes before it (`request_processor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from bookie.core.ledger_state import LedgerState
+from bookie.statistics import BookieStatistics
+from bookie.storage import Storage
+from ledger.entry_availability import encode_runs
+from ledger.errors import NoSuchEntryException
+from ledger.ledger_id import LedgerId
+from ledger.protocol_v3 import encode_response, refusal
+from ledger.requests import (
+    LAST_ENTRY,
+    ListEntriesRequest,
+    ListEntriesResponse,
+    ReadLacRequest,
+    ReadLacResponse,
+    ReadRequest,
+    ReadResponse,
+    Response,
+    Status,
+)
+
+_log = logging.getLogger(__name__)
+
+READ_BATCH = 128
+"""Reads handed to the reader thread at once."""
+
+READ_BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes of answers after which a batch ends early."""
+
+MAX_PENDING_READS = 10_000
+"""Reads a connection may have waiting; more are answered with too-many-requests."""
+
+QueuedRead = ReadRequest | ReadLacRequest | ListEntriesRequest
+
+
+class ReadingClient(Protocol):
+    """What reading needs of a connection."""
+
+    reads: deque[QueuedRead]
+    """Reads that wait for their turn."""
+    reading: bool
+    """Whether a batch of this connection is with the reader thread."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def takes_answers(self) -> bool:
+        """False while the client does not take what was sent to it."""
+
+    def send(self, frame: bytes) -> None:
+        """Queues an answer; ignored once the connection is closed."""
+
+    def flush(self) -> None:
+        """Hands what is queued to the transport."""
+
+
+class EntryReads:
+    """Serves the reads of all connections. Belongs to the event loop."""
+
+    def __init__(self, storage: Storage, reader: Executor, statistics: BookieStatistics) -> None:
+        self._storage = storage
+        self._reader = reader
+        self._statistics = statistics
+        self._loop = asyncio.get_running_loop()
+
+    def queue(self, client: ReadingClient, request: QueuedRead) -> None:
+        """Takes up a read of a valid id; `pump` serves it."""
+        if len(client.reads) >= MAX_PENDING_READS:
+            self._send(client, refusal(request, Status.ETOOMANYREQUESTS))
+            return
+        client.reads.append(request)
+
+    def pump(self, client: ReadingClient) -> None:
+        """Serves waiting reads as long as the client takes answers."""
+        reads = client.reads
+        while reads and client.takes_answers and not client.reading:
+            request = reads[0]
+            try:
+                ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+            except OSError as error:
+                _log.error("ledger %d can't be read: %s", request.ledger_id, error)
+                self._send(client, refusal(reads.popleft(), Status.EIO))
+                continue
+            answer = self._cached(request, ledger)
+            if answer is None:
+                self._hand_over(client, ledger)
+                return
+            reads.popleft()
+            self._send(client, answer)
+
+    def _send(self, client: ReadingClient, response: Response) -> None:
+        if isinstance(response, ReadResponse):
+            if response.body is None:
+                self._statistics.reads_refused += 1
+            else:
+                self._statistics.reads += 1
+                self._statistics.read_bytes += len(response.body)
+        client.send(encode_response(response))
+
+    def _cached(self, request: QueuedRead, ledger: LedgerState | None) -> Response | None:
+        """The answer that needs no I/O, or None."""
+        if ledger is None or not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
+            return None
+        packet = self._storage.read_cached(ledger, request.entry_id)
+        return None if packet is None else _read_response(request, packet, ledger.known_lac)
+
+    def _hand_over(self, client: ReadingClient, ledger: LedgerState | None) -> None:
+        """Gives the reader thread the reads at the front that are of one ledger, at most a batch of them."""
+        reads = client.reads
+        batch = [reads.popleft()]
+        while reads and len(batch) < READ_BATCH and reads[0].ledger_id == batch[0].ledger_id:
+            batch.append(reads.popleft())
+        client.reading = True
+        future = self._loop.run_in_executor(self._reader, self._look_up_batch, batch, ledger)
+        future.add_done_callback(functools.partial(self._on_batch, client, batch))
+
+    def _on_batch(
+        self, client: ReadingClient, batch: Sequence[QueuedRead], future: asyncio.Future[list[Response]]
+    ) -> None:
+        client.reading = False
+        if not client.is_open or future.cancelled():
+            return
+        if future.exception() is not None:
+            _log.error("reading failed: %s", future.exception())
+            answers: list[Response] = [refusal(request, Status.EIO) for request in batch]
+        else:
+            answers = future.result()
+        client.reads.extendleft(reversed(batch[len(answers) :]))
+        for answer in answers:
+            self._send(client, answer)
+        self.pump(client)
+        client.flush()
+
+    # --- on the reader thread ---
+
+    def _look_up_batch(self, batch: Sequence[QueuedRead], ledger: LedgerState | None) -> list[Response]:
+        """Answers to the first reads of the batch, as many as fit the byte limit."""
+        answers: list[Response] = []
+        size = 0
+        for request in batch:
+            answer = self._look_up(request, ledger)
+            answers.append(answer)
+            size += len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
+            if size > READ_BATCH_BYTES:
+                break
+        return answers
+
+    def _look_up(self, request: QueuedRead, ledger: LedgerState | None) -> Response:
+        if isinstance(request, ReadLacRequest):
+            return self._lac(request, ledger)
+        if ledger is None:
+            return refusal(request, Status.ENOLEDGER)
+        try:
+            if isinstance(request, ListEntriesRequest):
+                runs = encode_runs(self._storage.entry_ids(ledger))
+                return ListEntriesResponse(request.txn_id, Status.EOK, request.ledger_id, runs)
+            packet = self._packet(ledger, request.entry_id)
+            return _read_response(request, packet, self._storage.known_lac(ledger))
+        except NoSuchEntryException:
+            return refusal(request, Status.ENOENTRY)
+        except Exception as error:
+            _log.error("reading of ledger %d failed: %s", request.ledger_id, error)
+            return refusal(request, Status.EIO)
+
+    def _packet(self, ledger: LedgerState, entry_id: int) -> bytes:
+        if entry_id == LAST_ENTRY:
+            entry_id = self._storage.last_entry_id(ledger)
+            if entry_id == LAST_ENTRY:
+                raise NoSuchEntryException(f"ledger {ledger.ledger_id} has no entries here")
+        return self._storage.read_entry(ledger, entry_id)
+
+    def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
+        """Explicit LAC and last entry; the status is BookKeeper's own for each combination."""
+        explicit = ledger.explicit_lac if ledger else None
+        last_entry, status = None, Status.EOK
+        try:
+            last_entry = self._packet(ledger, LAST_ENTRY) if ledger else None
+        except Exception as error:
+            if not isinstance(error, NoSuchEntryException):
+                _log.error("reading the last entry of ledger %d failed: %s", request.ledger_id, error)
+            status = Status.EIO
+        if explicit is None and last_entry is None:
+            status = Status.ENOENTRY
+        return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
+
+
+def _read_response(request: ReadRequest, packet: bytes, known_lac: int) -> ReadResponse:
+    """A fence read carries no LAC (wire-protocol page, section 4.4)."""
+    max_lac = None if request.fence else known_lac
+    return ReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, packet, max_lac)
