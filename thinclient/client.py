@@ -136,7 +136,7 @@ class BookKeeper:
                 f"ensemble size {ensemble_size}, write quorum {write_quorum_size} and ack quorum {ack_quorum_size} "
                 "don't fit: each must be at least the next, and the last at least 1"
             )
-        given = None if ledger_id is None else _ledger_id(ledger_id)
+        given = None if ledger_id is None else _unscoped(_ledger_id(ledger_id))
         ensemble = await self._placement.new_ensemble(ensemble_size)
         metadata = LedgerMetadata.new(
             ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
@@ -227,6 +227,7 @@ class BookKeeper:
             yield [await manager.read(LedgerId(scope_id, ledger_id)) for ledger_id in ids]
 
     def _secrets(self, record: LedgerRecord, password: bytes) -> LedgerSecrets:
+        _unscoped(record.ledger_id)
         stored = record.metadata.password
         if stored is not None and stored != password:
             raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
@@ -258,6 +259,15 @@ def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:
         return LedgerId.unscoped(ledger_id)
     except ValueError as error:
         raise IncorrectParameterException(str(error)) from error
+
+
+def _unscoped(ledger_id: LedgerId) -> LedgerId:
+    """Requests to bookies carry 64-bit ids: entries of a scoped ledger would become those of another one (D1)."""
+    if ledger_id.scope_id:
+        raise IllegalOpException(
+            f"ledger {ledger_id} has a scope; entries of scoped ledgers can't be written or read, their metadata can"
+        )
+    return ledger_id
 
 
 def _gateways(gateways: str | None, config: ClientConfig) -> str:

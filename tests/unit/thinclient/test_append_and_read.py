@@ -194,6 +194,25 @@ async def test_appends_after_close_fail_and_close_waits_for_outstanding_ones() -
 
 
 @pytest.mark.asyncio
+async def test_a_scoped_ledger_is_never_taken_for_the_one_without_scope() -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client()
+        ledger = await client.create_ledger(ledger_id=7)
+        scoped = LedgerId(5, 7)
+        with pytest.raises(IllegalOpException, match="scope"):
+            await client.create_ledger(ledger_id=scoped)
+        record = await cluster.metadata.create(scoped, ledger.metadata)
+        for opened in (client.open_ledger(scoped), client.open_ledger(scoped, recovery=True)):
+            with pytest.raises(IllegalOpException, match="scope"):
+                await opened
+        with pytest.raises(IllegalOpException, match="scope"):
+            client.open_record(record)
+        with pytest.raises(IllegalOpException, match="scope"):
+            await client.reopen_empty_ledger(scoped)
+        assert not any(bookie.requests for bookie in cluster.bookies)
+
+
+@pytest.mark.asyncio
 async def test_create_says_what_is_wrong() -> None:
     async with fake_cluster(2) as cluster:
         client = cluster.client()
