@@ -16,20 +16,27 @@ from ledger.metadata import LedgerMetadata, LedgerState
 Transform = Callable[[LedgerMetadata], LedgerMetadata | None]
 
 _MAX_CONFLICTS = 100
+_MAX_UNKNOWN_OUTCOMES = 3
+"""Each takes several timeouts of a metadata call."""
 
 
 async def update(manager: LedgerManager, record: LedgerRecord, transform: Transform) -> LedgerRecord:
     """Applies `transform` to the newest metadata, starting from the copy at hand; returns what is stored afterwards.
 
-    Raises what `transform` or the manager raises; MetadataVersionException when the ledger never stands still.
+    Raises what `transform` or the manager raises; MetadataVersionException when the ledger never stands still,
+    UnknownOutcomeException when answers are lost again and again.
     """
+    unknown = 0
     for _ in range(_MAX_CONFLICTS):
         changed = transform(record.metadata)
         if changed is None:
             return record
         try:
             return await manager.write(record.ledger_id, changed, record.version)
-        except (MetadataVersionException, UnknownOutcomeException):
+        except (MetadataVersionException, UnknownOutcomeException) as error:
+            unknown += isinstance(error, UnknownOutcomeException)
+            if unknown >= _MAX_UNKNOWN_OUTCOMES:
+                raise
             # Whoever won, and also if it was this very write: the transform decides on what is stored now.
             record = await manager.read(record.ledger_id)
     raise MetadataVersionException(

@@ -17,10 +17,11 @@ from ledger.errors import (
     NotEnoughBookiesException,
     ReadException,
     UnauthorizedAccessException,
+    UnknownOutcomeException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import RegisteredBookie
-from ledger.metadata import LedgerState
+from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.requests import AddRequest, Operation, ReadLacRequest, ReadRequest, ReadResponse, Request, Response, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 from thinclient import ReadHandle, WriteHandle
@@ -458,6 +459,22 @@ async def test_fencing_reads_are_sent_to_all_and_reads_forward_fence_too() -> No
             reads = [request for request in bookie.requests if isinstance(request, ReadRequest)]
             assert reads[0].entry_id == -1
             assert all(request.fence and request.master_key for request in reads)
+
+
+@pytest.mark.asyncio
+async def test_close_gives_up_when_its_outcome_is_lost_again_and_again() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await ledger_of(cluster, 1)
+        writes: list[LedgerId] = []
+
+        def lose(ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+            writes.append(ledger_id)
+            raise UnknownOutcomeException("lost")
+
+        cluster.metadata.before_write = lose
+        with pytest.raises(UnknownOutcomeException):
+            await ledger.close()
+        assert len(writes) == 3
 
 
 @pytest.mark.asyncio
