@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ledger.bookie_info import BookieServiceInfo
+from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 
@@ -39,6 +40,14 @@ class LedgerRecord:
     ledger_id: LedgerId
     metadata: LedgerMetadata
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """One ledger of `LedgerManager.create_many`; without an id one of scope 0 is generated."""
+
+    ledger_id: LedgerId | None
+    metadata: LedgerMetadata
 
 
 LedgerMetadataListener = Callable[[LedgerId, LedgerRecord | None], None]
@@ -73,6 +82,18 @@ class LedgerManager(ABC):
         Raises MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
         """
 
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        """Creates each ledger as `create` does; answers in the order of the requests, a failure as its exception.
+
+        Each stands for itself: some may be created while others fail. Stores that can do many in one round trip
+        override this plain loop.
+        """
+        return [await _outcome(self.create(request.ledger_id, request.metadata)) for request in requests]
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        """Reads each ledger as `read` does; answers in the order of the ids, a failure as its exception."""
+        return [await _outcome(self.read(ledger_id)) for ledger_id in ledger_ids]
+
     @abstractmethod
     def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
@@ -90,6 +111,13 @@ class LedgerManager(ABC):
     @abstractmethod
     async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Takes the listener away; unknown ones are ignored. The store's watch goes with the last listener."""
+
+
+async def _outcome(call: Awaitable[LedgerRecord]) -> LedgerRecord | BKException:
+    try:
+        return await call
+    except BKException as error:
+        return error
 
 
 class BookieSet(enum.Enum):
