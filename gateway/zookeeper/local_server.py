@@ -48,11 +48,15 @@ class LocalZooKeeperError(Exception):
 class LocalZooKeeper:
     """One server. Blocking; from asyncio code use it in a thread."""
 
-    def __init__(self, data_dir: str | Path, port: int = 0, tick_time_ms: int = 500) -> None:
-        """Port 0 chooses a free one at the first start. Session timeouts lie between 2 and 20 ticks."""
+    def __init__(self, data_dir: str | Path, port: int = 0, tick_time_ms: int = 500, heap_mib: int = 256) -> None:
+        """Port 0 chooses a free one at the first start. Session timeouts lie between 2 and 20 ticks.
+
+        `heap_mib`: a node of a few hundred bytes takes about a KiB of it.
+        """
         self.data_dir = Path(data_dir)
         self.port = port
         self._tick_time_ms = tick_time_ms
+        self._heap_mib = heap_mib
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -149,7 +153,7 @@ class LocalZooKeeper:
             "maxClientCnxns=0\n"
             "4lw.commands.whitelist=*\n"
         )
-        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [java, f"-Xmx{self._heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-Dorg.apache.logging.log4j.level=INFO", "-Dzookeeper.4lw.commands.whitelist=*"]
         command += ["-cp", class_path, _MAIN_CLASS, str(config)]
         with self.log_path.open("ab") as log:
