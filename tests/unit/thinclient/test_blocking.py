@@ -8,10 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from ledger.errors import ClientClosedException
-from thinclient.blocking import BookKeeper, _iterate, _result
+from thinclient.blocking import BookKeeper, _iterate, _LoopThread, _result
 
 NOWHERE = "grpc://127.0.0.1:9"
 """Nothing connects before the first call."""
+
+
+@pytest.fixture(autouse=True)
+def own_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process where nobody else has a client open."""
+    monkeypatch.setattr(_LoopThread, "_current", None)
 
 
 async def never() -> None:
