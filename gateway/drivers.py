@@ -2,7 +2,7 @@
 
 Drivers are found by scheme in the entry-point group `bookgate.metadata_drivers`, so another store is another package.
 Run from a source tree, where no distribution declares the group, the built-in drivers stand in. A driver is a function
-`create_factory(uri) -> LedgerManagerFactory` that does no I/O yet: `initialize` does.
+`create_factory(uri, settings) -> LedgerManagerFactory` that does no I/O yet: `initialize` does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from gateway.metadata_uri import scheme_of
+from gateway.store_settings import DEFAULTS, StoreSettings
 from ledger.errors import IncorrectParameterException
 from ledger.manager import LedgerManagerFactory
 
@@ -25,10 +26,10 @@ _BUILT_IN = {
 
 _EXTRA_OF_MODULE = {"kazoo": "zookeeper"}
 
-Driver = Callable[[str], LedgerManagerFactory]
+Driver = Callable[[str, StoreSettings], LedgerManagerFactory]
 
 
-def create_factory(uri: str) -> LedgerManagerFactory:
+def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> LedgerManagerFactory:
     """The factory of a URI's scheme, not yet connected. Raises IncorrectParameterException."""
     scheme = scheme_of(uri)
     drivers = _drivers()
@@ -37,7 +38,7 @@ def create_factory(uri: str) -> LedgerManagerFactory:
         raise IncorrectParameterException(
             f"metadata URI {uri!r}: no driver for scheme {scheme!r}; installed are {', '.join(sorted(drivers))}"
         )
-    return _load(scheme, target)(uri)
+    return _load(scheme, target)(uri, settings)
 
 
 def _drivers() -> dict[str, str]:

@@ -10,6 +10,7 @@ from gateway.embedded.ledger_manager import SqliteLedgerManager
 from gateway.embedded.registration import DEFAULT_LEASE_SECONDS, SqliteRegistrationManager
 from gateway.embedded.store import SqliteStore, revision_of
 from gateway.metadata_uri import parse_sqlite
+from gateway.store_settings import DEFAULTS, StoreSettings
 from ledger.errors import BKException
 from ledger.manager import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
 
@@ -72,6 +73,6 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
             self._discovery.listeners.changed()
 
 
-def create_factory(uri: str) -> SqliteLedgerManagerFactory:
+def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteLedgerManagerFactory:
     """The driver's entry point. Raises IncorrectParameterException for a URI without an absolute path."""
     return SqliteLedgerManagerFactory(parse_sqlite(uri))

@@ -15,6 +15,7 @@ import uuid
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
+from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery
 from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
 from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, encode_layout, manager_of_layout
@@ -38,11 +39,12 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         session_timeout_seconds: float = 10.0,
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
+        settings: StoreSettings = DEFAULTS,
     ) -> None:
         self._uri = uri
         self._paths = ClusterPaths(uri.ledgers_root)
         self._session = ZooKeeperSession(
-            uri.servers, session_timeout_seconds, connect_timeout_seconds, call_timeout_seconds
+            uri.servers, session_timeout_seconds, connect_timeout_seconds, call_timeout_seconds, settings
         )
         self._session.on_reconnected = self._reconnected
         self._rearm_timer: asyncio.TimerHandle | None = None
@@ -181,11 +183,11 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
                     await self._session.create(path, content)
 
 
-def create_factory(uri: str) -> ZooKeeperLedgerManagerFactory:
+def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> ZooKeeperLedgerManagerFactory:
     """The driver's entry point. Raises IncorrectParameterException."""
     parsed = parse_zookeeper(uri)
     if parsed.manager == "longlonghierarchical":
         raise IncorrectParameterException(
             f"metadata URI {uri!r}: the longlonghierarchical ledger manager is not supported; use hierarchical"
         )
-    return ZooKeeperLedgerManagerFactory(parsed)
+    return ZooKeeperLedgerManagerFactory(parsed, settings=settings)

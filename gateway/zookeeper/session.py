@@ -40,7 +40,9 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
+from gateway.store_settings import DEFAULTS, StoreSettings
 from ledger.errors import MetaStoreException, UnknownOutcomeException, ZKException
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +92,9 @@ class ZooKeeperSession:
         session_timeout_seconds: float = 10.0,
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
+        settings: StoreSettings = DEFAULTS,
     ) -> None:
+        self._settings = settings
         self._servers = ",".join(servers)
         self.session_timeout_seconds = session_timeout_seconds
         self._connect_timeout = connect_timeout_seconds
@@ -132,6 +136,7 @@ class ZooKeeperSession:
             connection_retry=retry,
             randomize_hosts=True,
             logger=_KAZOO_LOG,
+            **security_arguments(self._settings),
         )
         self._client.add_listener(self._on_kazoo_state)
         event = self._client.start_async()
@@ -140,9 +145,14 @@ class ZooKeeperSession:
             await self.close()
             raise MetaStoreException(
                 f"no ZooKeeper server of {self._servers} answered within {self._connect_timeout:g} s; "
-                "is it running, and is the address right?"
+                f"is it running, and is the address right{self._tls_question()}?"
             )
         self._connected.set()
+
+    def _tls_question(self) -> str:
+        if not self._settings.zookeeper_tls:
+            return ""
+        return ", does it serve TLS there, and do the certificates of both sides please the other"
 
     async def close(self) -> None:
         """Ends the session: its ephemeral nodes go. A second call does nothing."""
@@ -319,6 +329,24 @@ class ZooKeeperSession:
         self._connected.set()
         _LOG.info("ZooKeeper session %x is connected%s", self.session_id, " (a new one)" if new_session else "")
         self.on_reconnected(new_session)
+
+
+def security_arguments(settings: StoreSettings) -> dict[str, Any]:
+    """What kazoo's client is told of TLS, authentication and the nodes' ACL."""
+    arguments: dict[str, Any] = {}
+    if settings.zookeeper_tls:
+        arguments |= {
+            "use_ssl": True,
+            "ca": settings.zookeeper_tls_ca,
+            "certfile": settings.zookeeper_tls_cert,
+            "keyfile": settings.zookeeper_tls_key,
+            "check_hostname": settings.zookeeper_tls_hostname,
+        }
+    if settings.zookeeper_auth is not None:
+        arguments["auth_data"] = [("digest", settings.zookeeper_auth.get_secret_value())]
+    if settings.zookeeper_acl == "creator":
+        arguments["default_acl"] = CREATOR_ALL_ACL
+    return arguments
 
 
 def _describe(error: BaseException) -> str:
