@@ -234,6 +234,15 @@ class LedgerManagerFactory(ABC):
     def connected(self) -> bool:
         """False while the store is out of reach."""
 
+    @property
+    def connection_epoch(self) -> int:
+        """Grows whenever the connection to the store was lost, however shortly.
+
+        What a listener heard in an earlier epoch may be out of date until the store was asked again. For stores
+        without a connection it never grows.
+        """
+        return 0
+
     @abstractmethod
     async def revision(self) -> int:
         """The store's global revision (ZooKeeper's zxid): grows with every change, never goes back."""

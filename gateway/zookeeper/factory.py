@@ -85,6 +85,10 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     def connected(self) -> bool:
         return self._session.connected
 
+    @property
+    def connection_epoch(self) -> int:
+        return self._session.connection_epoch
+
     async def revision(self) -> int:
         """The newest zxid that any session here has seen; `catch_up` brings it up to the store's."""
         # A new session begins at 0.

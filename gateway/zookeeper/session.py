@@ -106,6 +106,8 @@ class ZooKeeperSession:
         self._connected = asyncio.Event()
         self._session_lost = False
         self._closed = False
+        self.connection_epoch = 0
+        """How often the connection was lost."""
 
     @property
     def connected(self) -> bool:
@@ -320,6 +322,7 @@ class ZooKeeperSession:
         if state != KazooState.CONNECTED:
             if self._connected.is_set():
                 _LOG.warning("ZooKeeper session %x is %s", self.session_id, state.lower())
+                self.connection_epoch += 1
             self._connected.clear()
             self._session_lost = self._session_lost or state == KazooState.LOST
             return
