@@ -50,7 +50,7 @@ class LedgerMetadataRequest(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ...) -> None: ...
 
 class LedgerMetadataResponse(_message.Message):
-    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event")
+    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch")
     CODE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class LedgerMetadataResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     ledger_id: int
     version: int
@@ -67,7 +68,8 @@ class LedgerMetadataResponse(_message.Message):
     message: str
     revision: int
     event: WatchEvent
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ...) -> None: ...
+    batch: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
     __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata")
@@ -104,14 +106,16 @@ class GetLedgerRangesResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class BatchReadRequest(_message.Message):
-    __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision")
+    __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision", "batched_answers")
     LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
     LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    BATCHED_ANSWERS_FIELD_NUMBER: _ClassVar[int]
     ledger_ids: _containers.RepeatedScalarFieldContainer[int]
     ledger_scope_id: int
     min_revision: int
-    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    batched_answers: bool
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ..., batched_answers: _Optional[bool] = ...) -> None: ...
 
 class BatchCreateRequest(_message.Message):
     __slots__ = ("requests",)
