@@ -5,6 +5,7 @@ Exit codes: 0 equal, 1 different or failed, 2 the input can't be used (nothing w
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import signal
@@ -59,7 +60,7 @@ def run(
     """Ingest text into a cluster of three bookies, count it with Spark, and compare with a plain read of the files."""
     report = Report(as_json)
     selection = _selection(input_dir)
-    _end_in_good_order_on_terminate()
+    _end_in_good_order_when_told_to()
     try:
         require_spark()
         with _data_directory(data_dir, keep_data, report) as directory:
@@ -124,10 +125,13 @@ def _data_directory(given: Path | None, keep: bool, report: Report) -> Iterator[
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _end_in_good_order_on_terminate() -> None:
+def _end_in_good_order_when_told_to() -> None:
     """SIGTERM unwinds like Ctrl-C, so that bookies, ZooKeeper and Spark are stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        # What libraries log of the calls that this cuts short is of no use to anybody.
+        logging.disable(logging.CRITICAL)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -75,7 +76,7 @@ def local_spark(data_dir: Path) -> Iterator[SparkSession]:
     for key, value in _settings(data_dir).items():
         builder = builder.config(key, value)
     try:
-        with _standard_error_in(log):
+        with _standard_error_in(log), _own_interrupt_handler():
             session: SparkSession = builder.getOrCreate()
     except PySparkException as error:
         raise SparkUnavailable(f"Spark did not start: {error}; its log is {log}") from error
@@ -84,6 +85,17 @@ def local_spark(data_dir: Path) -> Iterator[SparkSession]:
         yield session
     finally:
         _stop(session)
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Keeps this process's handler of Ctrl-C: Spark's would call the JVM from within whatever call it interrupts."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def _settings(data_dir: Path) -> Mapping[str, str]:
