@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
@@ -24,6 +24,9 @@ GATEWAY_GRPC = "bookgate-grpc"
 
 HTTP = "http"
 
+_LEASE = "bookgate.lease"
+"""Property of a registration that a gateway keeps for a bookie: `lease id/epoch`."""
+
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
 
 
@@ -34,6 +37,21 @@ def check_bookie_id(bookie_id: str) -> str:
             f"bookie id {bookie_id!r} is not valid: letters, digits and : - _ . only, and not 'readonly'"
         )
     return bookie_id
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Which life of a bookie a registration belongs to, and which of its streams made it.
+
+    A bookie that registers through gateways moves between them: the registration of a stream may replace that of an
+    earlier stream of the same life, whoever made it in the store, and never one of another life.
+    """
+
+    lease_id: str
+    epoch: int
+
+    def may_replace(self, stored: Lease | None) -> bool:
+        return stored is not None and stored.lease_id == self.lease_id and stored.epoch <= self.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,30 @@ class BookieServiceInfo:
     def endpoint(self, protocol: str) -> Endpoint | None:
         """The first endpoint of a protocol."""
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease by which a gateway keeps this registration, None for a bookie that registers by itself."""
+        lease_id, separator, epoch = self.properties.get(_LEASE, "").rpartition("/")
+        return Lease(lease_id, int(epoch)) if separator and epoch.isdecimal() else None
+
+    def with_lease(self, lease: Lease) -> BookieServiceInfo:
+        return replace(self, properties={**self.properties, _LEASE: f"{lease.lease_id}/{lease.epoch}"})
+
+    def may_replace(self, stored: bytes) -> bool:
+        """True if a registration's content, made by another process, is an earlier one of this life of the bookie."""
+        return self.lease is not None and self.lease.may_replace(self._stored_lease(stored))
+
+    def superseded_by(self, stored: bytes) -> bool:
+        """True if it is a later one: the bookie has moved to another gateway since."""
+        lease, later = self.lease, self._stored_lease(stored)
+        return lease is not None and later is not None and later.may_replace(lease) and later != lease
+
+    def _stored_lease(self, stored: bytes) -> Lease | None:
+        try:
+            return BookieServiceInfo.decode(self.bookie_id, stored).lease
+        except MetadataFormatException:
+            return None
 
     def encode(self) -> bytes:
         """The content of a registration (`BookieServiceInfoFormat`)."""

@@ -5,7 +5,8 @@ which it does three times a lease. Ended means gone, for everyone, without anyon
 row: absent → held (register) → held (renew, move between the lists) → absent (unregister, close); held → ended (by
 time) → held by another owner. A row held by an owner whose process has died on this machine may be taken over at once,
 so that a bookie is back quickly after kill -9. A row held by a living owner refuses others; a caller waits for the
-lease's end once, since it may be its own previous life.
+lease's end once, since it may be its own previous life. A bookie that registers through gateways moves between
+them: the row of the same life of a bookie is taken over at once, in one transaction, so discovery never lacks it.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ class SqliteRegistrationManager(RegistrationManager):
             (info.bookie_id,),
         ).fetchone()
         now, content = self._now_ms(), info.encode()
-        if row is not None and row[0] != self._owner and row[2] > now and not surely_dead(row[1]):
+        held_by_another = row is not None and row[0] != self._owner and row[2] > now
+        if held_by_another and info.superseded_by(row[4]):
+            raise LedgerExistException(f"bookie {info.bookie_id} has registered at another gateway since")
+        if held_by_another and not surely_dead(row[1]) and not info.may_replace(row[4]):
             left: int = row[2] - now
             return max(1, min(left, int(self._lease_seconds * 1000) + 1))
         if row is None or row[2] <= now or row[0] != self._owner or (bool(row[3]), row[4]) != (read_only, content):
@@ -151,7 +155,13 @@ class SqliteRegistrationManager(RegistrationManager):
 
     def _renew_all(self, transaction: Transaction) -> None:
         for bookie_id, (info, read_only) in list(self._held.items()):
-            if self._take(transaction, info, read_only):
+            try:
+                taken = self._take(transaction, info, read_only)
+            except LedgerExistException as error:
+                # Not this one's any more; its lease here ends by itself.
+                _LOG.info("%s", error)
+                continue
+            if taken:
                 _LOG.error("the registration of bookie %s has been taken over by another process", bookie_id)
 
 

@@ -2,8 +2,10 @@
 
 Registered means: a node in `available` or in `available/readonly`, made by this session. Moving between the lists
 makes the new node before it deletes the old one, so for a moment the bookie is in both. A node in place that another
-session made may be this bookie's previous life: it is waited for, up to the session timeout. When a session has
-expired, the nodes of this process are made again in the new one, tried until it works or the bookie is taken out.
+session made may be this bookie's previous life: it is waited for, up to the session timeout. One of the same lease
+(a bookie that moves here from another gateway) is taken over in one transaction, so discovery never lacks the bookie.
+When a session has expired, the nodes of this process are made again in the new one, tried until it works or the
+bookie is taken out.
 Source: metadata page, sections 8 and 9.
 """
 
@@ -110,7 +112,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             target, other = other, target
             await ensure_node(self._session, self._paths.read_only)
         await self._create_own(info, target)
-        await self._delete_own(other)
+        await self._delete_own(other, info)
 
     async def _create_own(self, info: BookieServiceInfo, path: str) -> None:
         content = info.encode()
@@ -119,7 +121,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             return
         except NodeExistsError:
             pass
-        if await self._refresh_own(path, content):
+        if await self._refresh_own(path, content) or await self._take_over(info, path):
             return
         await self._wait_until_gone(info.bookie_id, path)
         try:
@@ -139,6 +141,23 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             return False
         return True
 
+    async def _take_over(self, info: BookieServiceInfo, path: str) -> bool:
+        """True if the node was an earlier one of the same lease and is now this session's.
+
+        Raises LedgerExistException when it is a later one: the bookie has moved on, and waiting is of no use.
+        """
+        try:
+            stored, stat = await self._session.get(path)
+            if info.may_replace(stored):
+                await self._session.take_over(path, info.encode(), stat.version)
+                _LOG.info("bookie %s has moved here from session %x", info.bookie_id, stat.ephemeralOwner)
+                return True
+        except (NoNodeError, BadVersionError):
+            return False
+        if info.superseded_by(stored):
+            raise LedgerExistException(f"bookie {info.bookie_id} has registered at another gateway since")
+        return False
+
     async def _wait_until_gone(self, bookie_id: str, path: str) -> None:
         """Another session's node: waits for its end up to the session timeout."""
         _LOG.info("bookie id %s is registered by another session; waiting for that to end", bookie_id)
@@ -157,11 +176,22 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         except TimeoutError:
             raise _held_by_another(bookie_id) from None
 
-    async def _delete_own(self, path: str) -> None:
-        with contextlib.suppress(NoNodeError):
+    async def _delete_own(self, path: str, info: BookieServiceInfo | None = None) -> None:
+        """Deletes the node if it is this session's, or one that `info` may replace.
+
+        Bound to the version: a node that another gateway takes over in this moment stays.
+        """
+        with contextlib.suppress(NoNodeError, BadVersionError):
             stat = await self._session.exists(path)
-            if stat is not None and stat.ephemeralOwner == self._session.session_id:
-                await self._session.delete(path)
+            if stat is None:
+                return
+            if stat.ephemeralOwner != self._session.session_id:
+                if info is None or info.lease is None:
+                    return
+                stored, stat = await self._session.get(path)
+                if not info.may_replace(stored):
+                    return
+            await self._session.delete(path, stat.version)
 
     async def _register_again(self) -> None:
         try:

@@ -219,10 +219,33 @@ class ZooKeeperSession:
     async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
         """Creates all nodes or none. Raises the first kazoo error."""
 
-        def commit(client: Any) -> Any:
-            transaction = client.transaction()
+        def fill(transaction: Any) -> None:
             for path, data in nodes:
                 transaction.create(path, data)
+
+        await self._commit(fill)
+
+    async def take_over(self, path: str, data: bytes, version: int) -> None:
+        """Makes another session's ephemeral node one of this session, at no moment without it.
+
+        Whoever is about to delete the node at its old version fails: the new one has another. Raises NoNodeError,
+        BadVersionError.
+        """
+
+        def fill(transaction: Any) -> None:
+            transaction.delete(path, version)
+            transaction.create(path, data, ephemeral=True)
+            if version == 0:
+                transaction.set_data(path, data)
+
+        await self._commit(fill)
+
+    async def _commit(self, fill: Callable[[Any], None]) -> None:
+        """All operations of a transaction or none. Raises the first kazoo error."""
+
+        def commit(client: Any) -> Any:
+            transaction = client.transaction()
+            fill(transaction)
             return transaction.commit_async()
 
         results = await self._change(commit)

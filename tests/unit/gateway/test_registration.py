@@ -47,7 +47,7 @@ class Session:
         await asyncio.sleep(0)
         self.before_exists()
         owner = self.owners.get(path)
-        return None if owner is None else SimpleNamespace(ephemeralOwner=owner)
+        return None if owner is None else SimpleNamespace(ephemeralOwner=owner, version=0)
 
     async def get(self, path: str, watch: Any = None) -> Any:
         if path not in self.owners:
