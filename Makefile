@@ -31,7 +31,7 @@ format: env-dev ## let ruff format and sort
 protos: env-dev ## regenerate the stubs from the .proto files
 	$(BIN)/python -m protos.generate
 
-bench: bench-bookie ## all benchmarks (QUICK=1 keeps a run under a minute)
+bench: bench-bookie bench-gateway ## all benchmarks (QUICK=1 keeps a run under a minute)
 
 bench-%: env-dev ## one benchmark, beside its peer
 	$(BIN)/python -m benchmarks.$*

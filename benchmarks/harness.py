@@ -37,11 +37,32 @@ class Row:
     higher_is_better: bool = True
 
 
-def compare(name: str, unit: str, ours: Callable[[], float], peer: Callable[[], float], peer_name: str) -> Row:
+def compare(
+    name: str,
+    unit: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    peer_name: str,
+    *,
+    higher_is_better: bool = True,
+) -> Row:
     """Measures both in turn after one warm-up each."""
     ours(), peer()
     pairs = [(ours(), peer()) for _ in range(PAIRS)]
-    return _row(name, unit, [pair[0] for pair in pairs], [pair[1] for pair in pairs], peer_name)
+    return _row(name, unit, [pair[0] for pair in pairs], [pair[1] for pair in pairs], peer_name, higher_is_better)
+
+
+def compare_once(
+    name: str,
+    unit: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    peer_name: str,
+    *,
+    higher_is_better: bool = True,
+) -> Row:
+    """One pair without a warm-up: for counts, for memory, and for what is only there the first time."""
+    return _row(name, unit, [ours()], [peer()], peer_name, higher_is_better)
 
 
 def against_recorded(row: Row, recorded: float) -> Row:
@@ -58,12 +79,15 @@ def against_recorded(row: Row, recorded: float) -> Row:
     )
 
 
-def _row(name: str, unit: str, ours: Sequence[float], peer: Sequence[float], peer_name: str) -> Row:
-    ratio = median(a / b for a, b in zip(ours, peer, strict=True))
-    return Row(name, unit, median(ours), (min(ours), max(ours)), median(peer), (min(peer), max(peer)), peer_name, ratio)
+def _row(
+    name: str, unit: str, ours: Sequence[float], peer: Sequence[float], peer_name: str, higher_is_better: bool
+) -> Row:
+    ratio = median(a / b if b else 0.0 for a, b in zip(ours, peer, strict=True))
+    spreads = (min(ours), max(ours)), (min(peer), max(peer))
+    return Row(name, unit, median(ours), spreads[0], median(peer), spreads[1], peer_name, ratio, higher_is_better)
 
 
-def report(name: str, rows: Sequence[Row]) -> None:
+def report(name: str, rows: Sequence[Row], *, write: bool = True) -> None:
     """Prints a table and writes the JSON file."""
     table = Table("load", "unit", "ours", "peer", "", "ratio", title=name)
     for row in rows:
@@ -76,6 +100,8 @@ def report(name: str, rows: Sequence[Row]) -> None:
             f"{row.ratio:.2f}",
         )
     Console().print(table)
+    if not write:
+        return
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
@@ -83,6 +109,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
 
 
 def _figure(middle: float, spread: tuple[float, float]) -> str:
+    digits = 0 if middle >= 100 else 2
     if spread[0] == spread[1]:
-        return f"{middle:,.0f}"
-    return f"{middle:,.0f} ({spread[0]:,.0f} to {spread[1]:,.0f})"
+        return f"{middle:,.{digits}f}"
+    return f"{middle:,.{digits}f} ({spread[0]:,.{digits}f} to {spread[1]:,.{digits}f})"
