@@ -22,11 +22,13 @@ from grpc_reflection.v1alpha import reflection
 
 from gateway.discovery_service import DiscoveryService
 from gateway.metadata_service import MetadataService
+from gateway.registration_service import DEFAULT_LEASE_SECONDS, RegistrationService
 from gateway.watch_service import BOOKMARK_SECONDS, WatchService
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2, service_discovery_pb2
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2, registration_service_pb2, service_discovery_pb2
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import add_LedgerMetadataServiceServicer_to_server
+from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import add_RegistrationServiceServicer_to_server
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ _MONITOR_SECONDS = 0.1
 SERVICES = (
     ledger_metadata_service_pb2.DESCRIPTOR.services_by_name["LedgerMetadataService"].full_name,
     service_discovery_pb2.DESCRIPTOR.services_by_name["ServiceDiscovery"].full_name,
+    registration_service_pb2.DESCRIPTOR.services_by_name["RegistrationService"].full_name,
 )
 """Full names; each has its own health entry, beside the empty name for the whole server."""
 
@@ -64,6 +67,7 @@ class GatewayServer:
         *,
         bookmark_seconds: float = BOOKMARK_SECONDS,
         max_subscriptions: int = 100_000,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call."""
@@ -73,6 +77,7 @@ class GatewayServer:
         self._interceptors = interceptors
         self._bookmark_seconds = bookmark_seconds
         self._max_subscriptions = max_subscriptions
+        self._lease_seconds = lease_seconds
         self._server: grpc.aio.Server | None = None
         self._health: Any = None
         self._monitor_task: asyncio.Task[None] | None = None
@@ -87,6 +92,7 @@ class GatewayServer:
         """Serves; returns the port. Raises OSError (EADDRINUSE and the like) naming the address."""
         self.watches = WatchService(self._factory, self._bookmark_seconds, self._max_subscriptions)
         self._discovery = DiscoveryService(self._factory)
+        self._registration = RegistrationService(self._factory, self._lease_seconds)
         self._health = health_aio.HealthServicer()
         server = grpc.aio.server(interceptors=list(self._interceptors), options=_OPTIONS)
         add_LedgerMetadataServiceServicer_to_server(
@@ -94,6 +100,7 @@ class GatewayServer:
             server,
         )
         add_ServiceDiscoveryServicer_to_server(self._discovery, server)
+        add_RegistrationServiceServicer_to_server(self._registration, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
@@ -117,7 +124,9 @@ class GatewayServer:
         await self._health.enter_graceful_shutdown()
         self.watches.drain()
         self._discovery.drain()
+        self._registration.drain()
         await server.stop(grace_seconds)
+        await self._registration.close()
         _LOG.info("gateway at %s has stopped", self.address)
 
     async def _monitor(self) -> None:

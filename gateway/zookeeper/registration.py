@@ -55,8 +55,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._held[info.bookie_id] = (info, read_only)
 
     async def unregister_bookie(self, bookie_id: str) -> None:
-        if self._held.pop(bookie_id, None) is not None:
-            await self._take_back(bookie_id)
+        self._held.pop(bookie_id, None)
+        # Also where nothing is held: a registration whose answer was lost may have left a node of this session.
+        await self._take_back(bookie_id)
 
     async def _take_back(self, bookie_id: str) -> None:
         for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
