@@ -62,10 +62,10 @@ def _setting(zookeeper: LocalZooKeeper, name: str) -> Iterator[Setting]:
 
 
 def _rate(processes: Sequence[LoadProcess], operation: str, **arguments: object) -> Callable[[], float]:
-    """How many a second, over all processes, by an operation that counts for `_SECONDS`."""
+    """How many a second over all processes, by an operation that says so after `_SECONDS`."""
 
     def measure() -> float:
-        return float(sum(call_all(processes, operation, seconds=_SECONDS, **arguments))) / _SECONDS
+        return float(sum(call_all(processes, operation, seconds=_SECONDS, **arguments)))
 
     return measure
 

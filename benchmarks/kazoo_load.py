@@ -51,39 +51,41 @@ class KazooLoad:
             client.close()
         self._clients.clear()
 
-    def create(self, clients: int, seconds: float) -> int:
-        """All clients, a thread each, create one ledger after the other; how many together."""
+    def create(self, clients: int, seconds: float) -> float:
+        """All clients, a thread each, create one ledger after the other; how many a second, together."""
         self.open(clients)
-        end = time.monotonic() + seconds
+        began = time.monotonic()
 
         def run(client: Any) -> int:
             created = 0
-            while time.monotonic() < end:
+            while time.monotonic() - began < seconds:
                 self._create_one(client)
                 created += 1
             return created
 
         with ThreadPoolExecutor(clients) as pool:
-            return sum(pool.map(run, self._clients[:clients]))
+            count = sum(pool.map(run, self._clients[:clients]))
+        return count / (time.monotonic() - began)
 
     def _create_one(self, client: Any) -> None:
         counter = client.create(f"{self._root}/idgen/ID-", b"", ephemeral=True, sequence=True, makepath=True)
         client.delete_async(counter)
         client.create(self._paths.path(int(counter[-10:])), self._data, makepath=True)
 
-    def create_bulk(self, clients: int, seconds: float, batch: int) -> int:
+    def create_bulk(self, clients: int, seconds: float, batch: int) -> float:
         """The same by clients that keep `batch` creates under way, by kazoo's asynchronous calls."""
         self.open(clients)
-        end = time.monotonic() + seconds
+        began = time.monotonic()
 
         def run(client: Any) -> int:
             created = 0
-            while time.monotonic() < end:
+            while time.monotonic() - began < seconds:
                 created += self._create_batch(client, batch)
             return created
 
         with ThreadPoolExecutor(clients) as pool:
-            return sum(pool.map(run, self._clients[:clients]))
+            count = sum(pool.map(run, self._clients[:clients]))
+        return count / (time.monotonic() - began)
 
     def _create_batch(self, client: Any, batch: int) -> int:
         prefix = f"{self._root}/idgen/ID-"
@@ -98,14 +100,14 @@ class KazooLoad:
             result.get()
         return len(created)
 
-    def read_bulk(self, ids: list[int], seconds: float, batch: int, clients: int) -> int:
-        """Clients read batches of the ids, pipelined, round and round; ledgers read."""
+    def read_bulk(self, ids: list[int], seconds: float, batch: int, clients: int) -> float:
+        """Clients read batches of the ids, pipelined, round and round; ledgers a second."""
         self.open(clients)
-        end = time.monotonic() + seconds
+        began = time.monotonic()
 
         def run(client: Any, position: int) -> int:
             read = 0
-            while time.monotonic() < end:
+            while time.monotonic() - began < seconds:
                 results = [client.get_async(self._paths.path(i)) for i in ids[position : position + batch]]
                 read += sum(decode(result.get()[0]) is not None for result in results)
                 position = (position + batch) % len(ids)
@@ -113,7 +115,8 @@ class KazooLoad:
 
         starts = [(index * len(ids) // clients) // batch * batch for index in range(clients)]
         with ThreadPoolExecutor(clients) as pool:
-            return sum(pool.map(run, self._clients[:clients], starts))
+            count = sum(pool.map(run, self._clients[:clients], starts))
+        return count / (time.monotonic() - began)
 
     def read_single(self, ids: list[int], seconds: float, clients: int) -> list[float]:
         """Clients read one ledger after the other; seconds each read took."""

@@ -42,42 +42,44 @@ class ThinLoad:
         await asyncio.gather(*(client.close() for client in self._clients))
         self._clients.clear()
 
-    async def create(self, clients: int, seconds: float) -> int:
-        """All clients create one ledger after the other; how many together."""
+    async def create(self, clients: int, seconds: float) -> float:
+        """All clients create one ledger after the other; how many a second, together."""
         await self.open(clients)
-        end = time.monotonic() + seconds
+        began = time.monotonic()
 
         async def run(manager: RpcLedgerManager) -> int:
             created = 0
-            while time.monotonic() < end:
+            while time.monotonic() - began < seconds:
                 await manager.create(None, SAMPLE)
                 created += 1
             return created
 
-        return sum(await asyncio.gather(*(run(client.ledger_manager) for client in self._clients[:clients])))
+        count = sum(await asyncio.gather(*(run(client.ledger_manager) for client in self._clients[:clients])))
+        return count / (time.monotonic() - began)
 
-    async def create_bulk(self, clients: int, seconds: float, batch: int) -> int:
+    async def create_bulk(self, clients: int, seconds: float, batch: int) -> float:
         """The same, a batch a call."""
         await self.open(clients)
-        end = time.monotonic() + seconds
+        began = time.monotonic()
 
         async def run(manager: RpcLedgerManager) -> int:
             created = 0
-            while time.monotonic() < end:
+            while time.monotonic() - began < seconds:
                 results = await manager.create_many([CreateRequest(None, SAMPLE)] * batch)
                 created += sum(isinstance(result, LedgerRecord) for result in results)
             return created
 
-        return sum(await asyncio.gather(*(run(client.ledger_manager) for client in self._clients[:clients])))
+        count = sum(await asyncio.gather(*(run(client.ledger_manager) for client in self._clients[:clients])))
+        return count / (time.monotonic() - began)
 
-    async def read_bulk(self, ids: list[int], seconds: float, batch: int, clients: int) -> int:
-        """Clients read batches of the ids round and round; ledgers read."""
+    async def read_bulk(self, ids: list[int], seconds: float, batch: int, clients: int) -> float:
+        """Clients read batches of the ids round and round; ledgers a second."""
         await self.open(clients)
-        end = time.monotonic() + seconds
+        began = time.monotonic()
 
         async def run(manager: RpcLedgerManager, position: int) -> int:
             read = 0
-            while time.monotonic() < end:
+            while time.monotonic() - began < seconds:
                 some = [LedgerId.unscoped(ledger_id) for ledger_id in ids[position : position + batch]]
                 results = await manager.read_many(some)
                 read += sum(isinstance(result, LedgerRecord) for result in results)
@@ -86,7 +88,8 @@ class ThinLoad:
 
         starts = [(index * len(ids) // clients) // batch * batch for index in range(clients)]
         pairs = zip(self._clients[:clients], starts, strict=True)
-        return sum(await asyncio.gather(*(run(client.ledger_manager, start) for client, start in pairs)))
+        count = sum(await asyncio.gather(*(run(client.ledger_manager, start) for client, start in pairs)))
+        return count / (time.monotonic() - began)
 
     async def read_single(self, ids: list[int], seconds: float, clients: int) -> list[float]:
         """Clients read one ledger after the other; seconds each read took."""
