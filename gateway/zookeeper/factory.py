@@ -109,7 +109,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         if self._rearm_timer is not None:
             self._rearm_timer.cancel()
         if self._manager is not None:
-            await self._manager.listeners.close()
+            await self._manager.close()
         await self._discovery.listeners.close()
         await self._registration.close()
         await self._session.close()

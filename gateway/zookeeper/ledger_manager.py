@@ -10,6 +10,7 @@ answer stays an unknown outcome.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -18,9 +19,12 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from gateway.ledger_listeners import LedgerListeners, Stored
+from gateway.zookeeper.create_queue import CreateQueue
+from gateway.zookeeper.id_blocks import IdBlocks
 from gateway.zookeeper.id_generator import IdGenerator
 from gateway.zookeeper.ledger_paths import IdRange, LedgerPaths
 from gateway.zookeeper.nodes import create_with_parents, remove_empty_parents
+from gateway.zookeeper.requests import NodeContent
 from gateway.zookeeper.session import NodeWatch, ZooKeeperSession
 from ledger.errors import (
     BKException,
@@ -31,14 +35,21 @@ from ledger.errors import (
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnknownOutcomeException,
+    ZKException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager, LedgerMetadataListener, LedgerRecord
+from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import decode, encode
 
 _CREATE_ATTEMPTS = 3
 _FIRST_FORMAT_WITH_TOKEN = 3
+
+_READ_TOGETHER = 100
+"""Ledgers in one request; a large one would hold up others behind it."""
+
+_PARALLEL = 64
+"""Calls under way for one caller with many ledgers, and all of them together."""
 
 
 class ZooKeeperLedgerManager(LedgerManager):
@@ -47,30 +58,94 @@ class ZooKeeperLedgerManager(LedgerManager):
     def __init__(self, session: ZooKeeperSession, paths: LedgerPaths, ids: IdGenerator) -> None:
         self._session = session
         self._paths = paths
-        self._ids = ids
+        self._ids = IdBlocks(ids)
+        self._creations = CreateQueue(session)
+        self._slots = asyncio.Semaphore(_PARALLEL)
         self._watches: dict[LedgerId, NodeWatch] = {}
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        await self.listeners.close()
+        await self._ids.close()
+        await self._creations.close()
 
     # --- one ledger ---------------------------------------------------------------------------------------------
 
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
-        if not metadata.creator_token and metadata.format_version >= _FIRST_FORMAT_WITH_TOKEN:
-            metadata = replace(metadata, creator_token=random.getrandbits(63) or 1)
-        data = encode(metadata)
+        metadata, data = _with_token(metadata)
         if ledger_id is not None:
             await self._create_node(ledger_id, metadata, data)
             return LedgerRecord(ledger_id, metadata, 0)
+        return await self._create_generated(await self._ids.take(), metadata, data)
+
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        try:
+            numbers = await self._ids.take_many(sum(request.ledger_id is None for request in requests))
+        except BKException as error:
+            return [await self._create_or_fail(request, None, error) for request in requests]
+        given = iter(numbers)
+        calls = [self._create_or_fail(r, None if r.ledger_id is not None else next(given), None) for r in requests]
+        return await asyncio.gather(*calls)
+
+    async def _create_or_fail(
+        self, request: CreateRequest, number: int | None, no_number: BKException | None
+    ) -> LedgerRecord | BKException:
+        """One of many: with the id asked for, or `number`; there was none if `no_number` says why."""
+        try:
+            if request.ledger_id is not None:
+                async with self._slots:
+                    return await self.create(request.ledger_id, request.metadata)
+            if number is None:
+                return no_number or MetaStoreException("there is no ledger id")
+            return await self._create_generated(number, *_with_token(request.metadata))
+        except BKException as error:
+            return error
+
+    async def _create_generated(self, number: int, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
+        """With a fresh id: several such at a time share a transaction, which succeeds but in rare cases."""
         while True:
-            generated = LedgerId.unscoped(await self._ids.generate())
+            ledger_id = LedgerId.unscoped(number)
             try:
-                await self._create_node(generated, metadata, data)
+                if not await self._create_together(ledger_id, metadata, data):
+                    await self._create_node(ledger_id, metadata, data)
+                return LedgerRecord(ledger_id, metadata, 0)
             except LedgerExistException:
                 # The counter starts anew when its parent is made anew; the next number may be free.
-                continue
-            return LedgerRecord(generated, metadata, 0)
+                number = await self._ids.take()
+
+    async def _create_together(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
+        """False if that did not work, or may not have: creating alone then tells."""
+        try:
+            return await self._creations.create(self._path(ledger_id), data)
+        except UnknownOutcomeException:
+            if not _has_token(metadata):
+                raise
+            return False
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         return (await self._read_stored(ledger_id, None)).record
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        parts = [ledger_ids[start : start + _READ_TOGETHER] for start in range(0, len(ledger_ids), _READ_TOGETHER)]
+        found = await asyncio.gather(*(self._read_together(part) for part in parts))
+        return [record for part in found for record in part]
+
+    async def _read_together(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        records: list[LedgerRecord | BKException] = []
+        paths = [self._path_or_error(ledger_id) for ledger_id in ledger_ids]
+        async with self._slots:
+            contents = iter(await self._session.get_many([path for path in paths if isinstance(path, str)]))
+        for ledger_id, path in zip(ledger_ids, paths, strict=True):
+            if isinstance(path, BKException):
+                records.append(path)
+                continue
+            content = next(contents)
+            try:
+                records.append(_stored(ledger_id, content).record)
+            except BKException as error:
+                records.append(error)
+        return records
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         _check_version(expected_version)
@@ -151,22 +226,24 @@ class ZooKeeperLedgerManager(LedgerManager):
 
     # --- nodes --------------------------------------------------------------------------------------------------
 
+    def _path_or_error(self, ledger_id: LedgerId) -> str | BKException:
+        try:
+            return self._path(ledger_id)
+        except BKException as error:
+            return error
+
     def _path(self, ledger_id: LedgerId) -> str:
         _check_scope(ledger_id.scope_id)
         return self._paths.path(ledger_id.ledger_id)
 
     async def _read_stored(self, ledger_id: LedgerId, watch: NodeWatch | None) -> Stored:
         try:
-            data, stat = await self._session.get(self._path(ledger_id), watch)
+            return _stored(ledger_id, await self._session.get(self._path(ledger_id), watch))
         except NoNodeError:
             raise _missing(ledger_id) from None
-        try:
-            return Stored(LedgerRecord(ledger_id, decode(data), stat.version), stat.czxid)
-        except MetadataFormatException as error:
-            raise MetadataFormatException(f"metadata of ledger {ledger_id}: {error}") from error
 
     async def _create_node(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> None:
-        has_token = metadata.format_version >= _FIRST_FORMAT_WITH_TOKEN
+        has_token = _has_token(metadata)
         for attempt in range(_CREATE_ATTEMPTS):
             try:
                 await create_with_parents(self._session, self._path(ledger_id), data)
@@ -186,6 +263,30 @@ class ZooKeeperLedgerManager(LedgerManager):
         except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
             return False
         return stored.version == 0 and stored.metadata.creator_token == metadata.creator_token
+
+
+def _has_token(metadata: LedgerMetadata) -> bool:
+    return metadata.format_version >= _FIRST_FORMAT_WITH_TOKEN
+
+
+def _with_token(metadata: LedgerMetadata) -> tuple[LedgerMetadata, bytes]:
+    """The metadata as it is created, and its bytes."""
+    if not metadata.creator_token and _has_token(metadata):
+        metadata = replace(metadata, creator_token=random.getrandbits(63) or 1)
+    return metadata, encode(metadata)
+
+
+def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
+    """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
+    if isinstance(content, NoNodeError):
+        raise _missing(ledger_id)
+    if isinstance(content, Exception):
+        raise ZKException(f"ZooKeeper refused to read ledger {ledger_id}: {content!r}")
+    data, stat = content
+    try:
+        return Stored(LedgerRecord(ledger_id, decode(data), stat.version), stat.czxid)
+    except MetadataFormatException as error:
+        raise MetadataFormatException(f"metadata of ledger {ledger_id}: {error}") from error
 
 
 def _check_scope(scope_id: int) -> None:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from gateway.zookeeper.session import ZooKeeperSession
 
 
-async def ensure_node(session: ZooKeeperSession, path: str) -> None:
-    """Makes sure that an empty persistent node and everything above it is there."""
-    try:
-        await session.create(path)
-    except NodeExistsError:
-        return
-    except NoNodeError:
-        await ensure_node(session, parent_of(path))
-        with contextlib.suppress(NodeExistsError):
-            await session.create(path)
+async def ensure_node(session: ZooKeeperSession, path: str, *, open_to_all: bool = False) -> None:
+    """Makes sure that an empty persistent node and everything above it is there.
+
+    `open_to_all`: made here, it is open to every client even where the settings restrict nodes to their creator.
+    """
+    while True:
+        try:
+            await session.create(path, open_to_all=open_to_all)
+        except NodeExistsError:
+            return
+        except NoNodeError:
+            await ensure_node(session, parent_of(path))
+        else:
+            return
 
 
-async def create_with_parents(
-    session: ZooKeeperSession, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False
-) -> str:
+async def create_with_parents(session: ZooKeeperSession, path: str, data: bytes, *, ephemeral: bool = False) -> None:
     """Creates a node, and what is missing above it as often as somebody removes that meanwhile.
 
     Raises NodeExistsError.
     """
     while True:
         try:
-            return await session.create(path, data, ephemeral=ephemeral, sequence=sequence)
+            return await session.create(path, data, ephemeral=ephemeral)
         except NoNodeError:
             await ensure_node(session, parent_of(path))
 

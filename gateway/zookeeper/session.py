@@ -9,16 +9,15 @@ MetaStoreException and a change with UnknownOutcomeException: it may have happen
 BadVersion, …) stay kazoo's exceptions, for the caller to translate. Callbacks arrive on the event loop; watch events
 come in the order in which kazoo delivers them.
 
-kazoo has no call to take a watch away; `remove_data_watch` sends ZooKeeper's own request for it (operation 18).
+What kazoo has no call for (taking a watch away, reading many nodes at once) is in `requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
@@ -40,9 +39,19 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from gateway.store_settings import DEFAULTS, StoreSettings
+from gateway.zookeeper.requests import (
+    CREATOR_ONLY,
+    OPEN_TO_ALL,
+    CreateNodes,
+    ListNumbered,
+    NodeContent,
+    ReadNodes,
+    RemoveDataWatch,
+    ReserveNumbers,
+)
 from ledger.errors import MetaStoreException, UnknownOutcomeException, ZKException
 
 _LOG = logging.getLogger(__name__)
@@ -67,22 +76,6 @@ _NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 NodeWatch = Callable[[WatchedEvent], None]
 
 
-class _RemoveDataWatch:
-    """ZooKeeper's request RemoveWatches: path, then the kind of watch (2: data)."""
-
-    type: ClassVar[int] = 18
-
-    def __init__(self, path: str) -> None:
-        self._path = path.encode()
-
-    def serialize(self) -> bytearray:
-        return bytearray(struct.pack(">i", len(self._path)) + self._path + struct.pack(">i", 2))
-
-    @staticmethod
-    def deserialize(data: bytes, offset: int) -> bool:
-        return True
-
-
 class ZooKeeperSession:
     """See the module. One event loop, from `start` to `close`."""
 
@@ -95,6 +88,7 @@ class ZooKeeperSession:
         settings: StoreSettings = DEFAULTS,
     ) -> None:
         self._settings = settings
+        self._acl = CREATOR_ONLY if settings.zookeeper_acl == "creator" else OPEN_TO_ALL
         self._servers = ",".join(servers)
         self.session_timeout_seconds = session_timeout_seconds
         self._connect_timeout = connect_timeout_seconds
@@ -200,12 +194,10 @@ class ZooKeeperSession:
         """Reads after it are not older than the store was at the call."""
         await self._read(lambda client, _: client.sync_async(path), None)
 
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
-        """Returns the path as created. Raises NodeExistsError, NoNodeError (no parent)."""
-        created: str = await self._change(
-            lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence)
-        )
-        return created
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, open_to_all: bool = False) -> None:
+        """Raises NodeExistsError, NoNodeError (no parent). `open_to_all`: whatever the settings say of the ACL."""
+        acl = OPEN_ACL_UNSAFE if open_to_all else None
+        await self._change(lambda client: client.create_async(path, data, acl=acl, ephemeral=ephemeral))
 
     async def set(self, path: str, data: bytes, version: int) -> ZnodeStat:
         """Raises NoNodeError, BadVersionError."""
@@ -217,13 +209,8 @@ class ZooKeeperSession:
         await self._change(lambda client: client.delete_async(path, version=version))
 
     async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
-        """Creates all nodes or none. Raises the first kazoo error."""
-
-        def fill(transaction: Any) -> None:
-            for path, data in nodes:
-                transaction.create(path, data)
-
-        await self._commit(fill)
+        """Creates all nodes, persistent, or none. Raises the error of the one that failed."""
+        _raise_errors(await self._change(lambda client: self._send(CreateNodes(nodes, self._acl))))
 
     async def take_over(self, path: str, data: bytes, version: int) -> None:
         """Makes another session's ephemeral node one of this session, at no moment without it.
@@ -232,37 +219,50 @@ class ZooKeeperSession:
         BadVersionError.
         """
 
-        def fill(transaction: Any) -> None:
+        def commit(client: Any) -> Any:
+            transaction = client.transaction()
             transaction.delete(path, version)
             transaction.create(path, data, ephemeral=True)
             if version == 0:
                 transaction.set_data(path, data)
-
-        await self._commit(fill)
-
-    async def _commit(self, fill: Callable[[Any], None]) -> None:
-        """All operations of a transaction or none. Raises the first kazoo error."""
-
-        def commit(client: Any) -> Any:
-            transaction = client.transaction()
-            fill(transaction)
             return transaction.commit_async()
 
         results = await self._change(commit)
-        errors = [result for result in results if isinstance(result, Exception)]
-        # Those that were fine are rolled back with a filler error; the culprit says more.
-        for error in errors:
-            if not isinstance(error, (RolledBackError, RuntimeInconsistency)):
-                raise error
-        if errors:
-            raise errors[0]
+        # The others are rolled back with a filler error; the culprit says more.
+        _raise_errors([each for each in results if not isinstance(each, (RolledBackError, RuntimeInconsistency))])
+
+    async def reserve_numbers(self, prefix: str, count: int, *, open_to_all: bool = False) -> str:
+        """Takes `count` numbers in a row from a parent's counter of children.
+
+        Returns the path of the ephemeral node that `prefix` and the first number make; the caller deletes it. Raises
+        NoNodeError (no parent).
+        """
+        acl = OPEN_TO_ALL if open_to_all else self._acl
+        paths = await self._change(lambda client: self._send(ReserveNumbers(prefix, count, acl)))
+        _raise_errors(paths)
+        path: str = paths[0]
+        return path
+
+    async def get_many(self, paths: Sequence[str]) -> list[NodeContent | Exception]:
+        """Content and stat of each node, or kazoo's error for it; one request, so not too many at once."""
+        results: list[NodeContent | Exception] = await self._read(lambda client, _: self._send(ReadNodes(paths)), None)
+        return results
+
+    async def numbered_children(self, path: str, mark: str, width: int) -> Sequence[int]:
+        """The numbers of the children named `mark` and `width` digits, ascending. Raises NoNodeError."""
+        numbers: Sequence[int] = await self._read(lambda client, _: self._send(ListNumbered(path, mark, width)), None)
+        return numbers
+
+    def delete_soon(self, path: str) -> None:
+        """Deletes an ephemeral node without waiting for it; if that fails, it goes with the session."""
+        if not self._closed and self.connected:
+            self._client.delete_async(path)
 
     def remove_data_watch(self, path: str) -> None:
         """Takes the data watch of a node away, here and on the server, without waiting for it."""
         if self._closed or self._client._data_watchers.pop(path, None) is None or not self.connected:
             return
-        result = self._client.handler.async_result()
-        self._client._call(_RemoveDataWatch(path), result)
+        self._send(RemoveDataWatch(path))
 
     async def drain_events(self) -> None:
         """Returns when every watch event that kazoo has received by now was delivered."""
@@ -283,6 +283,12 @@ class ZooKeeperSession:
                 self._to_loop(handler, event)
 
         return watch
+
+    def _send(self, request: object) -> Any:
+        """A request that kazoo does not know; returns kazoo's asynchronous result."""
+        result = self._client.handler.async_result()
+        self._client._call(request, result)
+        return result
 
     async def _read(self, send: Callable[[Any, NodeWatch | None], Any], watch: NodeWatch | None) -> Any:
         try:
@@ -373,6 +379,14 @@ def security_arguments(settings: StoreSettings) -> dict[str, Any]:
     if settings.zookeeper_acl == "creator":
         arguments["default_acl"] = CREATOR_ALL_ACL
     return arguments
+
+
+def _raise_errors(results: Sequence[Any]) -> None:
+    for result in results:
+        if isinstance(result, _NODE_ERRORS):
+            raise result
+        if isinstance(result, Exception):
+            raise ZKException(f"ZooKeeper refused a transaction: {_describe(result)}") from result
 
 
 def _describe(error: BaseException) -> str:

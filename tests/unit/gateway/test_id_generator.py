@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
-from gateway.zookeeper.id_generator import LongIdGenerator, ShortIdGenerator
+from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
 from ledger.errors import LedgerIdOverflowException, UnknownOutcomeException
 
 pytestmark = pytest.mark.asyncio
@@ -21,21 +21,28 @@ class Nodes:
         self.counters: dict[str, int] = {}
         self.lost_answers = 0
 
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
-        parent = path.rpartition("/")[0]
-        if parent not in self.paths:
+    async def create(self, path: str, data: bytes = b"", *, open_to_all: bool = False) -> None:
+        if path.rpartition("/")[0] not in self.paths:
             raise NoNodeError
-        if sequence:
-            number = self.counters.get(parent, 0)
-            self.counters[parent] = number + 1
-            path += f"{number:010d}" if number < 2**31 else f"{number - 2**32:010d}"
         if path in self.paths:
             raise NodeExistsError
+        self.paths.add(path)
+
+    async def reserve_numbers(self, prefix: str, count: int) -> str:
+        parent = prefix.rpartition("/")[0]
+        if parent not in self.paths:
+            raise NoNodeError
+        number = self.counters.get(parent, 0)
+        self.counters[parent] = number + count
+        path = prefix + (f"{number:010d}" if number < 2**31 else f"{number - 2**32:010d}")
         self.paths.add(path)
         if self.lost_answers:
             self.lost_answers -= 1
             raise UnknownOutcomeException("lost")
         return path
+
+    def delete_soon(self, path: str) -> None:
+        self.paths.discard(path)
 
     async def delete(self, path: str, version: int = -1) -> None:
         if path not in self.paths:
@@ -56,6 +63,11 @@ class Nodes:
         return sorted(path.rpartition("/")[2] for path in self.paths if path.rpartition("/")[2].startswith("HOB-"))
 
 
+async def one(generator: IdGenerator) -> int:
+    (number,) = await generator.reserve(1)
+    return number
+
+
 @pytest.fixture
 def nodes() -> Nodes:
     return Nodes()
@@ -67,7 +79,7 @@ def long_generator(nodes: Any) -> LongIdGenerator:
 
 async def test_short_ids_count_and_leave_no_node(nodes: Any) -> None:
     generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
-    assert [await generator.generate() for _ in range(3)] == [0, 1, 2]
+    assert [await one(generator) for _ in range(3)] == [0, 1, 2]
     assert nodes.paths == {"", "/l", "/l/idgen"}
 
 
@@ -75,51 +87,71 @@ async def test_short_ids_count_and_leave_no_node(nodes: Any) -> None:
 async def test_short_ids_overflow_at_the_border_and_when_negative(nodes: Any, counter: int) -> None:
     generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
     nodes.counters["/l/idgen"] = 2**31 - 2
-    assert await generator.generate() == 2**31 - 2
+    assert await one(generator) == 2**31 - 2
     nodes.counters["/l/idgen"] = counter
     with pytest.raises(LedgerIdOverflowException):
-        await generator.generate()
+        await one(generator)
+
+
+async def test_block_is_in_a_row_and_the_next_one_behind_it(nodes: Any) -> None:
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    assert await generator.reserve(5) == range(5)
+    assert await generator.reserve(3) == range(5, 8)
+
+
+async def test_block_ends_where_31_bits_end(nodes: Any) -> None:
+    nodes.paths.add("/l/idgen")
+    nodes.counters["/l/idgen"] = 2**31 - 4
+    assert await ShortIdGenerator(nodes, "/l/idgen/ID-").reserve(100) == range(2**31 - 4, 2**31 - 1)
+
+
+async def test_block_of_long_ids_ends_where_the_low_half_ends(nodes: Nodes) -> None:
+    nodes.paths |= {"/l/idgen-long", "/l/idgen-long/HOB-0000000001"}
+    nodes.counters["/l/idgen-long/HOB-0000000001"] = 2**31 - 3
+    generator = long_generator(nodes)
+    assert await generator.reserve(10) == range((1 << 32) + 2**31 - 3, (1 << 32) + 2**31 - 1)
+    assert await generator.reserve(10) == range(2 << 32, (2 << 32) + 10)
 
 
 async def test_lost_answer_costs_a_number(nodes: Any) -> None:
     generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
-    await generator.generate()
+    await one(generator)
     nodes.lost_answers = 2
-    assert await generator.generate() == 3
+    assert await one(generator) == 3
     nodes.lost_answers = 3
     with pytest.raises(UnknownOutcomeException):
-        await generator.generate()
+        await one(generator)
 
 
 async def test_long_ids_begin_where_31_bits_end(nodes: Nodes) -> None:
     generator = long_generator(nodes)
-    assert await generator.generate() == 0
+    assert await one(generator) == 0
     nodes.counters["/l/idgen"] = 2**31 - 1
-    assert [await generator.generate() for _ in range(2)] == [1 << 32, (1 << 32) + 1]
+    assert [await one(generator) for _ in range(2)] == [1 << 32, (1 << 32) + 1]
     assert nodes.hobs() == ["HOB-0000000001"]
     # Another client goes on in the same place.
-    assert await long_generator(nodes).generate() == (1 << 32) + 2
+    assert await one(long_generator(nodes)) == (1 << 32) + 2
 
 
 async def test_generator_that_still_counts_in_31_bits_is_not_moved_by_another(nodes: Nodes) -> None:
     early = long_generator(nodes)
-    assert await early.generate() == 0
+    assert await one(early) == 0
     nodes.paths.add("/l/idgen-long")
-    assert await early.generate() == 1
-    assert await long_generator(nodes).generate() == 1 << 32
+    assert await one(early) == 1
+    assert await one(long_generator(nodes)) == 1 << 32
 
 
 async def test_overflow_of_the_low_half_opens_the_next_and_three_stay(nodes: Nodes) -> None:
     nodes.paths.add("/l/idgen-long")
     generator = long_generator(nodes)
     for hob in range(1, 6):
-        assert await generator.generate() == hob << 32
+        assert await one(generator) == hob << 32
         nodes.counters[f"/l/idgen-long/HOB-{hob:010d}"] = 2**31 - 1
-    assert await generator.generate() == 6 << 32
+    assert await one(generator) == 6 << 32
     assert nodes.hobs() == ["HOB-0000000004", "HOB-0000000005", "HOB-0000000006"]
 
 
 async def test_last_hob_overflows(nodes: Nodes) -> None:
     nodes.paths |= {"/l/idgen-long", f"/l/idgen-long/HOB-{2**31 - 1:010d}"}
     with pytest.raises(LedgerIdOverflowException):
-        await long_generator(nodes).generate()
+        await one(long_generator(nodes))
