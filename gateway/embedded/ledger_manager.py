@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from gateway.embedded.change_feed import ledger_id_of, ledger_key
 from gateway.embedded.store import SqliteStore, Transaction
 from gateway.ledger_listeners import LedgerListeners, Stored
 from ledger.errors import (
+    BKException,
     LedgerExistException,
     LedgerIdOverflowException,
     MetadataFormatException,
@@ -16,12 +18,15 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager, LedgerMetadataListener, LedgerRecord
+from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import decode, encode
 
 _RUN = 10_000
 """Ledgers a query of a listing."""
+
+_TOGETHER = 500
+"""Ledgers in one transaction; whoever else changes something waits for the end of it."""
 
 _LARGEST_ID = (1 << 63) - 1
 
@@ -36,29 +41,33 @@ class SqliteLedgerManager(LedgerManager):
 
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         data = encode(metadata)
+        chosen = await self._store.change(lambda transaction: _insert(transaction, ledger_id, metadata, data))
+        return LedgerRecord(chosen, metadata, 0)
 
-        def insert(transaction: Transaction) -> LedgerId:
-            chosen = _next_id(transaction) if ledger_id is None else ledger_id
-            row = transaction.execute(
-                "SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)
-            ).fetchone()
-            if row is not None:
-                _check_own_create(chosen, metadata, row[0], row[1])
-                return chosen
-            revision = transaction.ledger_changed(ledger_key(chosen))
-            transaction.execute(
-                "INSERT INTO ledgers (key, version, created_revision, metadata) VALUES (?, 0, ?, ?)",
-                (ledger_key(chosen), revision, data),
-            )
-            return chosen
-
-        return LedgerRecord(await self._store.change(insert), metadata, 0)
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        """A transaction for each `_TOGETHER` of them; what fails leaves nothing behind in it."""
+        results: list[LedgerRecord | BKException] = []
+        for start in range(0, len(requests), _TOGETHER):
+            part = requests[start : start + _TOGETHER]
+            try:
+                results += await self._store.change(_inserts(part))
+            except BKException as error:
+                results += [error] * len(part)
+        return results
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         stored = await self._read_stored(ledger_id)
         if stored is None:
             raise _missing(ledger_id)
         return stored.record
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        results: list[LedgerRecord | BKException] = []
+        for start in range(0, len(ledger_ids), _TOGETHER):
+            part = ledger_ids[start : start + _TOGETHER]
+            rows = await self._store.read(partial(_rows, ledger_ids=part))
+            results += [_record_or_error(ledger_id, row) for ledger_id, row in zip(part, rows, strict=True)]
+        return results
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         data = encode(metadata)
@@ -109,17 +118,68 @@ class SqliteLedgerManager(LedgerManager):
         self._interest_changed()
 
     async def _read_stored(self, ledger_id: LedgerId) -> Stored | None:
-        def select(connection: sqlite3.Connection) -> tuple[int, int, bytes] | None:
-            row: tuple[int, int, bytes] | None = connection.execute(
-                "SELECT version, created_revision, metadata FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)
-            ).fetchone()
-            return row
+        row = await self._store.read(lambda connection: _row(connection, ledger_id))
+        return None if row is None else _stored(ledger_id, row)
 
-        row = await self._store.read(select)
-        if row is None:
-            return None
-        version, created_revision, data = row
-        return Stored(LedgerRecord(ledger_id, decode_of(ledger_id, data), version), created_revision)
+
+_Row = tuple[int, int, bytes]
+"""Version, revision of the creation, metadata."""
+
+
+def _row(connection: sqlite3.Connection, ledger_id: LedgerId) -> _Row | None:
+    row: _Row | None = connection.execute(
+        "SELECT version, created_revision, metadata FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)
+    ).fetchone()
+    return row
+
+
+def _rows(connection: sqlite3.Connection, ledger_ids: Sequence[LedgerId]) -> list[_Row | None]:
+    return [_row(connection, ledger_id) for ledger_id in ledger_ids]
+
+
+def _stored(ledger_id: LedgerId, row: _Row) -> Stored:
+    version, created_revision, data = row
+    return Stored(LedgerRecord(ledger_id, decode_of(ledger_id, data), version), created_revision)
+
+
+def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BKException:
+    if row is None:
+        return _missing(ledger_id)
+    try:
+        return _stored(ledger_id, row).record
+    except BKException as error:
+        return error
+
+
+def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: LedgerMetadata, data: bytes) -> LedgerId:
+    """Creates a ledger; returns its id. Raises before it has changed anything."""
+    chosen = _next_id(transaction) if ledger_id is None else ledger_id
+    row = transaction.execute("SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)).fetchone()
+    if row is not None:
+        _check_own_create(chosen, metadata, row[0], row[1])
+        return chosen
+    revision = transaction.ledger_changed(ledger_key(chosen))
+    transaction.execute(
+        "INSERT INTO ledgers (key, version, created_revision, metadata) VALUES (?, 0, ?, ?)",
+        (ledger_key(chosen), revision, data),
+    )
+    return chosen
+
+
+def _inserts(requests: Sequence[CreateRequest]) -> Callable[[Transaction], list[LedgerRecord | BKException]]:
+    """Each of the requests, or why not."""
+
+    def insert_all(transaction: Transaction) -> list[LedgerRecord | BKException]:
+        results: list[LedgerRecord | BKException] = []
+        for request in requests:
+            try:
+                chosen = _insert(transaction, request.ledger_id, request.metadata, encode(request.metadata))
+                results.append(LedgerRecord(chosen, request.metadata, 0))
+            except BKException as error:
+                results.append(error)
+        return results
+
+    return insert_all
 
 
 def decode_of(ledger_id: LedgerId, data: bytes) -> LedgerMetadata:

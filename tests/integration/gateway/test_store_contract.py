@@ -16,7 +16,7 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, LedgerManagerFactory
+from ledger.manager import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 
 Factories = tuple[LedgerManagerFactory, LedgerManagerFactory]
@@ -108,6 +108,50 @@ class TestLedgers:
             metadata = replace(some_metadata(), format_version=version)
             ledger_id = (await manager.create(None, metadata)).ledger_id
             assert (await manager.read(ledger_id)).metadata.format_version == version
+
+
+class TestManyLedgers:
+    async def test_each_stands_for_itself(self, factories: Factories) -> None:
+        first, second = factories
+        await first.ledger_manager.create(unscoped(2**40), some_metadata())
+        requests = [CreateRequest(None, some_metadata(n=str(n).encode())) for n in range(300)]
+        requests.insert(5, CreateRequest(unscoped(2**40), some_metadata()))
+        requests.insert(9, CreateRequest(unscoped(2**40 + 1), some_metadata()))
+        results = await second.ledger_manager.create_many(requests)
+        assert isinstance(results[5], LedgerExistException)
+        records = [record for record in results if isinstance(record, LedgerRecord)]
+        assert len({record.ledger_id for record in records}) == 301
+        assert records[8].ledger_id == unscoped(2**40 + 1)
+        assert await all_ids(first) == sorted({record.ledger_id.ledger_id for record in records} | {2**40})
+        wanted = [record.ledger_id for record in records]
+        wanted.insert(7, unscoped(2**41))
+        found = await first.ledger_manager.read_many(wanted)
+        assert isinstance(found[7], NoSuchLedgerExistsOnMetadataServerException)
+        del found[7]
+        assert found == records
+
+    async def test_none_are_none(self, factories: Factories) -> None:
+        assert await factories[0].ledger_manager.create_many([]) == []
+        assert await factories[0].ledger_manager.read_many([]) == []
+
+    async def test_created_ones_are_told_and_versioned_like_others(self, factories: Factories) -> None:
+        first, second = factories
+        (record,) = await first.ledger_manager.create_many([CreateRequest(None, some_metadata())])
+        assert isinstance(record, LedgerRecord)
+        told = Recorder()
+        await second.ledger_manager.register_listener(record.ledger_id, told)
+        await told.until_version(0)
+        assert (await second.ledger_manager.write(record.ledger_id, some_metadata(), 0)).version == 1
+        await told.until_version(1)
+
+    async def test_single_and_many_creations_of_two_factories_at_once_are_distinct(self, factories: Factories) -> None:
+        single = [factories[n % 2].ledger_manager.create(None, some_metadata()) for n in range(60)]
+        many = [
+            factories[n % 2].ledger_manager.create_many([CreateRequest(None, some_metadata())] * 40) for n in range(4)
+        ]
+        created, batches = await asyncio.gather(asyncio.gather(*single), asyncio.gather(*many))
+        records = [*created, *(record for batch in batches for record in batch if isinstance(record, LedgerRecord))]
+        assert len({record.ledger_id for record in records}) == len(records) == 220
 
 
 class TestListing:
