@@ -49,7 +49,7 @@ async def serve(settings: GatewayConfig, as_json: bool) -> None:
     from gateway.drivers import create_factory
     from gateway.server import GatewayServer
 
-    factory = create_factory(settings.metadata_uri)
+    factory = create_factory(settings.metadata_uri, settings)
     stop = _stop_event()
     try:
         await factory.initialize()

@@ -14,11 +14,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gateway.store_settings import StoreSettings
 from ledger.errors import IncorrectParameterException
 
 
-class GatewayConfig(BaseSettings):
-    """Every key, with its meaning and its limits."""
+class GatewayConfig(StoreSettings, BaseSettings):
+    """Every key, with its meaning and its limits; those of the metadata store are `StoreSettings`."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
 
@@ -71,4 +72,7 @@ def _problem(detail: Any) -> str:
     if detail["type"] == "missing":
         option = "--" + key.replace("_", "-")
         return f"{key} is not set; give {option}, BOOKGATE_GATEWAY_{key.upper()} or the key in the configuration file"
+    if detail["type"] == "value_error":
+        # Of a rule of ours, which says enough; what was given may be a secret.
+        return f"{key}: {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
     return f"{key}: {detail['msg']} (got {detail.get('input')!r})"
