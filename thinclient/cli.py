@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ledger.errors import BKException
 from thinclient.cli_bookies import bookies_app
 from thinclient.cli_ledger import ledger_app
-from thinclient.cli_support import fail
+from thinclient.cli_support import ClientOptions, fail
+from thinclient.gateway_uri import TlsFiles
 
 _ENTRY_POINTS = "bookgate.commands"
 
@@ -68,7 +70,7 @@ def _not_installed(name: str, missing: str) -> Any:
 
     @stub.command(
         name,
-        help=f"Not installed: {install}",
+        help=f"Not installed: {escape(install)}",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def refuse() -> None:
@@ -94,9 +96,12 @@ def options(
     config: Annotated[
         Path | None, typer.Option("--config", help="Client settings (TOML).", envvar="BOOKGATE_CONFIG")
     ] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="grpcs://: PEM file with the gateways' authorities.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="grpcs://: PEM file of the client's certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="grpcs://: PEM file of its key.")] = None,
 ) -> None:
     """Apache BookKeeper ledgers without ZooKeeper in the client."""
-    context.obj = config
+    context.obj = ClientOptions(config, TlsFiles(tls_ca, tls_cert, tls_key))
 
 
 def main() -> None:
