@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -17,8 +18,18 @@ from rich.console import Console
 
 from thinclient.client import BookKeeper
 from thinclient.config import load_config
+from thinclient.gateway_uri import TlsFiles
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What stands before the command: the configuration file and the TLS files."""
+
+    file: Path | None = None
+    tls: TlsFiles = field(default=TlsFiles())
+
 
 Gateways = Annotated[
     str | None,
@@ -40,7 +51,9 @@ def fail(message: str) -> NoReturn:
 
 def with_client(context: typer.Context, gateways: str | None, work: Callable[[BookKeeper], Awaitable[T]]) -> T:
     """Connects, does `work`, disconnects. Raises what either raises."""
-    config = load_config(context.obj if isinstance(context.obj, Path) else None, gateways=gateways)
+    options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
+    tls = options.tls
+    config = load_config(options.file, gateways=gateways, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
 
     async def run() -> T:
         async with await BookKeeper.connect(config=config) as bookkeeper:

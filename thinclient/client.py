@@ -65,7 +65,7 @@ class BookKeeper:
         Raises MetaStoreException when no gateway answers, IncorrectParameterException for an address that is none.
         """
         config = config or ClientConfig()
-        factory = RpcLedgerManagerFactory(_gateways(gateways, config), config.metadata_timeout)
+        factory = _factory(gateways, config)
         try:
             await factory.initialize()
         except BaseException:
@@ -77,7 +77,7 @@ class BookKeeper:
     def connect_lazily(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
         """The same without asking a gateway now: for readers of records they already have."""
         config = config or ClientConfig()
-        return cls.of_factory(RpcLedgerManagerFactory(_gateways(gateways, config), config.metadata_timeout), config)
+        return cls.of_factory(_factory(gateways, config), config)
 
     @classmethod
     def of_factory(cls, factory: RpcLedgerManagerFactory, config: ClientConfig) -> Self:
@@ -270,10 +270,10 @@ def _unscoped(ledger_id: LedgerId) -> LedgerId:
     return ledger_id
 
 
-def _gateways(gateways: str | None, config: ClientConfig) -> str:
+def _factory(gateways: str | None, config: ClientConfig) -> RpcLedgerManagerFactory:
     uri = gateways or config.gateways
     if not uri:
         raise IncorrectParameterException(
             "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"
         )
-    return uri
+    return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls)

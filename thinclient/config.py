@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
+from thinclient.gateway_uri import TlsFiles
 
 FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
@@ -24,6 +25,11 @@ class ClientConfig(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
 
     gateways: str = Field(default="", description="metadata gateways: grpc://host:port,host:port")
+    tls_ca: Path | None = Field(
+        default=None, description="grpcs://: PEM file with the gateways' authorities; default: the system's"
+    )
+    tls_cert: Path | None = Field(default=None, description="grpcs://: PEM file of the client's certificate")
+    tls_key: Path | None = Field(default=None, description="grpcs://: PEM file of its key")
     metadata_timeout: float = Field(default=10.0, gt=0, description="a metadata call, all its attempts together")
     connect_timeout: float = Field(default=10.0, gt=0, description="connecting to a bookie")
     add_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to an add")
@@ -34,6 +40,11 @@ class ClientConfig(BaseSettings):
     read_ahead_bytes: int = Field(default=4 * 1024 * 1024, gt=0, description="payload bytes of those")
     max_frame_size: int = Field(default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes")
     send_buffer_size: int = Field(default=1024 * 1024, gt=0, description="bytes that fill a connection's buffer")
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The files of a TLS connection to the gateways."""
+        return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
 
     @property
     def max_packet_size(self) -> int:

@@ -1,15 +1,20 @@
 """The metadata gateways of one client: balance, failover, and the one layer that repeats calls.
 
-Calls go round robin over the gateways; one that failed is asked last until a short pause is over. A call is repeated,
-with exponential back-off and jitter, until its deadline. What may be repeated differs:
+Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. One that failed is
+asked last, for a pause that grows, and then only once it has a connection again, which is made in the background; one
+that says that it has lost its store is asked last until it has it back. A gateway that dies without a word (its machine
+or its process stands still) is found out by HTTP/2 pings within a second.
 
-* a call that changes nothing is repeated after any failure of transport or store; one gateway that keeps silent gets
-  no more than its share of the time, so that the others are asked as well;
-* a call that changes something is repeated only when it surely was not carried out: there was no connection, or the
-  gateway refused it for lack of room. Otherwise UnknownOutcomeException is raised, and whoever knows what the call
-  means may find out.
+A call is repeated, with exponential back-off and jitter, until its deadline. What may be repeated differs:
 
-Not its job: what calls mean (`metadata`, `discovery`).
+* a call that changes nothing is repeated after any failure of transport or store. When the answer takes long and
+  another gateway has a connection, that one is asked as well, and the first answer counts;
+* a call that changes something is repeated only when it surely was not carried out: there was no connection, the
+  gateway refused it for lack of room, or says so itself (trailing metadata `bookgate-not-done`). Otherwise
+  LostAnswerException is raised, an UnknownOutcomeException, and whoever knows what the call means may find out.
+
+More gateways than the configured ones are learnt from discovery (`gateway_list`); they are asked once they have a
+connection. Not its job: what calls mean (`metadata`, `discovery`, `registration`).
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,24 +33,36 @@ from ledger.errors import (
     BKException,
     ClientClosedException,
     IllegalOpException,
-    IncorrectParameterException,
     MetaStoreException,
     TooManyRequestsException,
     UnauthorizedAccessException,
     UnknownOutcomeException,
 )
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from thinclient.gateway_uri import TlsFiles, parse_gateways
 
 if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type checker only
     from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
+    from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceAsyncStub
     from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryAsyncStub
 
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+_LONGEST_ASKED_LAST = 10.0
 _CONNECT_TIMEOUT = 2.5
+_CONNECT_PATIENCE = 0.4
+"""Seconds for a connection while there are other gateways to ask; it is made on in the background."""
+
+_HEDGE_AFTER = 0.4
+"""Seconds without an answer after which another gateway is asked as well."""
+
+_MOST_GATEWAYS = 16
+"""Gateways that are learnt from discovery only up to so many in all: each is a connection."""
+
 _MAX_MESSAGE = 64 * 1024 * 1024
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -53,8 +70,11 @@ _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", _MAX_MESSAGE),
     ("grpc.enable_retries", 0),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A gateway that stands still is found out within their sum, while anything is asked of it. Pings go out only where
+    # nothing came in, and only while a call or a stream is open.
+    ("grpc.keepalive_time_ms", 350),
+    ("grpc.keepalive_timeout_ms", 500),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 _REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
 _TRANSIENT = (
@@ -64,29 +84,21 @@ _TRANSIENT = (
     grpc.StatusCode.ABORTED,
     _REFUSED,
 )
+_NOT_DONE = "bookgate-not-done"
+"""Key of trailing metadata by which a gateway says that it surely did not carry out a change."""
+
+_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
+"""gRPC's own words where a call found no connection."""
+
 _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-def parse_gateways(uri: str) -> tuple[bool, list[str]]:
-    """`grpc://host:port,host:port` (or `grpcs://`, or no scheme) as (TLS?, addresses).
+class LostAnswerException(UnknownOutcomeException):
+    """A change was sent to a gateway and its answer lost. A gateway that still lives knows the change by its token."""
 
-    Raises IncorrectParameterException.
-    """
-    scheme, separator, rest = uri.strip().partition("://")
-    if not separator:
-        scheme, rest = "grpc", uri.strip()
-    if scheme not in ("grpc", "grpcs"):
-        raise IncorrectParameterException(
-            f"gateway address {uri!r}: scheme {scheme!r} is unknown; it is grpc:// or grpcs://"
-        )
-    addresses = [address.strip() for address in rest.rstrip("/").split(",") if address.strip()]
-    if not addresses:
-        raise IncorrectParameterException(f"gateway address {uri!r} names no gateway; write grpc://host:4181,host:4181")
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise IncorrectParameterException(f"gateway address {address!r} is not host:port")
-    return scheme == "grpcs", list(dict.fromkeys(addresses))
+    def __init__(self, message: str, gateway: Gateway) -> None:
+        super().__init__(message)
+        self.gateway = gateway
 
 
 _grpc_process: int | None = None
@@ -107,21 +119,26 @@ def _check_process() -> None:
 class Gateway:
     """One gateway: its channel, made on first use, and its stubs."""
 
-    def __init__(self, address: str, tls: bool) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, *, learnt: bool = False) -> None:
         self.address = address
-        self._tls = tls
+        self.learnt = learnt
+        """Known from discovery only: perhaps out of this client's reach."""
+        self.suspended = False
+        """It has lost its metadata store, and said so."""
+        self._credentials = credentials
         self._channel: Channel | None = None
         self._metadata: LedgerMetadataServiceAsyncStub | None = None
         self._discovery: ServiceDiscoveryAsyncStub | None = None
-        self.asked_last_until = 0.0
+        self._registration: RegistrationServiceAsyncStub | None = None
+        self._failures = 0
+        self._asked_last_until = 0.0
 
     @property
     def channel(self) -> Channel:
         if self._channel is None:
             _check_process()
-            if self._tls:
-                credentials = grpc.ssl_channel_credentials()
-                self._channel = grpc.aio.secure_channel(self.address, credentials, options=_OPTIONS)
+            if self._credentials is not None:
+                self._channel = grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
             else:
                 self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
         return self._channel
@@ -137,6 +154,33 @@ class Gateway:
         if self._discovery is None:
             self._discovery = ServiceDiscoveryStub(self.channel)
         return self._discovery
+
+    @property
+    def registration(self) -> RegistrationServiceAsyncStub:
+        if self._registration is None:
+            self._registration = RegistrationServiceStub(self.channel)
+        return self._registration
+
+    @property
+    def connected(self) -> bool:
+        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
+
+    def healthy(self, now: float) -> bool:
+        """To be asked in its turn. One that is not for want of a connection gets it made in the background."""
+        untried = self._failures == 0 and not self.learnt
+        if not untried and not self.connected:
+            self.channel.get_state(try_to_connect=True)
+            return False
+        return self._asked_last_until <= now and not self.suspended
+
+    def failed(self, now: float) -> None:
+        """Asked last for a while."""
+        self._failures += 1
+        self._asked_last_until = now + min(_LONGEST_PAUSE * 2 ** (self._failures - 1), _LONGEST_ASKED_LAST)
+
+    def answered(self) -> None:
+        self._failures = 0
+        self._asked_last_until = 0.0
 
     async def connect(self, timeout: float) -> bool:
         """True once there is a connection; False when it is refused or not there in time."""
@@ -171,6 +215,7 @@ class Attempts:
         self._pause = _FIRST_PAUSE
         self._round: list[Gateway] = []
         self._errors: dict[str, str] = {}
+        self._current: Gateway | None = None
 
     @property
     def remaining(self) -> float:
@@ -193,19 +238,24 @@ class Attempts:
             if self.remaining <= 0:
                 raise self.exhausted()
             gateway = self._round.pop(0)
-            if await gateway.connect(min(self.remaining, _CONNECT_TIMEOUT)):
+            patience = _CONNECT_PATIENCE if self._round else _CONNECT_TIMEOUT
+            if gateway.connected or await gateway.connect(min(self.remaining, patience)):
+                self._current = gateway
                 return gateway
             self.failed(gateway, "no connection")
 
     def failed(self, gateway: Gateway, reason: str) -> None:
         """Notes a failed attempt."""
         self._errors[gateway.address] = reason
-        gateway.asked_last_until = self._loop.time() + _LONGEST_PAUSE
+        gateway.failed(self._loop.time())
+        self._owner.trouble.set()
 
     def progressed(self) -> None:
         """Something came: time and pauses begin anew."""
         self._pause = _FIRST_PAUSE
         self._errors.clear()
+        if self._current is not None:
+            self._current.answered()
         if self._timeout is not None:
             self._deadline = self._loop.time() + self._timeout
 
@@ -229,27 +279,49 @@ class Attempts:
 class GatewayChannel:
     """All gateways that a client knows. Belongs to one event loop."""
 
-    def __init__(self, uri: str, timeout: float, rng: random.Random) -> None:
-        tls, addresses = parse_gateways(uri)
-        self._gateways = [Gateway(address, tls) for address in addresses]
-        self._turn = rng.randrange(len(addresses))
+    def __init__(self, uri: str, timeout: float, rng: random.Random, tls: TlsFiles = TlsFiles()) -> None:  # noqa: B008
+        """Raises IncorrectParameterException for an address that is none, or TLS files that can't be used."""
+        parsed = parse_gateways(uri, tls)
+        self._credentials = None if parsed.tls is None else parsed.tls.credentials()
+        self._gateways = [Gateway(address, self._credentials) for address in parsed.addresses]
+        self._retired: list[Gateway] = []
+        self._turn = rng.randrange(len(self._gateways))
         self._closed = False
         self.timeout = timeout
         self.rng = rng
         self.revision = 0
         """The highest store revision seen: no answer may be older."""
+        self.trouble = asyncio.Event()
+        """Set when a gateway failed: there may be others."""
 
     @property
     def addresses(self) -> Sequence[str]:
         return [gateway.address for gateway in self._gateways]
 
+    async def learn(self, addresses: Iterable[str]) -> None:
+        """Takes over what discovery says: new gateways are tried, learnt ones that it no longer names are left."""
+        named = set(addresses)
+        if self._closed:
+            return
+        gone = [gateway for gateway in self._gateways if gateway.learnt and gateway.address not in named]
+        self._gateways = [gateway for gateway in self._gateways if gateway not in gone]
+        new = sorted(named - set(self.addresses))
+        room = max(_MOST_GATEWAYS - len(self._gateways), 0)
+        for address in self.rng.sample(new, min(room, len(new))):
+            self._gateways.append(Gateway(address, self._credentials, learnt=True))
+        # Streams on a gateway that is about to stop end by themselves.
+        self._retired += gone
+        for gateway in [gateway for gateway in self._retired if not gateway.connected]:
+            self._retired.remove(gateway)
+            await gateway.close()
+
     def in_order(self) -> list[Gateway]:
-        """All gateways: next in turn first, those that failed lately last."""
+        """All gateways: healthy ones first, next in turn at the head."""
         self._turn += 1
         start = self._turn % len(self._gateways)
         now = asyncio.get_running_loop().time()
         rotated = self._gateways[start:] + self._gateways[:start]
-        return sorted(rotated, key=lambda gateway: gateway.asked_last_until > now)
+        return sorted(rotated, key=lambda gateway: (not gateway.healthy(now), not gateway.connected and gateway.learnt))
 
     def check_open(self) -> None:
         """Raises ClientClosedException once it is closed."""
@@ -271,32 +343,100 @@ class GatewayChannel:
         """The attempts of a call that the caller carries out itself (a stream)."""
         return Attempts(self, what, timeout)
 
-    async def call(self, what: str, invoke: Callable[[Gateway, float], Awaitable[T]], *, changes: bool = False) -> T:
+    async def call(
+        self,
+        what: str,
+        invoke: Callable[[Gateway, float], Awaitable[T]],
+        *,
+        changes: bool = False,
+        again_at: Gateway | None = None,
+    ) -> T:
         """Carries out a unary call: `invoke` gets a gateway and the seconds left.
 
-        Raises MetaStoreException when none answers, UnknownOutcomeException when a call that `changes` something was
-        sent and its answer lost, UnauthorizedAccessException.
+        `again_at` is asked first: the gateway that may have carried out this change already. Raises MetaStoreException
+        when none answers, LostAnswerException when a call that `changes` something was sent and its answer lost,
+        UnauthorizedAccessException.
         """
         attempts = Attempts(self, what, self.timeout)
+        if changes:
+            return await self._change(attempts, what, invoke, again_at)
+        return await self._ask(attempts, what, invoke)
+
+    async def _change(
+        self,
+        attempts: Attempts,
+        what: str,
+        invoke: Callable[[Gateway, float], Awaitable[T]],
+        again_at: Gateway | None,
+    ) -> T:
         while True:
-            gateway = await attempts.next()
+            gateway = again_at or await attempts.next()
+            again_at = None
             try:
                 with self.outstanding(what):
-                    return await invoke(gateway, max(attempts.remaining, 0.001) if changes else attempts.share)
+                    answer = await invoke(gateway, max(attempts.remaining, 0.001))
             except AioRpcError as error:
-                reason = check_transient(gateway, what, error, changes=changes)
-                if changes and error.code() is not _REFUSED:
-                    raise UnknownOutcomeException(
-                        f"gateway {gateway.address} was asked to {what} and its answer was lost ({reason}); it may or "
-                        "may not have happened"
-                    ) from error
+                reason = check_transient(gateway, what, error, changes=not surely_not_done(error))
                 attempts.failed(gateway, reason)
+                if not surely_not_done(error):
+                    raise LostAnswerException(
+                        f"gateway {gateway.address} was asked to {what} and its answer was lost ({reason}); it may or "
+                        "may not have happened",
+                        gateway,
+                    ) from error
+            else:
+                gateway.answered()
+                return answer
+
+    async def _ask(self, attempts: Attempts, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> T:
+        """A call that changes nothing: the first answer counts."""
+        running: dict[asyncio.Future[T], Gateway] = {}
+        try:
+            while True:
+                gateway = self._another(running) if running else await attempts.next()
+                if gateway is not None:
+                    running[asyncio.ensure_future(invoke(gateway, attempts.share))] = gateway
+                patience = _HEDGE_AFTER if len(running) == 1 and len(self._gateways) > 1 else None
+                done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for call in done:
+                    gateway = running.pop(call)
+                    try:
+                        with self.outstanding(what):
+                            answer = call.result()
+                    except AioRpcError as error:
+                        attempts.failed(gateway, check_transient(gateway, what, error))
+                        continue
+                    gateway.answered()
+                    for slow in running.values():
+                        attempts.failed(slow, "it was slow")
+                    return answer
+        finally:
+            for call in running:
+                call.cancel()
+
+    def _another(self, running: dict[asyncio.Future[T], Gateway]) -> Gateway | None:
+        """A healthy gateway with a connection that is not being asked; at most two are at a time."""
+        if len(running) > 1:
+            return None
+        now = asyncio.get_running_loop().time()
+        asked = set(running.values())
+        return next((g for g in self.in_order() if g not in asked and g.connected and g.healthy(now)), None)
 
     async def close(self) -> None:
         """Closes all channels; calls under way fail."""
         self._closed = True
-        for gateway in self._gateways:
+        for gateway in (*self._gateways, *self._retired):
             await gateway.close()
+
+
+def surely_not_done(error: AioRpcError) -> bool:
+    """True for a change that the gateway refused, or that never reached it."""
+    if error.code() is _REFUSED:
+        return True
+    if any(key == _NOT_DONE for key, _ in error.trailing_metadata() or ()):
+        return True
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_SENT)
 
 
 def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes: bool = False) -> str:

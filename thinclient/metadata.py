@@ -3,8 +3,8 @@
 Calls that change something and whose answer was lost are resolved here, by what the change means (M6):
 
 * create with a given id: asked again; LEDGER_EXISTS is success when the ledger carries this call's creator token;
-* create with a generated id: nobody can tell whether a ledger came into being, so UnknownOutcomeException is raised (an
-  empty ledger may be left over);
+* create with a generated id: asked again of the same gateway, which knows the request by its token. If that gateway is
+  gone, nobody can tell whether a ledger came into being: UnknownOutcomeException (an empty ledger may be left over);
 * write: asked again with the same expected version; BAD_VERSION is success when the stored value is the one written and
   the version is the next, and an unknown outcome when others have changed it further;
 * remove: asked again; "not found" then counts as done.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -25,7 +25,6 @@ from grpc.aio import AioRpcError
 
 from ledger.errors import (
     BKException,
-    IllegalOpException,
     LedgerExistException,
     MetadataVersionException,
     MetaStoreException,
@@ -34,6 +33,7 @@ from ledger.errors import (
 from ledger.id_set import decode_ids
 from ledger.ledger_id import LedgerId
 from ledger.manager import (
+    CreateRequest,
     LedgerManager,
     LedgerManagerFactory,
     LedgerMetadataListener,
@@ -42,12 +42,15 @@ from ledger.manager import (
     ServiceDiscovery,
 )
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import to_format
+from ledger.metadata_codec import from_format, to_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from thinclient.discovery import RpcServiceDiscovery
-from thinclient.gateway_channel import Gateway, GatewayChannel, check_transient
+from thinclient.gateway_channel import Gateway, GatewayChannel, LostAnswerException, check_transient
+from thinclient.gateway_list import GatewayList
+from thinclient.gateway_uri import TlsFiles
 from thinclient.messages import code_error, record_of, scoped
+from thinclient.registration import RpcRegistrationManager
 from thinclient.watch import MetadataWatch
 
 T = TypeVar("T")
@@ -56,6 +59,12 @@ Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
 
 _MAX_REPEATS = 5
 """How often a change is sent again after its answer was lost; each has the whole timeout."""
+
+_MAX_BATCH = 10_000
+"""Ledgers in one batch; the gateways' own limit."""
+
+_MAX_BATCH_BYTES = 3 * 1024 * 1024
+"""Of one batch of creations; a gateway takes requests of 4 MiB."""
 
 
 def _comparable(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -72,16 +81,89 @@ class RpcLedgerManager(LedgerManager):
         self._rng = gateways.rng
 
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
-        metadata = replace(metadata, creator_token=metadata.creator_token or self._rng.randrange(1, 1 << 62))
-        request = wire.LedgerMetadataRequest(metadata=to_format(metadata), request_token=self._token())
+        request = self._creation(CreateRequest(ledger_id, metadata))
         if ledger_id is None:
-            return self._record(await self._change("create a ledger", request, _create), "create a ledger")
+            return self._record(await self._generate("create a ledger", request), "create a ledger")
+        return await self._create_given(ledger_id, request)
+
+    def _creation(self, wanted: CreateRequest) -> wire.LedgerMetadataRequest:
+        token = wanted.metadata.creator_token or self._rng.randrange(1, 1 << 62)
+        message = to_format(replace(wanted.metadata, creator_token=token))
+        request = wire.LedgerMetadataRequest(metadata=message, request_token=self._token())
+        return request if wanted.ledger_id is None else scoped(request, wanted.ledger_id)
+
+    async def _generate(self, what: str, request: wire.LedgerMetadataRequest) -> wire.LedgerMetadataResponse:
+        """A creation with a generated id; the gateway that may have done it knows it by its token."""
+        try:
+            return await self._change(what, request, _create)
+        except LostAnswerException as error:
+            lost = error
+        if not await lost.gateway.connect(self._gateways.timeout):
+            raise lost
+        return await self._change(what, request, _create, again_at=lost.gateway)
+
+    async def _create_given(
+        self, ledger_id: LedgerId, request: wire.LedgerMetadataRequest, *, repeated: bool = False
+    ) -> LedgerRecord:
         what = f"create ledger {ledger_id}"
-        scoped(request, ledger_id)
-        response, repeated = await self._change_repeatedly(what, request, _create)
-        if response.code == StatusCode.LEDGER_EXISTS and repeated:
-            return await self._own_creation(ledger_id, metadata)
+        response, again = await self._change_repeatedly(what, request, _create)
+        if response.code == StatusCode.LEDGER_EXISTS and (again or repeated):
+            return await self._own_creation(ledger_id, from_format(request.metadata))
         return self._record(response, what)
+
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        """Creates many ledgers, thousands in one round trip. See `LedgerManager.create_many`."""
+        results: list[LedgerRecord | BKException] = []
+        for batch in _batches([self._creation(each) for each in requests]):
+            results += await self._create_batch(batch)
+        return results
+
+    async def _create_batch(self, requests: Sequence[wire.LedgerMetadataRequest]) -> list[LedgerRecord | BKException]:
+        what = f"create {len(requests)} ledgers"
+        batch = wire.BatchCreateRequest(requests=requests)
+
+        async def send(again_at: Gateway | None = None) -> wire.BatchCreateResponse:
+            return await self._gateways.call(
+                what,
+                lambda gateway, timeout: gateway.metadata.BatchCreate(batch, timeout=timeout),
+                changes=True,
+                again_at=again_at,
+            )
+
+        again = False
+        try:
+            try:
+                response = await send()
+            except LostAnswerException as lost:
+                if not await lost.gateway.connect(self._gateways.timeout):
+                    raise
+                response, again = await send(lost.gateway), True
+        except UnknownOutcomeException as error:
+            return [await self._resolve_creation(request, error) for request in requests]
+        except BKException as error:
+            return [error] * len(requests)
+        if response.code != StatusCode.SUCCESS or len(response.responses) != len(requests):
+            return [code_error(response.code, response.message, what)] * len(requests)
+        return [await self._created(*each, again) for each in zip(requests, response.responses, strict=True)]
+
+    async def _created(
+        self, request: wire.LedgerMetadataRequest, response: wire.LedgerMetadataResponse, again: bool
+    ) -> LedgerRecord | BKException:
+        """One ledger of a batch. UNEXPECTED: the store's answer was lost to the gateway."""
+        if response.code == StatusCode.UNEXPECTED or (again and response.code == StatusCode.LEDGER_EXISTS):
+            return await self._resolve_creation(request, UnknownOutcomeException(response.message))
+        return self._record_or_error(response, "create a ledger")
+
+    async def _resolve_creation(
+        self, request: wire.LedgerMetadataRequest, lost: UnknownOutcomeException
+    ) -> LedgerRecord | BKException:
+        if not request.HasField("ledger_id"):
+            return lost
+        try:
+            ledger_id = LedgerId(request.ledger_scope_id, request.ledger_id)
+            return await self._create_given(ledger_id, request, repeated=True)
+        except BKException as error:
+            return error
 
     async def _own_creation(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerRecord:
         """The ledger exists after an attempt whose answer was lost: is it this client's?"""
@@ -102,12 +184,20 @@ class RpcLedgerManager(LedgerManager):
         )
         return self._record(response, what)
 
-    async def read_many(self, ledger_ids: Iterable[int], scope_id: int = 0) -> dict[int, LedgerRecord | BKException]:
-        """Reads many ledgers of a scope in one round trip; a ledger that can't be read has its error as value."""
-        wanted = set(ledger_ids)
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        """Reads many ledgers, thousands in one round trip. See `LedgerManager.read_many`."""
+        found: dict[LedgerId, LedgerRecord | BKException] = {}
+        for scope_id in dict.fromkeys(each.scope_id for each in ledger_ids):
+            wanted = {each.ledger_id for each in ledger_ids if each.scope_id == scope_id}
+            results = await self._read_scope(wanted, scope_id)
+            found.update({LedgerId(scope_id, number): result for number, result in results.items()})
+        return [found[ledger_id] for ledger_id in ledger_ids]
+
+    async def _read_scope(self, wanted: set[int], scope_id: int) -> dict[int, LedgerRecord | BKException]:
         results: dict[int, LedgerRecord | BKException] = {}
-        attempts = self._gateways.attempts("read the metadata of many ledgers", self._gateways.timeout)
-        while missing := sorted(wanted - results.keys())[:10_000]:
+        what = "read the metadata of many ledgers"
+        attempts = self._gateways.attempts(what, self._gateways.timeout)
+        while missing := sorted(wanted - results.keys())[:_MAX_BATCH]:
             gateway = await attempts.next()
             request = wire.BatchReadRequest(ledger_ids=missing, min_revision=self._gateways.revision)
             if scope_id:
@@ -115,13 +205,14 @@ class RpcLedgerManager(LedgerManager):
             reason = "the stream ended early"
             call = gateway.metadata.BatchRead(request)
             try:
-                with self._gateways.outstanding("read the metadata of many ledgers"):
+                with self._gateways.outstanding(what):
                     async for response in _each_within(aiter(call), attempts.share):
-                        if response.ledger_id not in results:
+                        if response.ledger_id in wanted and response.ledger_id not in results:
                             attempts.progressed()
-                        results[response.ledger_id] = self._record_or_error(response)
+                        one = f"read the metadata of ledger {response.ledger_id}"
+                        results[response.ledger_id] = self._record_or_error(response, one)
             except AioRpcError as error:
-                reason = check_transient(gateway, "read the metadata of many ledgers", error)
+                reason = check_transient(gateway, what, error)
             except TimeoutError:
                 reason = "the stream stood still"
             finally:
@@ -130,9 +221,9 @@ class RpcLedgerManager(LedgerManager):
                 attempts.failed(gateway, reason)
         return results
 
-    def _record_or_error(self, response: wire.LedgerMetadataResponse) -> LedgerRecord | BKException:
+    def _record_or_error(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord | BKException:
         try:
-            return self._record(response, f"read the metadata of ledger {response.ledger_id}")
+            return self._record(response, what)
         except BKException as error:
             return error
 
@@ -237,9 +328,11 @@ class RpcLedgerManager(LedgerManager):
 
     # Carrying out
 
-    async def _change(self, what: str, request: wire.LedgerMetadataRequest, send: Send) -> wire.LedgerMetadataResponse:
+    async def _change(
+        self, what: str, request: wire.LedgerMetadataRequest, send: Send, again_at: Gateway | None = None
+    ) -> wire.LedgerMetadataResponse:
         response = await self._gateways.call(
-            what, lambda gateway, timeout: send(gateway, request, timeout), changes=True
+            what, lambda gateway, timeout: send(gateway, request, timeout), changes=True, again_at=again_at
         )
         # Before the answer is looked at: a read that follows from it must not be older (M4).
         self._note(response)
@@ -286,6 +379,21 @@ def _remove(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: floa
     return gateway.metadata.Remove(request, timeout=timeout)
 
 
+def _batches(requests: Sequence[wire.LedgerMetadataRequest]) -> Iterator[list[wire.LedgerMetadataRequest]]:
+    """The requests in runs that a gateway takes."""
+    batch: list[wire.LedgerMetadataRequest] = []
+    size = 0
+    for request in requests:
+        length = request.ByteSize() + 8
+        if batch and (len(batch) == _MAX_BATCH or size + length > _MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(request)
+        size += length
+    if batch:
+        yield batch
+
+
 async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterator[T]:
     """The items of a stream. Raises TimeoutError when the next one takes longer than `timeout` seconds."""
     while True:
@@ -311,15 +419,27 @@ def _check_page(page: wire.GetLedgerRangesResponse, after: int | None) -> bool:
 class RpcLedgerManagerFactory(LedgerManagerFactory):
     """A metadata store reached through gateways: `grpc://host:port,host:port`."""
 
-    def __init__(self, uri: str, timeout: float = 10.0, rng: random.Random | None = None) -> None:
-        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom())
+    def __init__(
+        self,
+        uri: str,
+        timeout: float = 10.0,
+        rng: random.Random | None = None,
+        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+    ) -> None:
+        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls)
         self._discovery = RpcServiceDiscovery(self.gateways)
         self._manager = RpcLedgerManager(self.gateways)
+        self._registration = RpcRegistrationManager(self.gateways, self._discovery)
+        self._list = GatewayList(self.gateways, self._discovery)
         self._connected = False
 
     async def initialize(self) -> None:
-        """Checks that a gateway answers. Raises MetaStoreException naming every address and its error."""
+        """Checks that a gateway answers, and learns of the others.
+
+        Raises MetaStoreException naming every address and its error.
+        """
         await self._discovery.cluster_info()
+        await self._list.start()
         self._connected = True
 
     @property
@@ -332,7 +452,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
 
     @property
     def registration_manager(self) -> RegistrationManager:
-        raise IllegalOpException("bookies can't register through a gateway; give the bookie its metadata store's URI")
+        return self._registration
 
     @property
     def connected(self) -> bool:
@@ -342,8 +462,22 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         """The highest revision that this client has seen."""
         return self.gateways.revision
 
+    async def catch_up(self, revision: int) -> None:
+        """From now on no answer is older."""
+        self.gateways.revision = max(self.gateways.revision, revision)
+
     async def close(self) -> None:
         self._connected = False
+        await self._list.close()
+        await self._registration.close()
         await self._manager.close()
         await self._discovery.close()
         await self.gateways.close()
+
+
+def create_factory(uri: str, settings: object = None) -> RpcLedgerManagerFactory:
+    """The driver of `grpc://` and `grpcs://` metadata URIs: a bookie without a metadata store of its own.
+
+    Settings of other stores do not concern it. Raises IncorrectParameterException.
+    """
+    return RpcLedgerManagerFactory(uri)

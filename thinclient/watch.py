@@ -82,6 +82,7 @@ class MetadataWatch:
             try:
                 async for response in self._responses(gateway):
                     attempts.progressed()
+                    _note_health(gateway, response.event)
                     if response.event == wire.WatchEvent.DRAINING:
                         reason = "it is about to stop"
                         break
@@ -90,6 +91,7 @@ class MetadataWatch:
                 reason = f"silent for {_LONGEST_SILENCE:g} s"
             except AioRpcError as error:
                 reason = failure_in_words(gateway, "watch ledgers", error)
+            gateway.suspended = False
             attempts.failed(gateway, reason)
 
     async def _responses(self, gateway: Gateway) -> AsyncIterator[wire.LedgerMetadataResponse]:
@@ -161,3 +163,11 @@ class MetadataWatch:
     def _forget(self, ledger_id: LedgerId) -> None:
         self._listeners.pop(ledger_id, None)
         self._records.pop(ledger_id, None)
+
+
+def _note_health(gateway: Gateway, event: wire.WatchEvent) -> None:
+    """A gateway without its store is asked last until it has it back."""
+    if event == wire.WatchEvent.SUSPENDED:
+        gateway.suspended = True
+    elif event == wire.WatchEvent.RESUMED:
+        gateway.suspended = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,6 +44,15 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.requests: list[object] = []
         self.lose_answers = 0
         """So many changes are carried out and answered with UNAVAILABLE."""
+        self.tokens: dict[bytes, wire.LedgerMetadataResponse] = {}
+        """What was answered to a creation."""
+        self.forget_tokens = False
+        """As a gateway that was started anew, or another one."""
+        self.on_create: Callable[[], None] = lambda: None
+        self.not_done = False
+        """What is refused is marked as surely not done."""
+        self.endpoints: list[discovery.Endpoint] = []
+        """Further ones of the bookie that is listed."""
         self.refuse: grpc.StatusCode | None = None
         """Every call ends with this status and nothing is done."""
         self.silent = False
@@ -79,6 +88,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.called.set()
         self.requests.append(request)
         if self.refuse is not None:
+            if self.not_done:
+                context.set_trailing_metadata((("bookgate-not-done", "1"),))
             await context.abort(self.refuse, "refused by the test")
         if self.silent:
             await asyncio.Event().wait()
@@ -97,8 +108,23 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
 
     async def Create(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
         await self._note("Create", request, context)
+        if request.request_token not in self.tokens:
+            self.tokens[request.request_token] = await self._create(request)
+        answer = self.tokens[request.request_token]
+        if self.forget_tokens:
+            self.tokens.clear()
+        await self._lose(context)
+        return answer
+
+    async def _create(self, request: wire.LedgerMetadataRequest) -> wire.LedgerMetadataResponse:
+        self.on_create()
         ledger_id = ledger_id_of(request) if request.HasField("ledger_id") else None
-        return await self._answer(self.store.create(ledger_id, from_format(request.metadata)), context)
+        return await self._answer(self.store.create(ledger_id, from_format(request.metadata)), None)
+
+    async def _lose(self, context: Context) -> None:
+        if self.lose_answers:
+            self.lose_answers -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
 
     async def Read(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
         await self._note("Read", request, context)
@@ -114,7 +140,16 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         return await self._answer(self.store.remove(ledger_id_of(request)), context)
 
     async def BatchCreate(self, request: wire.BatchCreateRequest, context: Context) -> wire.BatchCreateResponse:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the client creates its ledgers one by one")
+        await self._note("BatchCreate", request, context)
+        responses = []
+        for each in request.requests:
+            if each.request_token not in self.tokens:
+                self.tokens[each.request_token] = await self._create(each)
+            responses.append(self.tokens[each.request_token])
+        if self.forget_tokens:
+            self.tokens.clear()
+        await self._lose(context)
+        return wire.BatchCreateResponse(responses=responses)
 
     async def Iterate(
         self, request: wire.GetLedgerRangesRequest, context: Context
@@ -177,7 +212,10 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self, request: discovery.ListBookiesRequest, context: Context
     ) -> discovery.ListBookiesResponse:
         await self._note("ListBookies", request, context)
-        return discovery.ListBookiesResponse(bookies=[BOOKIE])
+        bookie = discovery.Bookie()
+        bookie.CopyFrom(BOOKIE)
+        bookie.endpoints.extend(self.endpoints)
+        return discovery.ListBookiesResponse(bookies=[bookie])
 
     async def GetBookieServiceInfo(
         self, request: discovery.GetBookieServiceInfoRequest, context: Context

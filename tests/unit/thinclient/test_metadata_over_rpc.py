@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -25,13 +26,14 @@ from ledger.errors import (
     UnknownOutcomeException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, LedgerRecord
+from ledger.manager import BookieSet, CreateRequest, LedgerRecord
 from ledger.metadata import LedgerMetadata
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from tests.unit.thinclient.fake_gateway import FakeGateway, fake_gateways, response_of
 from thinclient import gateway_channel
-from thinclient.gateway_channel import parse_gateways
+from thinclient.gateway_uri import GatewayUri, TlsFiles, parse_gateways
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
 METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p", custom_metadata={"k": b"v"})
@@ -69,7 +71,7 @@ async def test_create_read_write_remove() -> None:
 @pytest.mark.asyncio
 async def test_a_lost_answer_to_a_given_create_is_found_to_be_ours() -> None:
     async with connected() as (manager, (gateway,)):
-        gateway.lose_answers = 1
+        gateway.lose_answers, gateway.forget_tokens = 1, True
         assert (await manager.create(SEVEN, METADATA)).version == 0
         assert gateway.calls == ["Create", "Create", "Read"]
         with pytest.raises(LedgerExistException):
@@ -91,12 +93,131 @@ async def test_somebody_elses_ledger_is_not_taken_for_ours() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_lost_answer_to_a_generated_create_is_an_unknown_outcome() -> None:
-    async with connected() as (manager, (gateway,)):
-        gateway.lose_answers = 1
+async def test_a_generated_create_is_asked_again_of_the_gateway_that_knows_its_token() -> None:
+    async with connected(3) as (manager, gateways):
+        for gateway in gateways:
+            gateway.lose_answers = 1
+        created = await manager.create(None, METADATA)
+        assert list(gateways[0].store.records) == [created.ledger_id]
+        assert sorted(gateway.calls for gateway in gateways) == [[], [], ["Create", "Create"]]
+
+
+@pytest.mark.asyncio
+async def test_a_generated_create_whose_gateway_is_gone_is_an_unknown_outcome() -> None:
+    async with connected(2, timeout=2) as (manager, gateways):
+
+        def die() -> None:
+            asked = [gateway for gateway in gateways if gateway.calls]
+            stopping.extend(asyncio.ensure_future(gateway.stop()) for gateway in asked)
+
+        stopping: list[asyncio.Future[None]] = []
+        for gateway in gateways:
+            gateway.lose_answers = 1
+            gateway.on_create = die
         with pytest.raises(UnknownOutcomeException, match="may or may not have happened"):
             await manager.create(None, METADATA)
-        assert gateway.calls == ["Create"]
+        assert sorted(gateway.calls for gateway in gateways) == [[], ["Create"]]
+        await asyncio.gather(*stopping)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("given", [None, SEVEN])
+async def test_a_change_that_the_gateway_says_it_did_not_do_goes_elsewhere(given: LedgerId | None) -> None:
+    async with connected(2) as (manager, gateways):
+        for gateway in gateways:
+            gateway.refuse, gateway.not_done = grpc.StatusCode.UNAVAILABLE, True
+
+        async def one_recovers() -> None:
+            await asyncio.gather(*(gateway.called.wait() for gateway in gateways))
+            gateways[1].refuse = None
+
+        record, _ = await asyncio.gather(manager.create(given, METADATA), one_recovers())
+        assert list(gateways[0].store.records) == [record.ledger_id]
+
+
+@pytest.mark.asyncio
+async def test_many_ledgers_are_created_in_one_call() -> None:
+    async with connected() as (manager, (gateway,)):
+        await gateway.store.create(SEVEN, METADATA)
+        wanted = [CreateRequest(ledger_id, METADATA) for ledger_id in (None, SEVEN, LedgerId.unscoped(8), None)]
+        first, taken, eighth, second = await manager.create_many(wanted)
+        assert isinstance(taken, LedgerExistException)
+        assert all(isinstance(each, LedgerRecord) for each in (first, eighth, second))
+        assert gateway.calls == ["BatchCreate"]
+        assert len(gateway.store.records) == 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_a_lost_answer_to_a_batch_is_resolved_a_ledger_at_a_time(forgotten: bool) -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers, gateway.forget_tokens = 1, forgotten
+        given = [LedgerId.unscoped(number) for number in (1, 2, 3)]
+        created = await manager.create_many([CreateRequest(ledger_id, METADATA) for ledger_id in given])
+        assert [each.ledger_id for each in created if isinstance(each, LedgerRecord)] == given
+        assert sorted(gateway.store.records, key=lambda each: each.ledger_id) == given
+
+
+@pytest.mark.asyncio
+async def test_batches_are_as_large_as_a_gateway_takes() -> None:
+    large = replace(METADATA, custom_metadata={"k": bytes(900_000)})
+    async with connected() as (manager, (gateway,)):
+        created = await manager.create_many([CreateRequest(None, large)] * 7)
+        assert all(isinstance(each, LedgerRecord) for each in created)
+        assert gateway.calls == ["BatchCreate"] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_knew_one_gateway_survives_its_loss() -> None:
+    async with fake_gateways(3) as (_, gateways):
+        for gateway in gateways:
+            for other in gateways:
+                host, port = other.address.split(":")
+                endpoint = Endpoint(id="gateway", host=host, port=int(port), protocol="bookgate-grpc")
+                gateway.endpoints.append(endpoint)
+        factory = RpcLedgerManagerFactory(f"grpc://{gateways[0].address}")
+        await factory.initialize()
+        assert sorted(factory.gateways.addresses) == sorted(gateway.address for gateway in gateways)
+        await factory.ledger_manager.create(SEVEN, METADATA)
+        await gateways[0].stop()
+        assert (await factory.ledger_manager.read(SEVEN)).version == 0
+        # One that discovery no longer names is left, a configured one stays.
+        await factory.gateways.learn([gateways[1].address])
+        assert factory.gateways.addresses == [gateways[0].address, gateways[1].address]
+        await factory.close()
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_without_its_store_is_asked_last() -> None:
+    async with connected(2) as (manager, gateways):
+        await gateways[0].store.create(SEVEN, METADATA)
+        heard: asyncio.Queue[int] = asyncio.Queue()
+
+        def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            heard.put_nowait(-1 if record is None else record.version)
+
+        await manager.register_listener(SEVEN, listener)
+        assert await heard.get() == 0
+        watched, other = sorted(gateways, key=lambda gateway: not gateway.watches)
+        for _ in range(4):
+            await manager.read(SEVEN)
+        watched.watches[0].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.SUSPENDED))
+        # Told in order: what follows has come, so that has.
+        watched.store.change(SEVEN, custom_metadata={})
+        watched.watches[0].put_nowait(response_of(watched.store.records[SEVEN]))
+        assert await heard.get() == 1
+        watched.calls.clear()
+        for _ in range(4):
+            await manager.read(SEVEN)
+        assert watched.calls == []
+        watched.watches[0].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.RESUMED))
+        watched.store.change(SEVEN, custom_metadata={"k": b"v"})
+        watched.watches[0].put_nowait(response_of(watched.store.records[SEVEN]))
+        assert await heard.get() == 2
+        for _ in range(4):
+            await manager.read(SEVEN)
+        assert watched.calls == ["Read", "Read"]
+        assert other.calls.count("Read") == 8
 
 
 @pytest.mark.asyncio
@@ -184,8 +305,8 @@ async def test_a_gateway_that_keeps_silent_does_not_use_up_the_others_time(batch
         silent.silent = True
         # Of as many calls as there are gateways each gets one first.
         if batch:
-            results = await asyncio.gather(*(manager.read_many([7]) for _ in gateways))
-            assert [list(result) for result in results] == [[7]] * 3
+            results = await asyncio.gather(*(manager.read_many([SEVEN]) for _ in gateways))
+            assert [[r.version for r in result if isinstance(r, LedgerRecord)] for result in results] == [[0]] * 3
         else:
             records = await asyncio.gather(*(manager.read(SEVEN) for _ in gateways))
             assert [record.version for record in records] == [0, 0, 0]
@@ -202,7 +323,7 @@ async def test_calls_under_way_end_with_the_client_and_are_not_taken_for_cancell
         async def listing() -> list[LedgerRecord]:
             return [record async for page in manager.ledger_records() for record in page]
 
-        calls = [manager.read(SEVEN), manager.remove(SEVEN), manager.read_many([7]), listing()]
+        calls = [manager.read(SEVEN), manager.remove(SEVEN), manager.read_many([SEVEN]), listing()]
         under_way = [asyncio.ensure_future(call) for call in calls]
         while len(gateway.calls) < len(calls):
             gateway.called.clear()
@@ -329,9 +450,9 @@ async def test_many_ledgers_are_read_in_one_call_that_is_taken_up_again() -> Non
     async with connected() as (manager, (gateway,)):
         await fill(gateway, 5)
         gateway.break_after_pages = 2
-        found = await manager.read_many([0, 1, 2, 3, 4, 99])
-        assert sorted(i for i, r in found.items() if isinstance(r, LedgerRecord)) == [0, 1, 2, 3, 4]
-        assert isinstance(found[99], NoSuchLedgerExistsOnMetadataServerException)
+        found = await manager.read_many([LedgerId.unscoped(i) for i in (4, 99, 0, 1, 2, 3)])
+        assert [r.ledger_id.ledger_id for r in found if isinstance(r, LedgerRecord)] == [4, 0, 1, 2, 3]
+        assert isinstance(found[1], NoSuchLedgerExistsOnMetadataServerException)
 
 
 @pytest.mark.asyncio
@@ -432,8 +553,6 @@ async def test_discovery() -> None:
         assert await heard.get() == ["alpha"]
         stop()
         assert factory.connected
-        with pytest.raises(IllegalOpException, match="can't register"):
-            _ = factory.registration_manager
         await factory.close()
         assert "ListBookies" in gateway.calls
 
@@ -441,17 +560,24 @@ async def test_discovery() -> None:
 @pytest.mark.parametrize(
     ("uri", "parsed"),
     [
-        ("grpc://a:1,b:2", (False, ["a:1", "b:2"])),
-        ("grpcs://a:1/", (True, ["a:1"])),
-        ("a:1, a:1", (False, ["a:1"])),
-        ("grpc://[::1]:4181", (False, ["[::1]:4181"])),
+        ("grpc://a:1,b:2", GatewayUri(("a:1", "b:2"), None)),
+        ("grpcs://a:1/", GatewayUri(("a:1",), TlsFiles())),
+        ("a:1, a:1", GatewayUri(("a:1",), None)),
+        ("grpc://[::1]:4181", GatewayUri(("[::1]:4181",), None)),
+        ("grpcs://a:1,b:2?ca=/x/ca&key=k", GatewayUri(("a:1", "b:2"), TlsFiles(Path("/x/ca"), None, Path("k")))),
     ],
 )
-def test_addresses(uri: str, parsed: tuple[bool, list[str]]) -> None:
+def test_addresses(uri: str, parsed: GatewayUri) -> None:
     assert parse_gateways(uri) == parsed
 
 
-@pytest.mark.parametrize("uri", ["", "grpc://", "zk://a:1", "grpc://a", "grpc://a:x", "grpc://:1", "a:0", "a:70000"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("", "grpc://", "zk://a:1", "grpc://a", "grpc://a:x", "grpc://:1", "a:0", "a:70000"),
+        *("grpc://a:1?ca=/x", "grpcs://a:1?x=y", "grpcs://a:1?ca="),
+    ],
+)
 def test_what_is_no_address(uri: str) -> None:
     with pytest.raises(IncorrectParameterException, match="gateway address"):
         parse_gateways(uri)

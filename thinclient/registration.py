@@ -1,0 +1,379 @@
+"""Registering a bookie through gateways: the shared `RegistrationManager`, without a metadata store.
+
+A registration is a lease, kept by a stream to one gateway on which a heartbeat goes out eight times a lease. The
+gateway is left when the stream breaks, when it keeps silent for two heartbeats, when it has lost its store and when it
+drains; each new stream has a higher epoch, by which the next gateway knows that it may take the registration over.
+Where the old stream still stands, it is kept up until the new gateway has the registration (make before break), so
+discovery never lacks the bookie as long as one gateway works within the rest of the lease.
+
+States of a keeper: seeking a gateway → held by a stream → leaving (seeks the next, the stream still up) → held …; ended
+by `unregister`. Only the first registration fails; afterwards it is tried for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+from grpc.aio import AioRpcError
+
+from ledger.bookie_info import BookieServiceInfo, check_bookie_id
+from ledger.errors import (
+    BKException,
+    ClientClosedException,
+    IncorrectParameterException,
+    LedgerExistException,
+    MetadataVersionException,
+    MetaStoreException,
+    UnknownOutcomeException,
+)
+from ledger.manager import RegistrationManager, ServiceDiscovery, Versioned
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
+from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from thinclient.gateway_channel import Attempts, Gateway, GatewayChannel, failure_in_words
+
+_LOG = logging.getLogger(__name__)
+
+_FIRST_HEARTBEAT_SECONDS = 1.0
+"""Until the gateway has said how long its leases are."""
+
+_HEARTBEATS_A_LEASE = 8
+_SILENT_HEARTBEATS = 2
+_FIRST_REGISTRATION_SECONDS = 60.0
+"""An entry of an earlier life of the bookie is waited for; this bounds all of it."""
+
+_REPEATS = 3
+_REGISTERED = wire.RegistrationState.REGISTRATION_STATE_REGISTERED
+_HELD = wire.RegistrationState.REGISTRATION_STATE_HELD_BY_ANOTHER
+_UNREGISTERED = wire.RegistrationState.REGISTRATION_STATE_UNREGISTERED
+_LEAVE = {
+    wire.RegistrationState.REGISTRATION_STATE_SUSPENDED: "it has lost its metadata store",
+    wire.RegistrationState.REGISTRATION_STATE_DRAINING: "it is about to stop",
+}
+
+_Outgoing = asyncio.Queue[wire.RegisterRequest | None]
+
+
+class _Refused(Exception):
+    """The gateway's last word on a registration: its code and message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Stream:
+    """One Register stream. Runs until it breaks, is refused or closed."""
+
+    def __init__(self, gateway: Gateway, first: wire.RegisterRequest) -> None:
+        self.gateway = gateway
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: _Outgoing = asyncio.Queue()
+        self._sequence = first.sequence
+        self._heartbeat = _FIRST_HEARTBEAT_SECONDS
+        self._heard = self._loop.time()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+        """The reason why the stream is to be left; it may still stand."""
+        self.registered = self._expect(first)
+        self._call = gateway.registration.Register(self._requests())
+        self._tasks = [self._loop.create_task(self._read()), self._loop.create_task(self._beat())]
+
+    @property
+    def broken(self) -> bool:
+        return self._tasks[0].done()
+
+    async def change(self, request: wire.RegisterRequest) -> None:
+        """Sends a request other than the first; returns once the gateway has done it. Raises ConnectionError."""
+        self._sequence += 1
+        request.sequence = self._sequence
+        await self._expect(request)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._end("closed")
+        self._call.cancel()
+        self._outgoing.put_nowait(None)
+
+    def _expect(self, request: wire.RegisterRequest) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[request.sequence] = future
+        self._outgoing.put_nowait(request)
+        return future
+
+    async def _requests(self) -> AsyncIterator[wire.RegisterRequest]:
+        while (request := await self._outgoing.get()) is not None:
+            yield request
+
+    async def _read(self) -> None:
+        reason = "the stream ended"
+        try:
+            async for response in self._call:
+                self._heard = self._loop.time()
+                self._take(response)
+        except AioRpcError as error:
+            reason = failure_in_words(self.gateway, "register the bookie", error)
+        except _Refused as refused:
+            self._fail(refused)
+            reason = str(refused)
+        self._end(reason)
+
+    def _take(self, response: wire.RegisterResponse) -> None:
+        if response.lease_ms > 0:
+            self._heartbeat = response.lease_ms / 1000 / _HEARTBEATS_A_LEASE
+        if response.code != StatusCode.SUCCESS or response.state == _HELD:
+            raise _Refused(response.code, response.message)
+        if response.state in _LEAVE and not self.ended.done():
+            self.ended.set_result(_LEAVE[response.state])
+        future = self._waiting.get(response.sequence)
+        if future is not None and response.state in (_REGISTERED, _UNREGISTERED):
+            del self._waiting[response.sequence]
+            if not future.done():
+                future.set_result(None)
+
+    async def _beat(self) -> None:
+        """Heartbeats, and the end of a gateway that no longer answers them."""
+        while True:
+            await asyncio.sleep(self._heartbeat)
+            silence = self._loop.time() - self._heard
+            if silence > _SILENT_HEARTBEATS * self._heartbeat + _FIRST_HEARTBEAT_SECONDS / 2:
+                self._end(f"silent for {silence:.1f} s")
+                self._tasks[0].cancel()
+                return
+            self._sequence += 1
+            self._outgoing.put_nowait(wire.RegisterRequest(sequence=self._sequence))
+
+    def _end(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+        self._fail(ConnectionError(reason))
+
+    def _fail(self, error: Exception) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+                # Not everyone who sends waits for the answer.
+                future.exception()
+        self._waiting.clear()
+
+
+class _Keeper:
+    """Keeps one bookie registered."""
+
+    def __init__(self, gateways: GatewayChannel, lease_id: str, info: BookieServiceInfo, read_only: bool) -> None:
+        self._gateways = gateways
+        self._lease_id = lease_id
+        self._epoch = 0
+        self._wanted = (info, read_only)
+        self._stream: _Stream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+
+    async def start(self) -> None:
+        """Returns once registered, and keeps it up from then on. Raises BKException."""
+        attempts = self._gateways.attempts(f"register bookie {self._wanted[0].bookie_id}", _FIRST_REGISTRATION_SECONDS)
+        while self._stream is None:
+            try:
+                await self._move(await attempts.next(), attempts)
+            except _Refused as refused:
+                if refused.code == StatusCode.BAD_REQUEST:
+                    raise IncorrectParameterException(str(refused)) from None
+                raise LedgerExistException(str(refused)) from None
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def update(self, info: BookieServiceInfo, read_only: bool) -> None:
+        """Registers anew: other endpoints, or the other list. Returns once it is done."""
+        self._wanted = (info, read_only)
+        async with asyncio.timeout(self._gateways.timeout):
+            self._moved.clear()
+            try:
+                if self._stream is not None:
+                    await self._stream.change(self._request())
+                    return
+            except (ConnectionError, _Refused) as error:
+                _LOG.info("bookie %s can't be registered anew yet: %s", info.bookie_id, error)
+            # The stream that follows registers what is wanted now.
+            await self._moved.wait()
+
+    async def end(self) -> None:
+        """Takes the bookie out. Where no gateway can be told, the lease ends by itself."""
+        await self.stop()
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            with contextlib.suppress(ConnectionError, _Refused, TimeoutError):
+                async with asyncio.timeout(self._gateways.timeout / 2):
+                    await stream.change(wire.RegisterRequest(unregister=True))
+        finally:
+            stream.close()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _request(self) -> wire.RegisterRequest:
+        info, read_only = self._wanted
+        endpoints = [
+            discovery.Endpoint(
+                id=each.id,
+                host=each.host,
+                port=each.port,
+                protocol=each.protocol,
+                auth=each.auth,
+                extensions=each.extensions,
+            )
+            for each in info.endpoints
+        ]
+        bookie = discovery.Bookie(bookie_id=info.bookie_id, endpoints=endpoints, properties=dict(info.properties))
+        return wire.RegisterRequest(bookie=bookie, read_only=read_only)
+
+    async def _move(self, gateway: Gateway, attempts: Attempts) -> None:
+        """Registers at a gateway and lets the former one go. A failure is noted. Raises _Refused."""
+        self._epoch += 1
+        first = self._request()
+        first.sequence = 1
+        first.lease.lease_id, first.lease.epoch = self._lease_id, self._epoch
+        stream = _Stream(gateway, first)
+        try:
+            await asyncio.wait((stream.registered, stream.ended), return_when=asyncio.FIRST_COMPLETED)
+            if not stream.registered.done():
+                raise ConnectionError(stream.ended.result())
+            stream.registered.result()
+        except BaseException as error:
+            stream.close()
+            if not isinstance(error, ConnectionError):
+                raise
+            attempts.failed(gateway, str(error))
+            return
+        attempts.progressed()
+        _LOG.info("bookie %s is registered through gateway %s", self._wanted[0].bookie_id, gateway.address)
+        former, self._stream = self._stream, stream
+        if former is not None:
+            former.close()
+        self._moved.set()
+
+    async def _keep(self) -> None:
+        attempts = self._gateways.attempts("keep the bookie registered", None)
+        while self._stream is not None:
+            stream = self._stream
+            # Shielded: whoever waits next is to see it too.
+            reason = await asyncio.shield(stream.ended)
+            _LOG.warning("bookie %s leaves gateway %s: %s", self._wanted[0].bookie_id, stream.gateway.address, reason)
+            attempts.failed(stream.gateway, reason)
+            while self._stream is stream:
+                try:
+                    await self._move(await attempts.next(), attempts)
+                except ClientClosedException:
+                    return
+                except (_Refused, BKException) as error:
+                    _LOG.warning("bookie %s can't register again yet: %s", self._wanted[0].bookie_id, error)
+                    await asyncio.sleep(_FIRST_HEARTBEAT_SECONDS)
+
+
+class RpcRegistrationManager(RegistrationManager):
+    """The gateways' RegistrationService behind the shared interface."""
+
+    def __init__(self, gateways: GatewayChannel, service_discovery: ServiceDiscovery) -> None:
+        self._gateways = gateways
+        self._discovery = service_discovery
+        self._lease_id = uuid.uuid4().hex
+        self._keepers: dict[str, _Keeper] = {}
+
+    async def cluster_instance_id(self) -> str:
+        return (await self._discovery.cluster_info()).instance_id
+
+    async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        check_bookie_id(info.bookie_id)
+        keeper = self._keepers.get(info.bookie_id)
+        if keeper is None:
+            keeper = _Keeper(self._gateways, self._lease_id, info, read_only)
+            await keeper.start()
+            self._keepers[info.bookie_id] = keeper
+            return
+        try:
+            await keeper.update(info, read_only)
+        except TimeoutError:
+            raise MetaStoreException(
+                f"no metadata gateway has registered bookie {info.bookie_id} anew within {self._gateways.timeout:g} s; "
+                "it will be tried on"
+            ) from None
+
+    async def unregister_bookie(self, bookie_id: str) -> None:
+        keeper = self._keepers.pop(bookie_id, None)
+        if keeper is not None:
+            await keeper.end()
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
+        request = wire.ReadCookieRequest(bookie_id=bookie_id)
+        what = f"read the cookie of bookie {bookie_id}"
+        response = await self._gateways.call(
+            what, lambda gateway, timeout: gateway.registration.ReadCookie(request, timeout=timeout)
+        )
+        _check(response.code, response.message, what)
+        return Versioned(response.cookie, response.version) if response.HasField("cookie") else None
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
+        """A lost answer is resolved by what the store has then: bookie ids are held by one process."""
+        what = f"write the cookie of bookie {bookie_id}"
+        request = wire.WriteCookieRequest(bookie_id=bookie_id, cookie=cookie)
+        if expected_version is not None:
+            request.expected_version = expected_version
+        for attempt in range(_REPEATS):
+            try:
+                response = await self._gateways.call(
+                    what,
+                    lambda gateway, timeout: gateway.registration.WriteCookie(request, timeout=timeout),
+                    changes=True,
+                )
+            except UnknownOutcomeException:
+                if attempt == _REPEATS - 1:
+                    raise
+                continue
+            if response.code == StatusCode.BAD_VERSION and attempt > 0:
+                stored = await self.read_cookie(bookie_id)
+                version = 0 if expected_version is None else expected_version + 1
+                if stored == Versioned(cookie, version):
+                    return
+            _check(response.code, response.message, what)
+            return
+
+    async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
+        what = f"remove the cookie of bookie {bookie_id}"
+        request = wire.RemoveCookieRequest(bookie_id=bookie_id, expected_version=expected_version)
+        for attempt in range(_REPEATS):
+            try:
+                response = await self._gateways.call(
+                    what,
+                    lambda gateway, timeout: gateway.registration.RemoveCookie(request, timeout=timeout),
+                    changes=True,
+                )
+            except UnknownOutcomeException:
+                if attempt == _REPEATS - 1:
+                    raise
+                continue
+            if response.code == StatusCode.BAD_VERSION and attempt > 0 and await self.read_cookie(bookie_id) is None:
+                return
+            _check(response.code, response.message, what)
+            return
+
+    async def close(self) -> None:
+        """Takes every registration made here back."""
+        keepers, self._keepers = list(self._keepers.values()), {}
+        await asyncio.gather(*(keeper.end() for keeper in keepers), return_exceptions=True)
+
+
+def _check(code: int, message: str, what: str) -> None:
+    if code == StatusCode.SUCCESS:
+        return
+    if code == StatusCode.BAD_REQUEST:
+        raise IncorrectParameterException(message or f"the gateway refused to {what}")
+    if code == StatusCode.BAD_VERSION:
+        raise MetadataVersionException(message or f"could not {what}: it is not at the expected version")
+    raise MetaStoreException(f"the gateway could not {what}: {message or StatusCode.Name(code)}")
