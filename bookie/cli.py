@@ -32,7 +32,10 @@ def fail(message: str) -> NoReturn:
 def bookie(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
     metadata_uri: Annotated[
-        str | None, typer.Option(help="Metadata store: sqlite:///path or zk+hierarchical://host:2181/ledgers.")
+        str | None,
+        typer.Option(
+            help="Metadata store: sqlite:///path or zk+hierarchical://host:2181/ledgers; or gateways: grpc://host:4181."
+        ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Holds the journal and the ledgers.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
@@ -111,4 +114,4 @@ def _announce(server: BookieServer, as_json: bool) -> None:
         return
     print(f"bookie {addresses['bookie_id']} serves; stop it with Ctrl-C")
     for kind in ("bookie", "gateway", "http", "metadata_uri"):
-        print(f"  {kind:12} {addresses[kind]}", flush=True)
+        print(f"  {kind:12} {addresses[kind] or 'none: metadata through other gateways'}", flush=True)

@@ -28,7 +28,9 @@ class BookieConfig(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
 
-    metadata_uri: str = Field(description="metadata store: sqlite:///path or zk+hierarchical://host:port/ledgers")
+    metadata_uri: str = Field(
+        description="metadata store: sqlite:///path or zk+hierarchical://host:port/ledgers; or gateways: grpc://host:port,…"
+    )
     data_dir: Path | None = Field(None, description="holds journal and ledgers unless those are set themselves")
     journal_directory: Path | None = Field(None, description="journalDirectories; default: DATA_DIR/journal")
     ledger_directory: Path | None = Field(None, description="ledgerDirectories; default: DATA_DIR/ledgers")
@@ -66,6 +68,11 @@ class BookieConfig(BaseSettings):
     def _data_dir(self) -> Path:
         assert self.data_dir is not None, "checked when the settings were made"
         return self.data_dir
+
+    @property
+    def metadata_behind_gateway(self) -> bool:
+        """True where the metadata is reached through gateways: this bookie then hosts none."""
+        return self.metadata_uri.lower().startswith(("grpc:", "grpcs:"))
 
     def storage(self) -> StorageConfig:
         """The part that storage needs."""

@@ -23,16 +23,15 @@ def bookie_id_of(config: BookieConfig, port: int) -> str:
 
 
 def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int]) -> BookieServiceInfo:
-    """The registration of a bookie; `ports` holds the port of `bookie`, `gateway` and `http`."""
+    """The registration of a bookie; `ports` holds the port of `bookie`, `http` and, if it hosts one, `gateway`."""
     host = config.advertised_host()
-    return BookieServiceInfo(
-        bookie_id,
-        (
-            Endpoint("bookie", host, ports["bookie"], BOOKIE_RPC),
-            Endpoint("gateway", host, ports["gateway"], GATEWAY_GRPC),
-            Endpoint("httpserver", host, ports["http"], HTTP),
-        ),
+    kinds = (
+        ("bookie", "bookie", BOOKIE_RPC),
+        ("gateway", "gateway", GATEWAY_GRPC),
+        ("httpserver", "http", HTTP),
     )
+    endpoints = (Endpoint(name, host, ports[kind], protocol) for name, kind, protocol in kinds if kind in ports)
+    return BookieServiceInfo(bookie_id, tuple(endpoints))
 
 
 async def check_cookie(config: BookieConfig, bookie_id: str, registration: RegistrationManager) -> None:

@@ -1,5 +1,7 @@
 """A bookie as a whole: storage, the entry protocol, the metadata gateway it hosts, HTTP admin and registration.
 
+With a `grpc://` metadata URI it reaches the metadata through the gateways named there and hosts none itself.
+
 Start: bind the ports (so that one in use is known before anything is touched), reach the metadata store, lock the
 directories, check the cookie, replay the journal, serve, register. Stop: the same backwards, the registration first, so
 that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the bookie at once: nothing
@@ -52,11 +54,14 @@ class BookieServer:
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._running = False
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[str, str | None] = {}
 
     @property
-    def addresses(self) -> dict[str, str]:
-        """`bookie_id`, `metadata_uri`, and `host:port` of `bookie`, `gateway` and `http`; complete after `start`."""
+    def addresses(self) -> dict[str, str | None]:
+        """`bookie_id`, `metadata_uri`, and `host:port` of `bookie`, `gateway` and `http`; complete after `start`.
+
+        `gateway` is None for a bookie that is itself a client of gateways.
+        """
         return self._addresses
 
     def request_stop(self) -> None:
@@ -84,9 +89,10 @@ class BookieServer:
         await factory.initialize()
 
         storage = await self._open_storage(bookie_id, factory.registration_manager)
-        gateway = GatewayServer(factory, config.host, config.gateway_port)
-        ports["gateway"] = await gateway.start()
-        self._stack.push_async_callback(gateway.stop, _DRAIN_SECONDS)
+        if not config.metadata_behind_gateway:
+            gateway = GatewayServer(factory, config.host, config.gateway_port)
+            ports["gateway"] = await gateway.start()
+            self._stack.push_async_callback(gateway.stop, _DRAIN_SECONDS)
 
         await self._serve_entries(storage, entry_listener)
         await self._serve_http(storage, http_listener)
@@ -98,6 +104,7 @@ class BookieServer:
         self._addresses = {
             "bookie_id": bookie_id,
             "metadata_uri": config.metadata_uri,
+            "gateway": None,
             **{kind: f"{host}:{port}" for kind, port in ports.items()},
         }
         self._running = True
