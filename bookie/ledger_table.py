@@ -55,6 +55,15 @@ class LedgerTable:
                     self._keep(ledger)
         return ledger
 
+    def recent(self, number: int) -> StoredLedger | None:
+        """The ledger of scope 0 if it is among those kept."""
+        key = (0, number)
+        with self._lock:
+            ledger = self._recent.get(key)
+            if ledger is not None:
+                self._recent.move_to_end(key)
+        return ledger
+
     def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
         """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
         with self._lock:

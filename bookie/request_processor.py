@@ -22,7 +22,7 @@ from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from ledger import requests
 from ledger.ledger_id import LedgerId
-from ledger.protocol_v3 import encode_response, refusal
+from ledger.protocol_v3 import encode_response, encode_stored, refusal
 from ledger.requests import AddRequest, ReadRequest, Request, Status
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class RequestProcessor:
             self._statistics.adds_refused += 1
             client.send(encode_response(refusal(request, status)))
             return
-        answer = encode_response(requests.AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
+        answer = encode_stored(request.txn_id, request.ledger_id, request.entry_id)
         self._statistics.adds += 1
         self._statistics.add_bytes += len(request.body)
         self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
@@ -116,6 +116,9 @@ class RequestProcessor:
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState:
         """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it."""
+        ledger = self._storage.recent_ledger(ledger_id)
+        if ledger is not None:
+            return ledger
         wanted = LedgerId(0, ledger_id)
         return self._storage.ledger(wanted) or self._storage.create_ledger(wanted, master_key)
 

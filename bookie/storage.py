@@ -210,6 +210,10 @@ class Storage:
         """The ledger if this bookie knows it, be it without entries. Reads its index header when not in memory."""
         return self._table.get(ledger_id)
 
+    def recent_ledger(self, number: int) -> StoredLedger | None:
+        """The ledger of this id of scope 0 if it is in memory: the path of every add."""
+        return self._table.recent(number)
+
     def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
         """A ledger that `ledger` does not know. Durable with the first thing that is written of it.
 

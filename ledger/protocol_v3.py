@@ -293,6 +293,20 @@ def encode_response(response: Response) -> bytes:
     return _RESPONSE_ENCODERS[type(response)](response)
 
 
+def encode_stored(txn_id: int, ledger_id: int, entry_id: int) -> bytes:
+    """The bytes of `encode_response` for an add that was stored: ids of 0 or more, and the path of every add."""
+    txn, ledger, entry = _size(txn_id), _size(ledger_id), _size(entry_id)
+    ids = len(ledger) + len(entry)
+    return b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b" % (
+        16 + len(txn) + ids,
+        5 + len(txn),
+        txn,
+        4 + ids,
+        ledger,
+        entry,
+    )
+
+
 class AddRequestEncoder:
     """Encodes the ordinary adds of one ledger: the bytes of `encode_request`, with what never changes made once."""
 
@@ -333,16 +347,17 @@ def decode_request(packet: bytes | memoryview) -> Request:
     except DecodeError as error:
         raise ProtocolError(f"a packet of {len(packet)} bytes is no v3 request: {error}") from error
     header = message.header
+    operation = int(header.operation)
+    # An absent version or operation reads as another than these two, and an absent sub-message as one lacking fields.
+    if operation == Operation.ADD_ENTRY and header.version == _VERSION and header.HasField("txnId"):
+        return _decode_add_request(message.addRequest, header.txnId, header.priority)
     if not (header.HasField("version") and header.HasField("operation") and header.HasField("txnId")):
         raise ProtocolError("a request without a version, operation or transaction id that this bookie knows")
-    operation, txn_id = int(header.operation), header.txnId
-    if operation == Operation.ADD_ENTRY and header.version == _VERSION and message.HasField("addRequest"):
-        return _decode_add_request(message.addRequest, txn_id, header.priority)
-    if operation == Operation.READ_ENTRY and header.version == _VERSION and message.HasField("readRequest"):
-        return _decode_read_request(message.readRequest, txn_id, header.priority)
     if header.version != _VERSION:
         return _wrong_version(message)
-    return _decode_rare_request(message, operation, txn_id)
+    if operation == Operation.READ_ENTRY:
+        return _decode_read_request(message.readRequest, header.txnId, header.priority)
+    return _decode_rare_request(message, operation, header.txnId)
 
 
 def _decode_add_request(add: wire.AddRequest, txn_id: int, priority: int) -> Request:

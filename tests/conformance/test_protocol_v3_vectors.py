@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledger import requests
 from ledger.frames import FrameDecoder
-from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_request, encode_response
+from ledger.protocol_v3 import (
+    ProtocolError,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    encode_stored,
+)
 from ledger.requests import Operation, Status
 from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 from tests.conformance.golden import rows
@@ -47,6 +56,12 @@ def test_responses_are_javas(row: dict[str, Any]) -> None:
     response = decode_response(packet_of(row))
     assert (response.txn_id, response.status) == (row["txnId"], Status[row["status"]])
     assert encode_response(response).hex() == row["frame"]
+
+
+@given(*[st.integers(0, 2**63 - 1)] * 3)
+def test_the_short_way_to_answer_a_stored_add_is_the_long_one(txn_id: int, ledger_id: int, entry_id: int) -> None:
+    answer = requests.AddResponse(txn_id, Status.EOK, ledger_id, entry_id)
+    assert encode_stored(txn_id, ledger_id, entry_id) == encode_response(answer)
 
 
 def test_captured_traffic_is_read_and_written_again_the_same() -> None:
