@@ -2,7 +2,8 @@
 
 A store out of reach is UNAVAILABLE, a limit RESOURCE_EXHAUSTED, and what nobody foresaw is logged and becomes INTERNAL
 without details: the caller gets no traceback and the server goes on. Domain outcomes are answered by the handlers
-themselves, in the response's code.
+themselves, in the response's code. Where the store had no connection, trailing metadata says that nothing was done: a
+client may then ask for a change elsewhere without having to find out first.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Any, NoReturn
 
 import grpc
 
-from ledger.errors import BKException, MetaStoreException, TooManyRequestsException
+from ledger.errors import BKException, MetaStoreException, StoreUnreachableException, TooManyRequestsException
 
 _LOG = logging.getLogger(__name__)
+
+NOT_DONE = (("bookgate-not-done", "1"),)
+"""Trailing metadata of a call that surely changed nothing."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -37,5 +41,5 @@ async def abort(context: Context, method: str, error: Exception) -> NoReturn:
     code, details = grpc_status(error)
     if not isinstance(error, BKException):
         _LOG.error("%s failed", method, exc_info=error)
-    await context.abort(code, details)
+    await context.abort(code, details, NOT_DONE if isinstance(error, StoreUnreachableException) else ())
     raise AssertionError("abort returned")

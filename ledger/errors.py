@@ -199,6 +199,10 @@ class MetadataFormatException(ZKException):
     """Stored bytes are not valid ledger metadata, a cookie or a registration."""
 
 
+class StoreUnreachableException(MetaStoreException):
+    """There was no connection to the store: whatever was asked of it, it surely did not do."""
+
+
 class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its answer lost: it may or may not have happened."""
 
