@@ -17,8 +17,8 @@ fi
 if [ "$(id -u)" = 0 ] && [ -z "${JAVA_HOME:-}" ] && command -v apt-get >/dev/null; then
     echo "installing a Java runtime for Spark and ZooKeeper"
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless ||
-        apt-get install -y -qq --no-install-recommends default-jre-headless
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless ||
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends default-jre-headless
 fi
 if ! usable; then
     echo "error: Spark and ZooKeeper need a Java runtime, 17 or later, with the module jdk.incubator.vector." >&2

@@ -27,7 +27,7 @@ python=$(find_python)
 if [ ! -x "$venv/bin/python" ]; then
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv
+            apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
         else
             echo "error: $python lacks the venv module; install it (Debian, Ubuntu: apt-get install python3-venv)" >&2
             exit 1

@@ -1,0 +1,69 @@
+"""The bookie's settings: where they come from, and that the documentation has them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bookie.config import BookieConfig, load_config
+from ledger.errors import IncorrectParameterException
+
+REQUIRED = {"metadata_uri": "sqlite:///m", "data_dir": Path("/data")}
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bookie.md").read_text()
+    documented = set(re.findall(r"`([a-z_]+)`", page))
+    own = {name for name in BookieConfig.model_fields if not name.startswith(("zookeeper_", "gateway_tls", "tls_"))}
+    assert own <= documented
+
+
+def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text("port = 1\nhttp_port = 1\ngateway_port = 1\n")
+    monkeypatch.setenv("BOOKGATE_BOOKIE_HTTP_PORT", "2")
+    monkeypatch.setenv("BOOKGATE_BOOKIE_GATEWAY_PORT", "2")
+    config = load_config(file, **REQUIRED, gateway_port=3, host=None)
+    assert (config.port, config.http_port, config.gateway_port) == (1, 2, 3)
+
+
+def test_directories_of_their_own() -> None:
+    config = load_config(None, **REQUIRED, journal_directory=Path("/fast"))
+    assert (config.journal, config.ledgers) == (Path("/fast"), Path("/data/ledgers"))
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"metadata_uri": "sqlite:///m"}, "data_dir"),
+        ({"data_dir": Path("/data")}, "metadata_uri"),
+        ({**REQUIRED, "port": 70_000}, "port"),
+        ({**REQUIRED, "no_such_key": 1}, "no_such_key"),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, object], word: str) -> None:
+    with pytest.raises(IncorrectParameterException, match=word):
+        load_config(None, **values)
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IncorrectParameterException, match="missing.toml"):
+        load_config(tmp_path / "missing.toml", **REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("values", "host"),
+    [
+        ({"host": "192.0.2.7"}, "192.0.2.7"),
+        ({"host": "0.0.0.0", "advertised_address": "bookie-7"}, "bookie-7"),
+        ({"host": "bookie-8"}, "bookie-8"),
+    ],
+)
+def test_what_clients_are_told(values: dict[str, str], host: str) -> None:
+    assert load_config(None, **REQUIRED, **values).advertised_host() == host
+
+
+def test_a_wildcard_is_never_advertised() -> None:
+    assert load_config(None, **REQUIRED, host="0.0.0.0").advertised_host() not in ("0.0.0.0", "")
