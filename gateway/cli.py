@@ -58,7 +58,6 @@ async def serve(settings: GatewayConfig, as_json: bool) -> None:
             settings.host,
             settings.port,
             bookmark_seconds=settings.bookmark_seconds,
-            max_subscriptions=settings.max_subscriptions,
         )
         await server.start()
         _announce(server.address, settings.metadata_uri, as_json)

@@ -52,6 +52,10 @@ class DiscoveryService(ServiceDiscoveryServicer):
         self._revision = 0
         self._draining = False
 
+    @property
+    def stream_count(self) -> int:
+        return len(self._streams)
+
     # The generated base class names the methods as the proto file does.
     # ruff: noqa: N802
 

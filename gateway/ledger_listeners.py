@@ -11,6 +11,9 @@ incarnation number, and a listener of the old one gets None. A read that fails i
 nobody waits for that in `settled`, since one ledger may fail for ever.
 Reads of many ledgers at once (after a lost session) are bounded in number.
 
+A listener that is a `LedgerFollower` is also told when what it was told may be out of date, when a read begins, and
+how it ended: so a cache knows when it may serve.
+
 Not its job: arming the store's watches; the read function does that in the same step as reading.
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -35,6 +39,31 @@ class Stored(NamedTuple):
 
     record: LedgerRecord
     incarnation: int
+
+
+class LedgerFollower(ABC):
+    """A listener of one ledger that must know how far it can rely on what it was told."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        """As every listener."""
+
+    @abstractmethod
+    def outdated(self) -> None:
+        """The ledger may have changed: it is to be read."""
+
+    @abstractmethod
+    def reading(self) -> None:
+        """It is being read; a watch that is armed is so from here on."""
+
+    @abstractmethod
+    def was_read(self, error: BKException | None, holds: bool) -> None:
+        """The read has ended, after the call that told what it found. `holds`: no change was noticed meanwhile.
+
+        With an error nothing is known of the ledger.
+        """
 
 
 class _Watched:
@@ -75,7 +104,9 @@ class LedgerListeners:
 
     def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """The listener is soon called with the present state."""
-        watched = self._ledgers.setdefault(ledger_id, _Watched())
+        watched = self._ledgers.get(ledger_id)
+        if watched is None:
+            watched = self._ledgers[ledger_id] = _Watched()
         watched.listeners.setdefault(listener, _UNSEEN)
         self._start_read(ledger_id, watched)
 
@@ -115,6 +146,8 @@ class LedgerListeners:
 
     def _start_read(self, ledger_id: LedgerId, watched: _Watched) -> None:
         watched.changed = True
+        for follower in _followers(watched):
+            follower.outdated()
         if watched.task is None:
             watched.task = asyncio.get_running_loop().create_task(self._read_while_changed(ledger_id, watched))
 
@@ -124,16 +157,22 @@ class LedgerListeners:
                 watched.changed = False
                 try:
                     async with self._slots:
+                        followers = _followers(watched)
+                        for follower in followers:
+                            follower.reading()
                         stored = await self._read(ledger_id)
                 except MetadataFormatException as error:
                     # Reading again would not help; a later change may.
                     _LOG.error("ledger %s is watched but its metadata is damaged: %s", ledger_id, error)
+                    self._was_read(followers, error, False)
                     continue
                 except BKException as error:
                     _LOG.warning("ledger %s is watched but can't be read, trying again: %s", ledger_id, error)
                     asyncio.get_running_loop().call_later(self._retry_delay, self._retry, ledger_id, watched)
+                    self._was_read(followers, error, False)
                     return
                 self._tell(ledger_id, watched, stored)
+                self._was_read(followers, None, not watched.changed)
         finally:
             watched.task = None
             # A successor may watch the same id by now; the store's watch is then the successor's.
@@ -160,8 +199,17 @@ class LedgerListeners:
                 self._call(listener, ledger_id, stored.record)
 
     @staticmethod
+    def _was_read(followers: list[LedgerFollower], error: BKException | None, holds: bool) -> None:
+        for follower in followers:
+            follower.was_read(error, holds)
+
+    @staticmethod
     def _call(listener: LedgerMetadataListener, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         try:
             listener(ledger_id, record)
         except Exception:
             _LOG.exception("a listener of ledger %s failed; it stays registered", ledger_id)
+
+
+def _followers(watched: _Watched) -> list[LedgerFollower]:
+    return [listener for listener in watched.listeners if isinstance(listener, LedgerFollower)]

@@ -27,9 +27,6 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie, Endpoint
 
-MAX_METADATA_BYTES = 1024 * 1024 - 1024
-"""The store's own limit less what its record needs besides."""
-
 _CODES: tuple[tuple[type[BKException], StatusCode], ...] = (
     (IncorrectParameterException, StatusCode.BAD_REQUEST),
     (MetadataSerializationException, StatusCode.BAD_REQUEST),
@@ -69,14 +66,14 @@ def required_ledger_id(request: LedgerMetadataRequest) -> LedgerId:
     return ledger_id
 
 
-def metadata_of(request: LedgerMetadataRequest) -> LedgerMetadata:
+def metadata_of(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:
     """The request's metadata. Raises IncorrectParameterException where it is missing, too large or not valid."""
     if not request.HasField("metadata"):
         raise IncorrectParameterException("metadata is missing")
     size = request.metadata.ByteSize()
-    if size > MAX_METADATA_BYTES:
+    if size > max_bytes:
         raise IncorrectParameterException(
-            f"the metadata has {size} bytes, more than the {MAX_METADATA_BYTES} that a ledger may have"
+            f"the metadata has {size} bytes, more than the {max_bytes} that a ledger may have"
         )
     try:
         return from_format(request.metadata)
@@ -84,13 +81,13 @@ def metadata_of(request: LedgerMetadataRequest) -> LedgerMetadata:
         raise IncorrectParameterException(str(error)) from error
 
 
-def metadata_to_create(request: LedgerMetadataRequest) -> LedgerMetadata:
+def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:
     """As `metadata_of`; a request token without a creator token becomes one.
 
     So a repeated Create of a given id is recognised on every gateway of the same store: the token is kept with the
     ledger until its first change.
     """
-    metadata = metadata_of(request)
+    metadata = metadata_of(request, max_bytes)
     if metadata.creator_token or not request.request_token:
         return metadata
     digest = hashlib.sha256(request.request_token + request.metadata.SerializeToString(deterministic=True)).digest()

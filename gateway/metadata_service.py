@@ -1,8 +1,12 @@
 """The LedgerMetadataService: RPCs on top of a `LedgerManager`.
 
 Thin: checks the request, calls the manager, turns the result or the exception into an answer. Watch is in
-`watch_service`. The rules of each method are on the gateway page, "Semantics".
+`watch_service`, batches in `batches`, Iterate in `listing`. The rules of each method are on the gateway page,
+"Semantics".
 """
+
+# The generated base class knows of messages only, not of encoded ones.
+# mypy: disable-error-code="override"
 
 from __future__ import annotations
 
@@ -11,17 +15,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from gateway.batches import BatchReader, create_each, over_batch
+from gateway.freshness import Freshness
 from gateway.guard import Context, abort
+from gateway.limits import Limits
+from gateway.listing import Listing
 from gateway.messages import (
     failure,
-    ledger_id_from,
     ledger_id_of,
     metadata_of,
     metadata_to_create,
     required_ledger_id,
     success,
 )
-from gateway.parallel import map_unordered
+from gateway.metadata_cache import MetadataCache
+from gateway.request_tokens import RequestTokens
+from gateway.store_budget import StoreBudget
 from gateway.watch_service import WatchService
 from ledger.errors import (
     BKException,
@@ -30,9 +39,8 @@ from ledger.errors import (
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.id_set import encode_ids
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
+from ledger.manager import CreateRequest, LedgerManagerFactory, LedgerRecord
 from ledger.metadata import LedgerMetadata
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -46,65 +54,74 @@ from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
 )
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceServicer
 
-MAX_BATCH = 10_000
-DEFAULT_LEDGERS_A_RESPONSE = 10_000
-MAX_LEDGERS_A_RESPONSE = 100_000
-MAX_METADATA_A_RESPONSE = 1_000
-"""Ledgers with metadata that are read before they are sent."""
+Response = LedgerMetadataResponse | bytes
+"""A message, or one that is encoded already: the interceptor's serializer takes both."""
 
-MAX_BYTES_A_RESPONSE = 1024 * 1024
-"""Where a response with metadata is cut; a single ledger may be larger."""
-
-Operation = Callable[[LedgerMetadataRequest], Awaitable[LedgerMetadataResponse]]
+Operation = Callable[[LedgerMetadataRequest], Awaitable[Response]]
 
 
 class MetadataService(LedgerMetadataServiceServicer):
     """See the module. One a gateway."""
 
-    def __init__(self, factory: LedgerManagerFactory, watches: WatchService) -> None:
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        watches: WatchService,
+        cache: MetadataCache,
+        freshness: Freshness,
+        budget: StoreBudget,
+        limits: Limits,
+    ) -> None:
         self._factory = factory
         self._watches = watches
+        self._cache = cache
+        self._freshness = freshness
+        self._budget = budget
+        self._limits = limits
+        self._tokens = RequestTokens()
+        self._reader = BatchReader(factory, cache, budget)
+        self._listing = Listing(factory, budget)
 
     # The generated base class names the methods as the proto file does.
     # ruff: noqa: N802
 
-    async def Create(self, request: LedgerMetadataRequest, context: Context) -> LedgerMetadataResponse:
-        return await self._unary("Create", self._create, request, context)
+    async def Create(self, request: LedgerMetadataRequest, context: Context) -> Response:
+        return await self._unary("Create", lambda r: self._tokens.once("Create", r, self._create), request, context)
 
-    async def Read(self, request: LedgerMetadataRequest, context: Context) -> LedgerMetadataResponse:
+    async def Read(self, request: LedgerMetadataRequest, context: Context) -> Response:
         return await self._unary("Read", self._read, request, context)
 
-    async def Write(self, request: LedgerMetadataRequest, context: Context) -> LedgerMetadataResponse:
-        return await self._unary("Write", self._write, request, context)
+    async def Write(self, request: LedgerMetadataRequest, context: Context) -> Response:
+        return await self._unary("Write", lambda r: self._tokens.once("Write", r, self._write), request, context)
 
-    async def Remove(self, request: LedgerMetadataRequest, context: Context) -> LedgerMetadataResponse:
+    async def Remove(self, request: LedgerMetadataRequest, context: Context) -> Response:
         return await self._unary("Remove", self._remove, request, context)
 
     async def Watch(
         self, request_iterator: AsyncIterator[LedgerMetadataRequest], context: Context
-    ) -> AsyncIterator[LedgerMetadataResponse]:
+    ) -> AsyncIterator[Response]:
         async with aclosing(self._watches.serve(request_iterator, context)) as responses:  # type: ignore[type-var]
             async for response in responses:
                 yield response
 
     async def BatchCreate(self, request: BatchCreateRequest, context: Context) -> BatchCreateResponse:
-        if len(request.requests) > MAX_BATCH:
-            return BatchCreateResponse(code=StatusCode.BAD_REQUEST, message=_over_batch(len(request.requests)))
+        if len(request.requests) > self._limits.batch:
+            return BatchCreateResponse(
+                code=StatusCode.BAD_REQUEST, message=over_batch(len(request.requests), self._limits.batch)
+            )
         try:
-            return await self._batch_create(request)
+            return await self._batch_create(request.requests)
         except Exception as error:
             return await abort(context, "BatchCreate", error)
 
-    async def BatchRead(self, request: BatchReadRequest, context: Context) -> AsyncIterator[LedgerMetadataResponse]:
-        if len(request.ledger_ids) > MAX_BATCH:
-            yield LedgerMetadataResponse(code=StatusCode.BAD_REQUEST, message=_over_batch(len(request.ledger_ids)))
+    async def BatchRead(self, request: BatchReadRequest, context: Context) -> AsyncIterator[Response]:
+        count = len(request.ledger_ids)
+        if count > self._limits.batch:
+            yield LedgerMetadataResponse(code=StatusCode.BAD_REQUEST, message=over_batch(count, self._limits.batch))
             return
         try:
-            await self._reach(request.min_revision)
-            scope_id = request.ledger_scope_id
-            async with aclosing(
-                map_unordered(lambda ledger_id: self._read_one(scope_id, ledger_id), request.ledger_ids)
-            ) as responses:  # type: ignore[type-var]
+            await self._freshness.reach(request.min_revision)
+            async with aclosing(self._reader.read(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
                     yield response
         except Exception as error:
@@ -112,22 +129,11 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     async def Iterate(
         self, request: GetLedgerRangesRequest, context: Context
-    ) -> AsyncIterator[GetLedgerRangesResponse]:
-        problem = _iterate_problem(request)
-        if problem:
-            yield GetLedgerRangesResponse(code=StatusCode.BAD_REQUEST, message=problem)
-            return
+    ) -> AsyncIterator[GetLedgerRangesResponse | bytes]:
         try:
-            async with aclosing(self._listing(request)) as responses:  # type: ignore[type-var]
-                held: GetLedgerRangesResponse | None = None
+            async with aclosing(self._listing.iterate(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
-                    if held is not None:
-                        yield held
-                    held = response
-            held = held or GetLedgerRangesResponse(serialized_ranges=encode_ids([]))
-            held.end = True
-            held.ledger_scope_id = request.ledger_scope_id
-            yield held
+                    yield response
         except IncorrectParameterException as error:
             yield GetLedgerRangesResponse(code=StatusCode.BAD_REQUEST, message=str(error))
         except Exception as error:
@@ -137,56 +143,72 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     async def _unary(
         self, method: str, operation: Operation, request: LedgerMetadataRequest, context: Context
-    ) -> LedgerMetadataResponse:
+    ) -> Response:
+        """The operation's answer, or the code of a domain failure; what concerns the store becomes a gRPC status."""
         try:
-            return await self._outcome(operation, request)
+            try:
+                await self._freshness.reach(request.min_revision)
+                return await operation(request)
+            except MetaStoreException:
+                raise
+            except BKException as error:
+                return await self._failure(request, error)
         except Exception as error:
             return await abort(context, method, error)
 
-    async def _outcome(self, operation: Operation, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
-        """The operation's answer, or the code of a domain failure; what concerns the store stays an exception."""
-        try:
-            await self._reach(request.min_revision)
-            return await operation(request)
-        except MetaStoreException:
-            raise
-        except BKException as error:
-            ledger_id = request.ledger_id if request.HasField("ledger_id") else 0
-            response = failure(error, None, await self._factory.revision())
-            response.ledger_id, response.ledger_scope_id = ledger_id, request.ledger_scope_id
-            return response
-
-    async def _reach(self, min_revision: int) -> None:
-        if min_revision > 0:
-            await self._factory.catch_up(min_revision)
+    async def _failure(self, request: LedgerMetadataRequest, error: BKException) -> LedgerMetadataResponse:
+        response = failure(error, None, await self._factory.revision())
+        response.ledger_id = request.ledger_id if request.HasField("ledger_id") else 0
+        response.ledger_scope_id = request.ledger_scope_id
+        return response
 
     async def _success(self, record: LedgerRecord) -> LedgerMetadataResponse:
         return success(record, await self._factory.revision())
 
-    async def _create(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
+    async def _read(self, request: LedgerMetadataRequest) -> bytes:
+        ledger_id = required_ledger_id(request)
+        found = self._cache.get(ledger_id)
+        if found is None:
+            async with self._budget.call("read"):
+                found = await self._cache.fetch(ledger_id)
+        return found.ledger.answer(found.revision)
+
+    async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+        wanted = self._to_create(requests[0])
+        async with self._budget.call("create"):
+            record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+        return [await self._success(record)]
+
+    def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
+        """Raises IncorrectParameterException."""
         ledger_id = ledger_id_of(request)
-        metadata = metadata_to_create(request)
+        metadata = metadata_to_create(request, self._limits.metadata_bytes)
         if ledger_id is None and not metadata.creator_token:
             # Lets the manager try again by itself where an answer of its store is lost.
             metadata = replace(metadata, creator_token=(uuid.uuid4().int >> 65) or 1)
-        return await self._success(await self._factory.ledger_manager.create(ledger_id, metadata))
+        return CreateRequest(ledger_id, metadata)
 
-    async def _read(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
-        return await self._success(await self._factory.ledger_manager.read(required_ledger_id(request)))
-
-    async def _write(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
+    async def _write(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+        (request,) = requests
         ledger_id = required_ledger_id(request)
         if not request.HasField("expected_version"):
             raise IncorrectParameterException("expected_version is missing: a write replaces a known version")
-        metadata = await self._in_stored_format(ledger_id, metadata_of(request))
-        try:
-            record = await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
-        except MetadataVersionException as error:
-            return await self._conflict(ledger_id, error)
-        return await self._success(record)
+        metadata = metadata_of(request, self._limits.metadata_bytes)
+        async with self._budget.call("write"):
+            metadata = await self._in_stored_format(ledger_id, metadata)
+            try:
+                record = await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
+            except MetadataVersionException as error:
+                return [await self._conflict(ledger_id, error)]
+            finally:
+                self._cache.changed_here(ledger_id)
+        return [await self._success(record)]
 
     async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
         """A ledger keeps its serialisation over rewrites; the client does not know which it is."""
+        known = self._cache.peek(ledger_id)
+        if known is not None:
+            return replace(metadata, format_version=known.format_version)
         try:
             stored = await self._factory.ledger_manager.read(ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
@@ -205,7 +227,11 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _remove(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
         ledger_id = required_ledger_id(request)
         version = request.expected_version if request.HasField("expected_version") else None
-        await self._factory.ledger_manager.remove(ledger_id, version)
+        async with self._budget.call("remove"):
+            try:
+                await self._factory.ledger_manager.remove(ledger_id, version)
+            finally:
+                self._cache.changed_here(ledger_id)
         return LedgerMetadataResponse(
             code=StatusCode.SUCCESS,
             ledger_id=ledger_id.ledger_id,
@@ -215,103 +241,15 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     # --- many ledgers -------------------------------------------------------------------------------------------
 
-    async def _batch_create(self, request: BatchCreateRequest) -> BatchCreateResponse:
-        responses: list[LedgerMetadataResponse | None] = [None] * len(request.requests)
-        store_error: MetaStoreException | None = None
+    async def _batch_create(self, requests: Sequence[LedgerMetadataRequest]) -> BatchCreateResponse:
+        await self._freshness.reach(max((request.min_revision for request in requests), default=0))
+        store_errors: list[MetaStoreException] = []
 
-        async def create(index: int) -> None:
-            nonlocal store_error
-            try:
-                responses[index] = await self._outcome(self._create, request.requests[index])
-            except MetaStoreException as error:
-                store_error = error
-                responses[index] = failure(error, None)
+        async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+            return await create_each(self._factory, self._budget, new, self._to_create, store_errors.append)
 
-        async for _ in map_unordered(create, range(len(request.requests))):
-            pass
-        if store_error and not any(response and response.code == StatusCode.SUCCESS for response in responses):
-            raise store_error
+        responses = await self._tokens.once_each("Create", requests, create)
+        if store_errors and not any(response.code == StatusCode.SUCCESS for response in responses):
+            raise store_errors[0]
         # Some were created: that must reach the caller, the others say that their outcome is not known.
-        return BatchCreateResponse(code=StatusCode.SUCCESS, responses=[r for r in responses if r is not None])
-
-    async def _read_one(self, scope_id: int, ledger_id: int) -> LedgerMetadataResponse:
-        request = LedgerMetadataRequest(ledger_id=ledger_id, ledger_scope_id=scope_id)
-        return await self._outcome(self._read, request)
-
-    async def _listing(self, request: GetLedgerRangesRequest) -> AsyncIterator[GetLedgerRangesResponse]:
-        limit = min(request.limit_per_response or DEFAULT_LEDGERS_A_RESPONSE, MAX_LEDGERS_A_RESPONSE)
-        if request.include_metadata:
-            limit = min(limit, MAX_METADATA_A_RESPONSE)
-        ranges = self._factory.ledger_manager.ledger_ranges(
-            request.ledger_scope_id,
-            request.start_after if request.HasField("start_after") else None,
-            request.end_before if request.HasField("end_before") else None,
-        )
-        async for ids in _regroup(ranges, limit):
-            if not request.include_metadata:
-                yield _ranges_response(request.ledger_scope_id, ids)
-                continue
-            async for response in self._with_metadata(request.ledger_scope_id, ids):
-                yield response
-
-    async def _with_metadata(self, scope_id: int, ids: Sequence[int]) -> AsyncIterator[GetLedgerRangesResponse]:
-        found = [
-            response
-            async for response in map_unordered(lambda ledger_id: self._read_one(scope_id, ledger_id), ids)
-            # Removed since it was listed.
-            if response.code != StatusCode.LEDGER_NOT_FOUND
-        ]
-        found.sort(key=lambda response: response.ledger_id)
-        for part in _cut_by_size(found):
-            response = _ranges_response(scope_id, [ledger.ledger_id for ledger in part])
-            response.ledgers.extend(part)
-            yield response
-
-
-def _iterate_problem(request: GetLedgerRangesRequest) -> str | None:
-    if request.limit_per_response < 0:
-        return f"limit_per_response is {request.limit_per_response}; it must be 0 (the default) or more"
-    try:
-        ledger_id_from(request.ledger_scope_id, 0)
-    except IncorrectParameterException as error:
-        return str(error)
-    return None
-
-
-async def _regroup(ranges: AsyncIterator[Sequence[int]], limit: int) -> AsyncIterator[list[int]]:
-    """The same ids in runs of `limit`; only the last may be shorter."""
-    pending: list[int] = []
-    async for ids in ranges:
-        pending.extend(ids)
-        while len(pending) >= limit:
-            yield pending[:limit]
-            pending = pending[limit:]
-    if pending:
-        yield pending
-
-
-def _cut_by_size(ledgers: Sequence[LedgerMetadataResponse]) -> list[list[LedgerMetadataResponse]]:
-    parts: list[list[LedgerMetadataResponse]] = []
-    size = 0
-    for ledger in ledgers:
-        bytes_needed = ledger.ByteSize()
-        if not parts or size + bytes_needed > MAX_BYTES_A_RESPONSE:
-            parts.append([])
-            size = 0
-        parts[-1].append(ledger)
-        size += bytes_needed
-    return parts
-
-
-def _ranges_response(scope_id: int, ids: Sequence[int]) -> GetLedgerRangesResponse:
-    return GetLedgerRangesResponse(
-        code=StatusCode.SUCCESS,
-        count=len(ids),
-        serialized_ranges=encode_ids(ids),
-        ledger_scope_id=scope_id,
-        last_ledger_id=ids[-1],
-    )
-
-
-def _over_batch(count: int) -> str:
-    return f"a batch of {count} ledgers is over the limit of {MAX_BATCH}"
+        return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)

@@ -2,8 +2,9 @@
 
 States: new → serving (`start`) → draining → stopped (`stop`). While serving, a monitor follows the store's connection:
 health is NOT_SERVING and Watch streams are SUSPENDED while it is away. A drain says so in health and on the streams
-first, lets calls under way finish within the grace, then ends. The factory belongs to the caller, who initialises it
-before and closes it after. Runs on the event loop that calls it, beside whatever else lives there (a bookie).
+first, lets calls under way finish within the grace, then ends with UNAVAILABLE. The factory belongs to the caller, who
+initialises it before and closes it after. Runs on the event loop that calls it, beside whatever else lives there (a
+bookie).
 """
 
 from __future__ import annotations
@@ -20,9 +21,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
+from gateway.binding import address_of, check_bindable
 from gateway.discovery_service import DiscoveryService
+from gateway.events import log_event
+from gateway.freshness import Freshness
+from gateway.interceptor import CallInterceptor
+from gateway.limits import Limits
+from gateway.metadata_cache import MetadataCache
 from gateway.metadata_service import MetadataService
+from gateway.metrics import GatewayMetrics, Reading
 from gateway.registration_service import DEFAULT_LEASE_SECONDS, RegistrationService
+from gateway.store_budget import StoreBudget
+from gateway.tls import ServerCertificates, TlsFiles
 from gateway.watch_service import BOOKMARK_SECONDS, WatchService
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory
@@ -33,7 +43,6 @@ from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceD
 
 _LOG = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 4 * 1024 * 1024
 _MONITOR_SECONDS = 0.1
 
 SERVICES = (
@@ -44,11 +53,8 @@ SERVICES = (
 """Full names; each has its own health entry, beside the empty name for the whole server."""
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # A response holds what a client asked for, which the methods bound themselves.
     ("grpc.max_send_message_length", -1),
-    # Otherwise a second server on the same port would start without complaint and get half the calls.
-    ("grpc.so_reuseport", 0),
     # Clients may ping idle Watch streams.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
@@ -66,50 +72,58 @@ class GatewayServer:
         port: int = 0,
         *,
         bookmark_seconds: float = BOOKMARK_SECONDS,
-        max_subscriptions: int = 100_000,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        limits: Limits | None = None,
+        tls: TlsFiles | None = None,
+        share_port: bool = False,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call."""
+        """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call.
+
+        `share_port`: several processes serve at this port, which the caller has made sure is free.
+        """
         self._factory = factory
         self._host = host
         self._port = port
         self._interceptors = interceptors
         self._bookmark_seconds = bookmark_seconds
-        self._max_subscriptions = max_subscriptions
         self._lease_seconds = lease_seconds
+        self._limits = limits or Limits()
+        self._tls = tls
+        self._share_port = share_port
         self._server: grpc.aio.Server | None = None
         self._health: Any = None
-        self._monitor_task: asyncio.Task[None] | None = None
-        self._draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.metrics = GatewayMetrics()
+        """A collector, for the registry that the process shows; filled by `start`."""
 
     @property
     def address(self) -> str:
         """`host:port` as bound, an IPv6 host in brackets."""
-        return _address(self._host, self._port)
+        return address_of(self._host, self._port)
 
     async def start(self) -> int:
-        """Serves; returns the port. Raises OSError (EADDRINUSE and the like) naming the address."""
-        self.watches = WatchService(self._factory, self._bookmark_seconds, self._max_subscriptions)
-        self._discovery = DiscoveryService(self._factory)
-        self._registration = RegistrationService(self._factory, self._lease_seconds)
-        self._health = health_aio.HealthServicer()
-        server = grpc.aio.server(interceptors=list(self._interceptors), options=_OPTIONS)
-        add_LedgerMetadataServiceServicer_to_server(
-            MetadataService(self._factory, self.watches),
-            server,
+        """Serves; returns the port.
+
+        Raises OSError (EADDRINUSE and the like) naming the address, IncorrectParameterException for TLS files.
+        """
+        credentials = ServerCertificates(self._tls).credentials() if self._tls else None
+        calls = CallInterceptor(self.metrics, self._limits)
+        options = (
+            *_OPTIONS,
+            ("grpc.max_receive_message_length", self._limits.request_bytes),
+            ("grpc.so_reuseport", int(self._share_port)),
         )
-        add_ServiceDiscoveryServicer_to_server(self._discovery, server)
-        add_RegistrationServiceServicer_to_server(self._registration, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
-        self._port = await _bind(server, self._host, self._port)
+        server = grpc.aio.server(interceptors=[calls, *self._interceptors], options=options)
+        self._add_services(server)
+        self._port = await self._bind(server, credentials)
+        self._show_metrics(calls)
         await self._set_health(self._factory.connected)
         await server.start()
         self._server = server
-        self._monitor_task = asyncio.get_running_loop().create_task(self._monitor())
-        _LOG.info("gateway serves at %s", self.address)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._monitor()), loop.create_task(self._cache.run())]
+        log_event(_LOG, "gateway", state="serving", address=self.address, tls=self._tls is not None)
         return self._port
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
@@ -117,35 +131,86 @@ class GatewayServer:
         server, self._server = self._server, None
         if server is None:
             return
-        self._draining = True
-        if self._monitor_task is not None:
-            self._monitor_task.cancel()
-            await asyncio.gather(self._monitor_task, return_exceptions=True)
+        log_event(_LOG, "gateway", state="draining", address=self.address, grace_seconds=grace_seconds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._health.enter_graceful_shutdown()
         self.watches.drain()
         self._discovery.drain()
         self._registration.drain()
         await server.stop(grace_seconds)
         await self._registration.close()
-        _LOG.info("gateway at %s has stopped", self.address)
+        await self._cache.close()
+        log_event(_LOG, "gateway", state="stopped", address=self.address)
+
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        limits = self._limits
+        freshness = Freshness(self._factory)
+        self._budget = StoreBudget(limits.store_calls, self.metrics.observe_store)
+        self._cache = MetadataCache(self._factory, limits.cache_bytes, limits.cache_idle_seconds)
+        self.watches = WatchService(self._factory, self._bookmark_seconds, limits.subscriptions_a_stream, freshness)
+        self._discovery = DiscoveryService(self._factory)
+        self._registration = RegistrationService(self._factory, self._lease_seconds)
+        self._health = health_aio.HealthServicer()
+        metadata = MetadataService(self._factory, self.watches, self._cache, freshness, self._budget, limits)
+        add_LedgerMetadataServiceServicer_to_server(metadata, server)
+        add_ServiceDiscoveryServicer_to_server(self._discovery, server)
+        add_RegistrationServiceServicer_to_server(self._registration, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+
+    async def _bind(self, server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> int:
+        if not self._share_port:
+            await check_bindable(self._host, self._port)
+        try:
+            if credentials is not None:
+                return server.add_secure_port(self.address, credentials)
+            return server.add_insecure_port(self.address)
+        except RuntimeError as error:
+            raise OSError(
+                errno.EADDRINUSE, f"the gateway can't listen at {self.address}; try again or choose another port"
+            ) from error
+
+    def _show_metrics(self, calls: CallInterceptor) -> None:
+        hub, cache, factory = self.watches.hub, self._cache, self._factory
+        self.metrics.show(
+            Reading("streams", "streaming calls under way", lambda: calls.stream_count),
+            Reading("watch_streams", "Watch streams", lambda: self.watches.stream_count),
+            Reading("subscriptions", "ledgers watched, counted by stream", lambda: hub.subscription_count),
+            Reading("watched_ledgers", "ledgers watched, each once", lambda: hub.ledger_count),
+            Reading("bookie_watch_streams", "WatchBookies streams", lambda: self._discovery.stream_count),
+            Reading("store_sessions", "sessions with the metadata store that stand", lambda: int(factory.connected)),
+            Reading("store_losses", "connections to the store lost", lambda: factory.connection_epoch, True),
+            Reading("store_calls", "calls to the store under way", lambda: self._budget.under_way),
+            Reading("cache_ledgers", "ledgers in the cache", lambda: len(cache)),
+            Reading("cache_bytes", "what they cost", lambda: cache.bytes),
+            Reading("cache_hits", "reads answered from the cache", lambda: cache.counts.hits, True),
+            Reading("cache_misses", "reads that needed the store", lambda: cache.counts.misses, True),
+            Reading("cache_evictions", "ledgers dropped for want of room", lambda: cache.counts.evictions, True),
+            Reading("cache_hit_ratio", "hits of all reads since the start", lambda: cache.counts.hit_ratio),
+        )
 
     async def _monitor(self) -> None:
-        """Follows the store's connection."""
-        connected = True
+        """Follows the store's connection, also where it came back between two looks."""
+        connected, epoch = True, self._factory.connection_epoch
         while True:
             await asyncio.sleep(_MONITOR_SECONDS)
             if not connected:
                 await self._probe()
-            if connected and not self._factory.connected:
-                connected = False
-                _LOG.warning("the metadata store is out of reach")
+            if connected and (not self._factory.connected or self._factory.connection_epoch != epoch):
+                connected, epoch = False, self._factory.connection_epoch
+                log_event(_LOG, "store", logging.WARNING, state="lost", epoch=epoch)
+                self._cache.suspend()
                 self.watches.store_lost()
                 await self._set_health(False)
-            elif not connected and self._factory.connected:
+            if not connected and self._factory.connected:
                 with contextlib.suppress(BKException):
+                    epoch = self._factory.connection_epoch
                     await self.watches.store_regained()
                     connected = True
-                    _LOG.info("the metadata store is back")
+                    log_event(_LOG, "store", state="regained", epoch=epoch)
                     await self._set_health(True)
 
     async def _probe(self) -> None:
@@ -157,33 +222,3 @@ class GatewayServer:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *SERVICES):
             await self._health.set(name, status)
-
-
-async def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    address = _address(host, port)
-    await _check_bindable(host, port)
-    try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise OSError(
-            errno.EADDRINUSE, f"the gateway can't listen at {address}; try again or choose another port"
-        ) from error
-
-
-async def _check_bindable(host: str, port: int) -> None:
-    """Binds a plain socket first: unlike gRPC it says what is wrong, and gRPC would print to standard error."""
-    address = _address(host, port)
-    try:
-        probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            message = f"port {port} of {host} is in use; choose another or stop its owner"
-            raise OSError(errno.EADDRINUSE, message) from error
-        message = f"the gateway can't listen at {address}: {error.strerror or error}"
-        raise OSError(error.errno or errno.EINVAL, message) from error
-    probe.close()
-    await probe.wait_closed()
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

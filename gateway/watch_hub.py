@@ -4,13 +4,14 @@ Things: a *stream* is one client's Watch stream; a *subscription* is one ledger 
 while it has a subscription, and then the caller keeps exactly one store listener for it, however many streams ask (M7).
 
 Events in: `subscribe`, `unsubscribe`, `close_stream`, `state` (what the store's listener said). Out: the return values
-say whose outbox got something; `take` empties a stream's outbox as far as its reader has room. An outbox holds ledger
-ids, not answers: what is sent is the newest state at the moment of sending, so a slow reader costs memory a
-subscription, never a change (conflation).
+say whose outbox got something; `take` gives the next answer of a stream when its reader has room. An outbox holds
+ledger ids, not answers: what is sent is the newest state at the moment of sending, so a slow reader costs memory a
+subscription, never a change (conflation), and what was unsubscribed or subscribed anew meanwhile is not sent.
 
 Invariants: answers of one subscription have strictly growing versions (M1) - but for the first, which is sent whenever
 the stored version differs from the one the client named; the newest state is always in the outbox or sent (M2); a
-removal is sent exactly once and ends the subscription; after `close_stream` nothing of the stream is left.
+removal is sent exactly once and ends the subscription - one that a new subscription to the same ledger overtakes is
+not sent, since the new one will say how it is; after `close_stream` nothing of the stream is left.
 
 Not its job: reading the store, writing to streams, time (bookmarks).
 """
@@ -18,19 +19,28 @@ Not its job: reading the store, writing to streams, time (bookmarks).
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
 
 StreamId = Hashable
+
+
+class LedgerState(Protocol):
+    """What the hub must know of a ledger's state; what else is in it is the caller's business."""
+
+    @property
+    def ledger_id(self) -> LedgerId: ...
+
+    @property
+    def version(self) -> int: ...
 
 
 class Answer(NamedTuple):
     """What a client is told of a ledger; no record: it is gone."""
 
     ledger_id: LedgerId
-    record: LedgerRecord | None
+    record: LedgerState | None
 
 
 class TooManySubscriptions(Exception):
@@ -64,7 +74,7 @@ class _Ledger:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.record: LedgerRecord | None = None
+        self.record: LedgerState | None = None
         self.streams: dict[StreamId, _Subscription] = {}
 
 
@@ -86,6 +96,11 @@ class WatchHub:
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else ledger.epoch
 
+    def version(self, ledger_id: LedgerId) -> int | None:
+        """Of the newest state that is known; None: none is."""
+        ledger = self._ledgers.get(ledger_id)
+        return None if ledger is None or ledger.record is None else ledger.record.version
+
     @property
     def ledger_count(self) -> int:
         """How many ledgers are wanted."""
@@ -93,6 +108,7 @@ class WatchHub:
 
     @property
     def subscription_count(self) -> int:
+        """How many subscriptions all streams have together."""
         return sum(len(stream.subscriptions) for stream in self._streams.values())
 
     def open_stream(self, stream_id: StreamId) -> None:
@@ -119,6 +135,7 @@ class WatchHub:
         subscription = _Subscription(version)
         stream.subscriptions[ledger_id] = subscription
         stream.outbox.pop(ledger_id, None)
+        stream.removed.pop(ledger_id, None)
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             self._epoch += 1
@@ -134,7 +151,7 @@ class WatchHub:
         if stream.subscriptions.pop(ledger_id, None) is not None:
             self._leave(stream_id, ledger_id)
 
-    def state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> list[StreamId]:
+    def state(self, ledger_id: LedgerId, record: LedgerState | None) -> list[StreamId]:
         """The store's newest state of a ledger (None: gone); returns the streams that have something to take."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
@@ -150,17 +167,16 @@ class WatchHub:
             if self._notice(self._streams[stream_id], subscription, record)
         ]
 
-    def take(self, stream_id: StreamId, limit: int) -> list[Answer]:
-        """Up to `limit` answers for a stream, taken out of its outbox; removals first."""
+    def take(self, stream_id: StreamId) -> Answer | None:
+        """The next answer for a stream, taken out of its outbox; removals first."""
         stream = self._streams.get(stream_id)
         if stream is None:
-            return []
-        answers: list[Answer] = []
-        while stream.removed and len(answers) < limit:
+            return None
+        if stream.removed:
             ledger_id = next(iter(stream.removed))
             del stream.removed[ledger_id]
-            answers.append(Answer(ledger_id, None))
-        while stream.outbox and len(answers) < limit:
+            return Answer(ledger_id, None)
+        while stream.outbox:
             ledger_id = next(iter(stream.outbox))
             del stream.outbox[ledger_id]
             record = self._ledgers[ledger_id].record
@@ -168,11 +184,16 @@ class WatchHub:
             # It may have become the version that the client has while it waited.
             if record is not None and subscription.wants(record.version):
                 subscription.version = record.version
-                answers.append(Answer(ledger_id, record))
-        return answers
+                return Answer(ledger_id, record)
+        return None
+
+    def has_answers(self, stream_id: StreamId) -> bool:
+        """Whether `take` may give something."""
+        stream = self._streams.get(stream_id)
+        return stream is not None and bool(stream.removed or stream.outbox)
 
     @staticmethod
-    def _notice(stream: _Stream, subscription: _Subscription, record: LedgerRecord) -> bool:
+    def _notice(stream: _Stream, subscription: _Subscription, record: LedgerState) -> bool:
         if not subscription.wants(record.version):
             return False
         stream.outbox[record.ledger_id] = None

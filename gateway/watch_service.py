@@ -3,7 +3,8 @@
 A stream has a reader (requests in) and a writer (answers out). The writer takes from the hub only when the client has
 taken what came before, so a slow client gets newest states, not a backlog. What the stream as a whole is told travels
 beside the answers: BOOKMARK when nothing was sent for a while, SUSPENDED and RESUMED when the store goes and comes
-back, DRAINING before the end. A request that can't be served is answered with its code; the stream goes on.
+back (a slow reader hears the newest of these only), DRAINING at once when the gateway is to stop. A request that can't
+be served is answered with its code; the stream goes on.
 
 Store listeners follow the hub: after every change of who wants what, `_follow` makes the listener of that ledger what
 the hub wants, one ledger operation after the other.
@@ -18,8 +19,10 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from gateway.encoded import EncodedLedger, encode_ledger
+from gateway.freshness import Freshness
 from gateway.guard import Context, abort
-from gateway.messages import failure, ledger_id_of, required_ledger_id, success
+from gateway.messages import failure, ledger_id_of, required_ledger_id
 from gateway.watch_hub import Answer, TooManySubscriptions, WatchHub
 from ledger.errors import (
     BKException,
@@ -41,6 +44,10 @@ _LOG = logging.getLogger(__name__)
 BOOKMARK_SECONDS = 10.0
 _ANSWERS_A_TURN = 256
 _DIRECT_LIMIT = 1000
+_FORGOTTEN_A_TURN = 200
+
+WatchResponse = LedgerMetadataResponse | bytes
+"""A message, or one that is encoded already."""
 
 
 class _Stream:
@@ -53,6 +60,12 @@ class _Stream:
         self.room.set()
         self.error: Exception | None = None
         self.draining = False
+        self.store_event: LedgerMetadataResponse | None = None
+        """The newest SUSPENDED or RESUMED that was not sent yet."""
+
+    def say_of_store(self, response: LedgerMetadataResponse) -> None:
+        self.store_event = response
+        self.wake.set()
 
     def say(self, response: LedgerMetadataResponse) -> None:
         self.direct.append(response)
@@ -61,6 +74,9 @@ class _Stream:
         self.wake.set()
 
     def next_direct(self) -> LedgerMetadataResponse | None:
+        if self.store_event is not None:
+            event, self.store_event = self.store_event, None
+            return event
         if not self.direct:
             return None
         if len(self.direct) <= _DIRECT_LIMIT:
@@ -76,8 +92,10 @@ class WatchService:
         factory: LedgerManagerFactory,
         bookmark_seconds: float = BOOKMARK_SECONDS,
         max_subscriptions: int = 100_000,
+        freshness: Freshness | None = None,
     ) -> None:
         self._factory = factory
+        self._freshness = freshness or Freshness(factory)
         self._bookmark_seconds = bookmark_seconds
         self.hub = WatchHub(max_subscriptions)
         self._streams: set[_Stream] = set()
@@ -85,6 +103,7 @@ class WatchService:
         self._follow_lock = asyncio.Lock()
         self._suspended = False
         self._draining = False
+        self._states_told = 0
 
     @property
     def stream_count(self) -> int:
@@ -92,14 +111,14 @@ class WatchService:
 
     async def serve(
         self, requests: AsyncIterator[LedgerMetadataRequest], context: Context
-    ) -> AsyncIterator[LedgerMetadataResponse]:
+    ) -> AsyncIterator[WatchResponse]:
         """One stream, until the client leaves, the gateway drains or the store fails a request."""
         stream = _Stream()
         self._streams.add(stream)
         self.hub.open_stream(stream)
         stream.draining = self._draining
         if self._suspended:
-            stream.say(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
+            stream.say_of_store(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
         reader = asyncio.get_running_loop().create_task(self._read_requests(stream, requests))
         try:
             async for response in self._responses(stream):
@@ -134,7 +153,7 @@ class WatchService:
 
     def _tell_all(self, response: LedgerMetadataResponse) -> None:
         for stream in self._streams:
-            stream.say(response)
+            stream.say_of_store(response)
 
     # --- requests in --------------------------------------------------------------------------------------------
 
@@ -168,7 +187,7 @@ class WatchService:
         ledger_id = required_ledger_id(request)
         version = request.expected_version if request.HasField("expected_version") else None
         if request.min_revision:
-            await self._catch_up(ledger_id, request.min_revision)
+            await self._catch_up(ledger_id, request.min_revision, version)
         if self.hub.subscribe(stream, ledger_id, version):
             stream.wake.set()
         try:
@@ -178,11 +197,13 @@ class WatchService:
             self.hub.unsubscribe(stream, ledger_id)
             raise
 
-    async def _catch_up(self, ledger_id: LedgerId, min_revision: int) -> None:
-        """Brings the hub's state of a ledger to at least `min_revision`."""
-        await self._factory.catch_up(min_revision)
-        if self.hub.epoch(ledger_id) is None:
+    async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
+        """Brings the hub's state of a ledger to at least `min_revision`, of which the client has seen `version`."""
+        await self._freshness.reach(min_revision)
+        known = self.hub.version(ledger_id)
+        if known is None or version is None or known >= version:
             return
+        # Either the ledger lives anew under its id, or the listener could not read it yet.
         try:
             record = await self._factory.ledger_manager.read(ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
@@ -208,7 +229,10 @@ class WatchService:
                 self._listening[ledger_id] = epoch
 
     async def _forget(self, stream: _Stream) -> None:
-        for ledger_id in self.hub.close_stream(stream):
+        for number, ledger_id in enumerate(self.hub.close_stream(stream), 1):
+            if number % _FORGOTTEN_A_TURN == 0:
+                # The others are not to wait for all of them.
+                await asyncio.sleep(0)
             try:
                 await self._follow(ledger_id)
             except BKException as error:
@@ -217,31 +241,47 @@ class WatchService:
     def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         if record is None:
             self._listening.pop(ledger_id, None)
-        for stream in self.hub.state(ledger_id, record):
+        self._states_told += 1
+        # Encoded once, however many are told.
+        state = None if record is None else encode_ledger(record)
+        for stream in self.hub.state(ledger_id, state):
             assert isinstance(stream, _Stream)
             stream.wake.set()
 
     # --- answers out --------------------------------------------------------------------------------------------
 
-    async def _responses(self, stream: _Stream) -> AsyncIterator[LedgerMetadataResponse]:
+    async def _responses(self, stream: _Stream) -> AsyncIterator[WatchResponse]:
         """Everything for one stream, until it has failed or the gateway drains."""
         while True:
             stream.wake.clear()
-            while (response := stream.next_direct()) is not None:
-                yield response
-            answers = self.hub.take(stream, _ANSWERS_A_TURN)
-            if answers:
-                revision = await self._factory.revision()
-                for answer in answers:
-                    yield _answer_message(answer, revision)
-                continue
-            if stream.error is not None:
-                return
             if stream.draining:
                 yield LedgerMetadataResponse(event=WatchEvent.DRAINING)
                 return
+            while (response := stream.next_direct()) is not None:
+                yield response
+            if self.hub.has_answers(stream):
+                async for answer in self._turn(stream):
+                    yield answer
+                continue
+            if stream.error is not None:
+                return
             if not await _woken(stream.wake, self._bookmark_seconds) and not self._suspended:
                 yield LedgerMetadataResponse(event=WatchEvent.BOOKMARK, revision=await self._factory.revision())
+
+    async def _turn(self, stream: _Stream) -> AsyncIterator[WatchResponse]:
+        """Some answers. Their revision is asked for after their states were learnt.
+
+        So a client that names it at another gateway gets nothing older there than what it has seen here (M4).
+        """
+        told, revision = -1, 0
+        for _ in range(_ANSWERS_A_TURN):
+            while told != self._states_told:
+                told = self._states_told
+                revision = await self._factory.revision()
+            answer = self.hub.take(stream)
+            if answer is None:
+                return
+            yield _answer_message(answer, revision)
 
 
 async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
@@ -252,9 +292,10 @@ async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
     return True
 
 
-def _answer_message(answer: Answer, revision: int) -> LedgerMetadataResponse:
+def _answer_message(answer: Answer, revision: int) -> WatchResponse:
     if answer.record is not None:
-        return success(answer.record, revision)
+        assert isinstance(answer.record, EncodedLedger)
+        return answer.record.answer(revision)
     missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
     response = failure(missing, answer.ledger_id, revision)
     response.event = WatchEvent.REMOVED

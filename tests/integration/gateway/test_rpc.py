@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.drivers import create_factory
+from gateway.limits import Limits
 from gateway.server import SERVICES, GatewayServer
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import MetaStoreException, ZKException
@@ -61,7 +62,7 @@ class Gateway:
 async def gateway(metadata_uri: str) -> AsyncIterator[Gateway]:
     factory = create_factory(metadata_uri)
     await factory.initialize()
-    server = GatewayServer(factory, bookmark_seconds=0.2, max_subscriptions=3)
+    server = GatewayServer(factory, bookmark_seconds=0.2, limits=Limits(subscriptions_a_stream=3))
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Gateway(factory, server, channel)

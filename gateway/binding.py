@@ -1,0 +1,49 @@
+"""Listening addresses: whether one is free, and holding one for several processes.
+
+gRPC sets SO_REUSEPORT, with which a second server on a port starts without complaint and gets half the calls. So a
+gateway alone asks for a port of its own, and several workers share one that their parent has found free and holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+
+def address_of(host: str, port: int) -> str:
+    """`host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def check_bindable(host: str, port: int) -> None:
+    """Binds a plain socket first: unlike gRPC it says what is wrong, and gRPC would print to standard error."""
+    try:
+        probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except OSError as error:
+        raise _in_words(error, host, port) from error
+    probe.close()
+    await probe.wait_closed()
+
+
+async def hold_shared_port(host: str, port: int) -> socket.socket:
+    """A bound socket that never listens: the port stays this process's own, and its workers may serve there.
+
+    Raises OSError when somebody else has the port.
+    """
+    await check_bindable(host, port)
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
+    except OSError as error:
+        holder.close()
+        raise _in_words(error, host, port) from error
+    return holder
+
+
+def _in_words(error: OSError, host: str, port: int) -> OSError:
+    if error.errno == errno.EADDRINUSE:
+        return OSError(errno.EADDRINUSE, f"port {port} of {host} is in use; choose another or stop its owner")
+    message = f"the gateway can't listen at {address_of(host, port)}: {error.strerror or error}"
+    return OSError(error.errno or errno.EINVAL, message)

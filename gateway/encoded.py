@@ -1,0 +1,66 @@
+"""Answers about a ledger that are encoded once and sent many times.
+
+A state of a ledger goes to every subscriber and every reader of the cache. Its message is encoded when the state is
+learnt; what differs between answers is appended, since the fields of a protobuf message may stand in any order. The
+gRPC server sends `bytes` as they are (see `interceptor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.messages import success
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataResponse
+
+_REVISION = LedgerMetadataResponse.REVISION_FIELD_NUMBER << 3
+_BATCH = LedgerMetadataResponse.BATCH_FIELD_NUMBER << 3 | 2
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedLedger:
+    """A ledger's state and the SUCCESS answer that tells it, without a revision."""
+
+    ledger_id: LedgerId
+    version: int
+    format_version: int
+    """How the store keeps it."""
+    data: bytes
+
+    def answer(self, revision: int) -> bytes:
+        """The encoded response."""
+        return self.data + _revision_field(revision)
+
+    def batch_item(self, revision: int) -> bytes:
+        """The same as one item of a batched answer."""
+        return batch_item(self.answer(revision))
+
+
+def encode_ledger(record: LedgerRecord) -> EncodedLedger:
+    data = success(record, 0).SerializeToString()
+    return EncodedLedger(record.ledger_id, record.version, record.metadata.format_version, data)
+
+
+def batch_item(answer: bytes) -> bytes:
+    """An encoded answer as a field of the message that carries a batch."""
+    return bytes((_BATCH,)) + _varint(len(answer)) + answer
+
+
+def batched_answer(items: Iterable[bytes], revision: int) -> bytes:
+    """The message that carries a batch."""
+    return b"".join(items) + _revision_field(revision)
+
+
+def _revision_field(revision: int) -> bytes:
+    return bytes((_REVISION,)) + _varint(revision)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,112 @@
+"""What a gateway counts, as plain numbers on the hot path, read when metrics are scraped.
+
+All names begin with `bookgate_gateway_`; the documentation has the table. One object a gateway, registered where the
+process shows its metrics.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_PREFIX = "bookgate_gateway_"
+_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Latencies:
+    """A histogram of seconds."""
+
+    __slots__ = ("_buckets", "_sum")
+
+    def __init__(self) -> None:
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self._sum += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
+        """As Prometheus has it: each bucket counts those below it too."""
+        below, buckets = 0, []
+        for bound, count in zip([*map(str, _BOUNDS), "+Inf"], self._buckets, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric(labels, buckets, self._sum)
+
+
+class MethodCounts:
+    """Of one RPC method."""
+
+    __slots__ = ("codes", "in_flight", "latencies")
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+        self.in_flight = 0
+        self.latencies = Latencies()
+
+    def done(self, code: str, seconds: float) -> None:
+        self.codes[code] = self.codes.get(code, 0) + 1
+        self.latencies.observe(seconds)
+
+
+class Reading(NamedTuple):
+    """A number that is somebody else's, read when it is asked for."""
+
+    name: str
+    text: str
+    read: Callable[[], float]
+    counts: bool = False
+    """It only grows: a counter, whose name ends in `_total` when shown."""
+
+
+class GatewayMetrics(Collector):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, MethodCounts] = {}
+        self._store: dict[str, Latencies] = {}
+        self._readings: list[Reading] = []
+
+    def method(self, name: str) -> MethodCounts:
+        """The counts of a method, by its short name."""
+        return self._methods.setdefault(name, MethodCounts())
+
+    def observe_store(self, operation: str, seconds: float) -> None:
+        latencies = self._store.get(operation)
+        if latencies is None:
+            latencies = self._store[operation] = Latencies()
+        latencies.observe(seconds)
+
+    def show(self, *readings: Reading) -> None:
+        """Adds numbers to what is shown."""
+        self._readings.extend(readings)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._collect_methods()
+        store = HistogramMetricFamily(
+            f"{_PREFIX}store_seconds", "calls to the metadata store, by operation", labels=["operation"]
+        )
+        for operation, latencies in self._store.items():
+            latencies.add_to(store, [operation])
+        yield store
+        for reading in self._readings:
+            family = CounterMetricFamily if reading.counts else GaugeMetricFamily
+            yield family(_PREFIX + reading.name, reading.text, value=reading.read())
+
+    def _collect_methods(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(f"{_PREFIX}requests", "calls answered, by outcome", labels=["method", "code"])
+        seconds = HistogramMetricFamily(f"{_PREFIX}request_seconds", "from call to last answer", labels=["method"])
+        in_flight = GaugeMetricFamily(f"{_PREFIX}requests_in_flight", "calls under way", labels=["method"])
+        for method, counts in self._methods.items():
+            for code, count in counts.codes.items():
+                requests.add_metric([method, code], count)
+            counts.latencies.add_to(seconds, [method])
+            in_flight.add_metric([method], counts.in_flight)
+        yield requests
+        yield seconds
+        yield in_flight
