@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test lint format protos bench env env-dev java clean
+.PHONY: help run test test-stress lint format protos bench env env-dev java clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -15,6 +15,9 @@ run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, ME
 
 test: env-dev java lint ## lint and the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
+	BOOKGATE_STRESS=1 $(BIN)/python -m pytest tests/integration/gateway -k stress $(PYTEST_ARGS)
 
 lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of the generated stubs
 	$(BIN)/ruff check .

@@ -19,17 +19,19 @@ from typing import Any
 
 import grpc
 
+from gateway.metadata_uri import parse_zookeeper
 from gateway.server import GatewayServer
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_codec import to_format as to_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
 
 FULL = os.environ.get("BOOKGATE_STRESS") == "1"
-LONG_WAIT = 90.0
+LONG_WAIT = 60.0
 """Seconds after which a test that waits for something says what is missing."""
 
 
@@ -62,12 +64,8 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], what: Callable[
 
 
 @contextlib.asynccontextmanager
-async def gateway_here(
-    uri: str, **timeouts: float
-) -> AsyncIterator[tuple[ZooKeeperLedgerManagerFactory, GatewayServer]]:
+async def gateway_here(uri: str, **timeouts: Any) -> AsyncIterator[tuple[ZooKeeperLedgerManagerFactory, GatewayServer]]:
     """A gateway in this process, whose session can be expired."""
-    from gateway.metadata_uri import parse_zookeeper
-
     factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(uri), **timeouts)
     await factory.initialize()
     server = GatewayServer(factory, bookmark_seconds=1.0)

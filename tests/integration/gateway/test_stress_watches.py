@@ -153,7 +153,7 @@ def _most_at_once(factory: ZooKeeperLedgerManagerFactory) -> list[int]:
         finally:
             running -= 1
 
-    session._call = counted  # type: ignore[method-assign,assignment]
+    session._call = counted  # type: ignore[method-assign]
     return most
 
 
