@@ -2,7 +2,8 @@
 
 Drivers are found by scheme in the entry-point group `bookgate.metadata_drivers`, so another store is another package.
 Run from a source tree, where no distribution declares the group, the built-in drivers stand in. A driver is a function
-`create_factory(uri, settings) -> LedgerManagerFactory` that does no I/O yet: `initialize` does.
+`create_factory(uri, settings) -> LedgerManagerFactory` that does no I/O yet: `initialize` does. The same module may
+have `create_admin(uri, settings) -> ClusterAdmin`, for making and removing clusters.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
+from gateway.cluster_admin import ClusterAdmin
 from gateway.metadata_uri import scheme_of
 from gateway.store_settings import DEFAULTS, StoreSettings
 from ledger.errors import IncorrectParameterException
@@ -20,6 +22,8 @@ from ledger.manager import LedgerManagerFactory
 GROUP = "bookgate.metadata_drivers"
 
 _BUILT_IN = {
+    "grpc": "thinclient.metadata:create_factory",
+    "grpcs": "thinclient.metadata:create_factory",
     "sqlite": "gateway.embedded.factory:create_factory",
     "zk": "gateway.zookeeper.factory:create_factory",
 }
@@ -31,6 +35,19 @@ Driver = Callable[[str, StoreSettings], LedgerManagerFactory]
 
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> LedgerManagerFactory:
     """The factory of a URI's scheme, not yet connected. Raises IncorrectParameterException."""
+    return _driver(uri)(uri, settings)
+
+
+def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> ClusterAdmin:
+    """The administration of the cluster that a URI names, not yet connected. Raises IncorrectParameterException."""
+    module = importlib.import_module(_driver(uri).__module__)
+    create = getattr(module, "create_admin", None)
+    if create is None:
+        raise IncorrectParameterException(f"metadata URI {uri!r}: clusters in this store are not made or removed here")
+    return cast(ClusterAdmin, create(uri, settings))
+
+
+def _driver(uri: str) -> Driver:
     scheme = scheme_of(uri)
     drivers = _drivers()
     target = drivers.get(scheme)
@@ -38,7 +55,7 @@ def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> LedgerManage
         raise IncorrectParameterException(
             f"metadata URI {uri!r}: no driver for scheme {scheme!r}; installed are {', '.join(sorted(drivers))}"
         )
-    return _load(scheme, target)(uri, settings)
+    return _load(scheme, target)
 
 
 def _drivers() -> dict[str, str]:

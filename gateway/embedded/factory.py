@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from gateway.embedded.change_feed import ChangeFeed, Changes
+from gateway.embedded.cluster_admin import SqliteClusterAdmin
 from gateway.embedded.discovery import SqliteServiceDiscovery
 from gateway.embedded.ledger_manager import SqliteLedgerManager
 from gateway.embedded.registration import DEFAULT_LEASE_SECONDS, SqliteRegistrationManager
@@ -76,3 +77,8 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteLedgerManagerFactory:
     """The driver's entry point. Raises IncorrectParameterException for a URI without an absolute path."""
     return SqliteLedgerManagerFactory(parse_sqlite(uri))
+
+
+def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteClusterAdmin:
+    """The driver's other entry point. Raises as `create_factory` does."""
+    return SqliteClusterAdmin(parse_sqlite(uri))

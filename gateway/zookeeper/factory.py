@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import uuid
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
 from gateway.store_settings import DEFAULTS, StoreSettings
+from gateway.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery
 from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
-from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, encode_layout, manager_of_layout
+from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, cluster_nodes, manager_of_layout
 from gateway.zookeeper.ledger_manager import ZooKeeperLedgerManager
 from gateway.zookeeper.ledger_paths import paths_of
 from gateway.zookeeper.nodes import ensure_node, parent_of
@@ -167,14 +167,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
             return None
 
     async def _create_cluster(self, manager: str) -> None:
-        instance_id = str(uuid.uuid4()).encode()
-        nodes = [
-            (self._paths.root, b""),
-            (self._paths.available, b""),
-            (self._paths.read_only, b""),
-            (self._paths.instance_id, instance_id),
-            (self._paths.layout, encode_layout(manager)),
-        ]
+        nodes = cluster_nodes(self._paths, manager)
         parent = parent_of(self._paths.root)
         if parent != "/":
             await ensure_node(self._session, parent)
@@ -189,9 +182,18 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
 
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> ZooKeeperLedgerManagerFactory:
     """The driver's entry point. Raises IncorrectParameterException."""
+    return ZooKeeperLedgerManagerFactory(_supported(uri), settings=settings)
+
+
+def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> ZooKeeperClusterAdmin:
+    """The driver's other entry point. Raises IncorrectParameterException."""
+    return ZooKeeperClusterAdmin(_supported(uri), settings)
+
+
+def _supported(uri: str) -> ZooKeeperUri:
     parsed = parse_zookeeper(uri)
     if parsed.manager == "longlonghierarchical":
         raise IncorrectParameterException(
             f"metadata URI {uri!r}: the longlonghierarchical ledger manager is not supported; use hierarchical"
         )
-    return ZooKeeperLedgerManagerFactory(parsed, settings=settings)
+    return parsed

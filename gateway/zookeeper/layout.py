@@ -1,4 +1,4 @@
-"""The nodes of a cluster other than its ledgers, and what LAYOUT says. Pure.
+"""The nodes of a cluster other than its ledgers, and what LAYOUT says. No I/O here.
 
 LAYOUT holds two lines without a final newline: the format version, then `<factory class>:<manager version>`; format
 version 1 has a short manager name in place of the class. Source: metadata page, sections 3 and 4.
@@ -6,6 +6,7 @@ version 1 has a short manager name in place of the class. Source: metadata page,
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
 from ledger.errors import IncorrectParameterException
@@ -57,6 +58,17 @@ class ClusterPaths:
 
     def cookie(self, bookie_id: str) -> str:
         return f"{self.cookies}/{bookie_id}"
+
+
+def cluster_nodes(paths: ClusterPaths, manager: str) -> list[tuple[str, bytes]]:
+    """The nodes of a fresh cluster, parents first, with a new instance id."""
+    return [
+        (paths.root, b""),
+        (paths.available, b""),
+        (paths.read_only, b""),
+        (paths.instance_id, str(uuid.uuid4()).encode()),
+        (paths.layout, encode_layout(manager)),
+    ]
 
 
 def encode_layout(manager: str) -> bytes:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -185,19 +186,9 @@ class ZooKeeperLedgerManager(LedgerManager):
             -1 if start_after is None else start_after,
             IdRange().before if end_before is None else end_before,
         )
-        # A copy that lags would list what is gone and miss what is new.
-        await self._session.sync(self._paths.root)
-        async for run in self._paths.runs(self._children, wanted):
-            yield run
-
-    async def _children(self, path: str) -> Sequence[str]:
-        try:
-            return await self._session.children(path)
-        except NoNodeError:
-            if path == self._paths.root:
-                # Not "no ledgers": whoever takes it for that deletes all of them.
-                raise MetaStoreException(f"ZooKeeper has no {path}: the ledgers root was removed") from None
-            return ()
+        async with aclosing(list_ids(self._session, self._paths, wanted)) as runs:
+            async for run in runs:
+                yield run
 
     # --- listeners ----------------------------------------------------------------------------------------------
 
@@ -263,6 +254,33 @@ class ZooKeeperLedgerManager(LedgerManager):
         except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
             return False
         return stored.version == 0 and stored.metadata.creator_token == metadata.creator_token
+
+
+async def list_ids(
+    session: ZooKeeperSession, paths: LedgerPaths, wanted: IdRange
+) -> AsyncGenerator[Sequence[int], None]:
+    """All wanted ids, ascending, in runs. Raises MetaStoreException rather than ending early."""
+
+    async def children(path: str) -> Sequence[str]:
+        try:
+            return await session.children(path)
+        except NoNodeError:
+            if path == paths.root:
+                # Not "no ledgers": whoever takes it for that deletes all of them.
+                raise MetaStoreException(f"ZooKeeper has no {path}: the ledgers root was removed") from None
+            return ()
+
+    async def numbers(path: str, width: int) -> Sequence[int]:
+        try:
+            return await session.numbered_children(path, "L", width)
+        except NoNodeError:
+            return ()
+
+    # A copy that lags would list what is gone and miss what is new.
+    await session.sync(paths.root)
+    async with aclosing(paths.runs(children, wanted, numbers)) as runs:
+        async for run in runs:
+            yield run
 
 
 def _has_token(metadata: LedgerMetadata) -> bool:

@@ -8,16 +8,22 @@ the long one. Names of other shapes (LAYOUT, available, idgen, …) are never le
 
 Listing: children are walked in numeric order, a subtree is skipped when its whole range lies outside what is asked
 for, and the two trees of the composite manager are merged, so ids come strictly ascending whatever stands where. The
-reader of children is passed in; when it raises, the listing raises.
+readers of children are passed in; when one raises, the listing raises. The next nodes of a level are read while the
+listing waits for its consumer: at most `_AHEAD` leaf nodes of each tree, of at most 10,000 ids, are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from ledger.errors import IncorrectParameterException
+
+Result = TypeVar("Result")
 
 FIRST_LONG_ID = (1 << 31) - 1
 """The composite manager's border: from here on ids are in the long tree."""
@@ -26,6 +32,12 @@ LARGEST_ID = (1 << 63) - 1
 
 Children = Callable[[str], Awaitable[Sequence[str]]]
 """Names of the children of a path; empty for a node that is not there."""
+
+Numbers = Callable[[str, int], Awaitable[Sequence[int]]]
+"""Numbers of a path's children whose names are `L` and so many digits, ascending; none for a node that is not there."""
+
+_AHEAD = 4
+_NOTHING: Sequence[int] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,20 @@ class IdRange:
 
     def overlaps(self, lowest: int, highest: int) -> bool:
         return lowest < self.before and highest > self.after
+
+    def select(self, ids: Sequence[int]) -> Sequence[int]:
+        """Those of some ascending ids that are wanted and are ids at all."""
+        before = min(self.before, LARGEST_ID + 1)
+        if not ids or (ids[0] > self.after and ids[-1] < before):
+            return ids
+        return [ledger_id for ledger_id in ids if self.after < ledger_id < before]
+
+
+class _Node(NamedTuple):
+    """An inner node of a tree: its whole path, and all digits on the way to it."""
+
+    path: str
+    digits: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +88,63 @@ class Tree:
             start += width
         return "/" + "/".join((*parts[:-1], f"L{parts[-1]}"))
 
-    async def runs(self, root: str, children: Children, wanted: IdRange) -> AsyncIterator[list[int]]:
+    async def runs(
+        self, root: str, children: Children, numbers: Numbers, wanted: IdRange
+    ) -> AsyncGenerator[Sequence[int], None]:
         """Ids in ascending order, a run a leaf level node."""
-        async with aclosing(self._walk(root, "", 0, children, wanted)) as runs:
-            async for run in runs:
-                yield run
-
-    async def _walk(
-        self, path: str, prefix: str, level: int, children: Children, wanted: IdRange
-    ) -> AsyncGenerator[list[int], None]:
-        leaf = level == len(self.widths) - 1
-        names = _digit_names(await children(path), self.widths[level], "L" if leaf else "")
-        if leaf:
-            ids = [int(prefix + name) for name in names]
-            run = [ledger_id for ledger_id in ids if wanted.after < ledger_id < min(wanted.before, LARGEST_ID + 1)]
-            if run:
-                yield run
-            return
-        below = 10 ** (self.digits - len(prefix) - self.widths[level])
-        for name in names:
-            first = int(prefix + name) * below
-            if not wanted.overlaps(first, first + below - 1):
-                continue
-            async with aclosing(self._walk(f"{path}/{name}", prefix + name, level + 1, children, wanted)) as runs:
-                async for run in runs:
+        width = self.widths[-1]
+        leaves = self._nodes(len(self.widths) - 1, root, children, wanted)
+        async with aclosing(_ahead(leaves, lambda node: numbers(node.path, width))) as found:
+            async for node, below in found:
+                first = int(node.digits or 0) * 10**width
+                whole = isinstance(below, range)
+                ids = range(first + below[0], first + below[-1] + 1) if whole and below else [first + n for n in below]
+                run = wanted.select(ids)
+                if run:
                     yield run
+
+    async def _nodes(self, level: int, root: str, children: Children, wanted: IdRange) -> AsyncGenerator[_Node, None]:
+        """The nodes of a level, in order, that may have wanted ids below them."""
+        if level == 0:
+            yield _Node(root, "")
+            return
+        above = self._nodes(level - 1, root, children, wanted)
+        below = 10 ** sum(self.widths[level:])
+        async with aclosing(_ahead(above, lambda node: children(node.path))) as parents:
+            async for parent, names in parents:
+                for digits in _digit_names(names, self.widths[level - 1], ""):
+                    node = _Node(f"{parent.path}/{digits}", parent.digits + digits)
+                    first = int(node.digits) * below
+                    if wanted.overlaps(first, first + below - 1):
+                        yield node
+
+
+async def _ahead(
+    nodes: AsyncGenerator[_Node, None], read: Callable[[_Node], Awaitable[Result]]
+) -> AsyncGenerator[tuple[_Node, Result], None]:
+    """Each node with what was read of it, in order; the next ones are being read meanwhile."""
+
+    async def run(node: _Node) -> Result:
+        return await read(node)
+
+    reading: deque[tuple[_Node, asyncio.Task[Result]]] = deque()
+    try:
+        async with aclosing(nodes):
+            async for node in nodes:
+                reading.append((node, asyncio.ensure_future(run(node))))
+                if len(reading) > _AHEAD:
+                    first, task = reading[0]
+                    yield first, await task
+                    reading.popleft()
+        while reading:
+            first, task = reading[0]
+            yield first, await task
+            reading.popleft()
+    finally:
+        tasks = [task for _, task in reading]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _digit_names(names: Sequence[str], width: int, mark: str) -> list[str]:
@@ -111,8 +169,13 @@ class LedgerPaths:
         """The whole path. Raises IncorrectParameterException for an id that the manager can't hold."""
         raise NotImplementedError
 
-    def runs(self, children: Children, wanted: IdRange) -> AsyncIterator[list[int]]:
-        """All ids in `wanted`, strictly ascending, in non-empty runs of bounded size (but for the flat manager)."""
+    def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        """All ids in `wanted`, strictly ascending, in non-empty runs of bounded size (but for the flat manager).
+
+        `numbers` reads leaf nodes where there is a quicker way than by names.
+        """
         raise NotImplementedError
 
 
@@ -126,8 +189,10 @@ class TreePaths(LedgerPaths):
     def path(self, ledger_id: int) -> str:
         return self.root + self._tree.path(ledger_id)
 
-    def runs(self, children: Children, wanted: IdRange) -> AsyncIterator[list[int]]:
-        return self._tree.runs(self.root, children, wanted)
+    def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        return self._tree.runs(self.root, children, numbers or _numbers_from(children), wanted)
 
 
 class CompositePaths(LedgerPaths):
@@ -139,8 +204,11 @@ class CompositePaths(LedgerPaths):
     def path(self, ledger_id: int) -> str:
         return self.root + (SHORT if ledger_id < FIRST_LONG_ID else LONG).path(ledger_id)
 
-    def runs(self, children: Children, wanted: IdRange) -> AsyncIterator[list[int]]:
-        return _merge(SHORT.runs(self.root, children, wanted), LONG.runs(self.root, children, wanted))
+    def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        numbers = numbers or _numbers_from(children)
+        return _merge(SHORT.runs(self.root, children, numbers, wanted), LONG.runs(self.root, children, numbers, wanted))
 
 
 class FlatPaths(LedgerPaths):
@@ -152,10 +220,11 @@ class FlatPaths(LedgerPaths):
     def path(self, ledger_id: int) -> str:
         return f"{self.root}/L{ledger_id:010d}"
 
-    async def runs(self, children: Children, wanted: IdRange) -> AsyncIterator[list[int]]:
+    async def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
         digits = [name[1:] for name in await children(self.root) if name.startswith("L") and len(name) > 10]
-        ids = sorted({int(text) for text in digits if text.isascii() and text.isdigit()})
-        run = [ledger_id for ledger_id in ids if wanted.after < ledger_id < min(wanted.before, LARGEST_ID + 1)]
+        run = wanted.select(sorted({int(text) for text in digits if text.isascii() and text.isdigit()}))
         if run:
             yield run
 
@@ -175,18 +244,31 @@ def paths_of(manager: str, root: str) -> LedgerPaths:
     )
 
 
-async def _merge(first: AsyncIterator[list[int]], second: AsyncIterator[list[int]]) -> AsyncIterator[list[int]]:
+def _numbers_from(children: Children) -> Numbers:
+    async def numbers(path: str, width: int) -> Sequence[int]:
+        return [int(digits) for digits in _digit_names(await children(path), width, "L")]
+
+    return numbers
+
+
+async def _merge(
+    first: AsyncGenerator[Sequence[int], None], second: AsyncGenerator[Sequence[int], None]
+) -> AsyncGenerator[Sequence[int], None]:
     """Two ascending listings as one, without duplicates. Holds one run of each."""
-    left: list[int] = await anext(first, [])
-    right: list[int] = await anext(second, [])
-    while left and right:
-        # What is not above the end of both runs can't be overtaken any more.
-        border = min(left[-1], right[-1])
-        yield sorted({ledger_id for ledger_id in (*left, *right) if ledger_id <= border})
-        left = [ledger_id for ledger_id in left if ledger_id > border] or await anext(first, [])
-        right = [ledger_id for ledger_id in right if ledger_id > border] or await anext(second, [])
-    for rest, iterator in ((left, first), (right, second)):
-        if rest:
-            yield rest
-        async for run in iterator:
-            yield run
+    async with aclosing(first), aclosing(second):
+        left, right = await anext(first, _NOTHING), await anext(second, _NOTHING)
+        while left and right:
+            if left[-1] < right[0]:
+                yield left
+                left = await anext(first, _NOTHING)
+                continue
+            # What is not above the end of both runs can't be overtaken any more.
+            border = min(left[-1], right[-1])
+            yield sorted({ledger_id for ledger_id in (*left, *right) if ledger_id <= border})
+            left = [ledger_id for ledger_id in left if ledger_id > border] or await anext(first, _NOTHING)
+            right = [ledger_id for ledger_id in right if ledger_id > border] or await anext(second, _NOTHING)
+        for rest, iterator in ((left, first), (right, second)):
+            if rest:
+                yield rest
+            async for run in iterator:
+                yield run

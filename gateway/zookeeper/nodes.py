@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from gateway.zookeeper.session import ZooKeeperSession
+
+_REMOVED_TOGETHER = 500
 
 
 async def ensure_node(session: ZooKeeperSession, path: str, *, open_to_all: bool = False) -> None:
@@ -46,6 +50,36 @@ async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) 
         except NoNodeError:
             pass
         parent = parent_of(parent)
+
+
+async def children_or_none(session: ZooKeeperSession, path: str) -> list[str] | None:
+    """Names of the children; None for a node that is not there."""
+    try:
+        return await session.children(path)
+    except NoNodeError:
+        return None
+
+
+async def remove_tree(session: ZooKeeperSession, path: str) -> None:
+    """Removes a node and everything below it, hundreds in a request; what is not there is fine."""
+    for names in _cut(await children_or_none(session, path) or []):
+        below = [f"{path}/{name}" for name in names]
+        try:
+            await session.delete_together(below)
+        except (NotEmptyError, NoNodeError):
+            # One of them has children, or somebody else removes them as well.
+            for child in below:
+                await remove_tree(session, child)
+    try:
+        await session.delete(path)
+    except NoNodeError:
+        return
+    except NotEmptyError:
+        await remove_tree(session, path)
+
+
+def _cut(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + _REMOVED_TOGETHER] for start in range(0, len(names), _REMOVED_TOGETHER)]
 
 
 def parent_of(path: str) -> str:

@@ -80,6 +80,21 @@ class CreateNodes:
         return [error] if error is not None else []
 
 
+class DeleteNodes:
+    """Deletes nodes of any version, all or none. The answer: empty, or the error of the culprit."""
+
+    type: ClassVar[int] = 14
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytes:
+        delete, version = _HEADER.pack(_DELETE, False, -1), _INT.pack(_ANY_VERSION)
+        return b"".join((*(delete + _buffer(path.encode()) + version for path in self._paths), _END))
+
+    deserialize = staticmethod(CreateNodes.deserialize)
+
+
 class ReserveNumbers:
     """Takes `count` numbers in a row from the counter of a node's children.
 

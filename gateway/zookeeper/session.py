@@ -46,13 +46,14 @@ from gateway.zookeeper.requests import (
     CREATOR_ONLY,
     OPEN_TO_ALL,
     CreateNodes,
+    DeleteNodes,
     ListNumbered,
     NodeContent,
     ReadNodes,
     RemoveDataWatch,
     ReserveNumbers,
 )
-from ledger.errors import MetaStoreException, UnknownOutcomeException, ZKException
+from ledger.errors import MetaStoreException, StoreUnreachableException, UnknownOutcomeException, ZKException
 
 _LOG = logging.getLogger(__name__)
 
@@ -231,6 +232,10 @@ class ZooKeeperSession:
         # The others are rolled back with a filler error; the culprit says more.
         _raise_errors([each for each in results if not isinstance(each, (RolledBackError, RuntimeInconsistency))])
 
+    async def delete_together(self, paths: Sequence[str]) -> None:
+        """Deletes all nodes or none. Raises the error of the one that failed."""
+        _raise_errors(await self._change(lambda client: self._send(DeleteNodes(paths))))
+
     async def reserve_numbers(self, prefix: str, count: int, *, open_to_all: bool = False) -> str:
         """Takes `count` numbers in a row from a parent's counter of children.
 
@@ -315,14 +320,14 @@ class ZooKeeperSession:
     async def _call(self, send: Callable[[Any], Any]) -> Any:
         """Sends once connected. Not connected within the deadline: MetaStoreException, surely nothing was sent."""
         if self._closed or self._client is None:
-            raise MetaStoreException(f"the ZooKeeper session with {self._servers} is closed")
+            raise StoreUnreachableException(f"the ZooKeeper session with {self._servers} is closed")
         loop = self._running_loop()
         deadline = loop.time() + self._call_timeout
         if not self._connected.is_set():
             try:
                 await asyncio.wait_for(self._connected.wait(), self._call_timeout)
             except TimeoutError:
-                raise MetaStoreException(f"ZooKeeper ({self._servers}) is out of reach") from None
+                raise StoreUnreachableException(f"ZooKeeper ({self._servers}) is out of reach") from None
         future = loop.create_future()
         send(self._client).rawlink(lambda result: self._to_loop(_resolve, future, result))
         async with asyncio.timeout_at(deadline):

@@ -24,7 +24,7 @@ from ledger.errors import (
     MetaStoreException,
     UnknownOutcomeException,
 )
-from ledger.manager import BookieSet
+from ledger.manager import BookieSet, CreateRequest
 from ledger.metadata import LedgerState
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
@@ -259,13 +259,17 @@ class TestSessions:
 
     async def test_listing_while_the_store_is_away_raises(self, own_zookeeper: LocalZooKeeper) -> None:
         factory = await opened(own_zookeeper.metadata_uri(), call_timeout_seconds=0.5)
-        for number in (1, 10_001, 20_001):
-            await factory.ledger_manager.create(unscoped(number), some_metadata())
+        # More leaf nodes than are read ahead.
+        numbers = [10_000 * n + 1 for n in range(12)]
+        await factory.ledger_manager.create_many([CreateRequest(unscoped(n), some_metadata()) for n in numbers])
         listing = factory.ledger_manager.ledger_ranges()
-        assert list(await anext(listing)) == [1]
+        seen = list(await anext(listing))
         own_zookeeper.kill()
         with pytest.raises(MetaStoreException):
-            await anext(listing)
+            async for run in listing:
+                seen += run
+        assert seen == numbers[: len(seen)]
+        assert len(seen) < len(numbers)
         await factory.close()
 
     async def test_listing_without_the_ledgers_root_is_no_empty_listing(self, zookeeper_uri: str, kazoo: Any) -> None:

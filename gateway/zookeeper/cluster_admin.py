@@ -1,0 +1,142 @@
+"""Making, describing, emptying and removing a cluster in ZooKeeper. Source: metadata page, section 3.
+
+A cluster is made in one transaction. Format keeps the root, the registrations' directories and the coordination of
+auto-recovery but for its marks and locks; the new instance id and LAYOUT come last, so that a format that was broken
+off can be done again. Nuke begins with the registrations' directories, which ZooKeeper does not delete while a bookie
+is registered below them: so one that registers in the last moment stops it before anything is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+
+from gateway.cluster_admin import ClusterAdmin, ClusterSummary
+from gateway.metadata_uri import ZooKeeperUri
+from gateway.store_settings import StoreSettings
+from gateway.zookeeper.layout import (
+    DEFAULT_MANAGER,
+    FACTORY_CLASSES,
+    ClusterPaths,
+    cluster_nodes,
+    encode_layout,
+    manager_of_layout,
+)
+from gateway.zookeeper.ledger_manager import list_ids
+from gateway.zookeeper.ledger_paths import IdRange, paths_of
+from gateway.zookeeper.nodes import children_or_none, ensure_node, parent_of, remove_tree
+from gateway.zookeeper.session import ZooKeeperSession
+from ledger.errors import BKException, IllegalOpException, LedgerExistException, MetaStoreException
+
+_OF_LEDGERS = re.compile(r"\d{2}|\d{3}|L\d{10,}|ID-.*|idgen|idgen-long|cookies")
+_OF_RECOVERY = ("underreplication/ledgers", "underreplication/locks")
+
+
+class ZooKeeperClusterAdmin(ClusterAdmin):
+    """See the module."""
+
+    def __init__(self, uri: ZooKeeperUri, settings: StoreSettings) -> None:
+        self._uri = uri
+        self._paths = ClusterPaths(uri.ledgers_root)
+        self._session = ZooKeeperSession(uri.servers, settings=settings)
+
+    async def connect(self) -> None:
+        await self._session.start()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def initialize(self) -> None:
+        manager = self._uri.manager or DEFAULT_MANAGER
+        paths_of(manager, self._paths.root)
+        parent = parent_of(self._paths.root)
+        if parent != "/":
+            await ensure_node(self._session, parent)
+        try:
+            await self._session.create_together(cluster_nodes(self._paths, manager))
+        except NodeExistsError:
+            raise LedgerExistException(
+                f"ZooKeeper has {self._paths.root} already; to begin anew, use `bookgate cluster nuke` first"
+            ) from None
+
+    async def summary(self) -> ClusterSummary:
+        manager = await self._manager(self._uri.manager)
+        paths = paths_of(manager, self._paths.root)
+        ledgers = 0
+        async for run in list_ids(self._session, paths, IdRange()):
+            ledgers += len(run)
+        writable, read_only = await self._registered()
+        known = await children_or_none(self._session, self._paths.cookies)
+        instance_id, _ = await self._session.get(self._paths.instance_id)
+        return ClusterSummary(
+            instance_id.decode(errors="replace").strip(),
+            FACTORY_CLASSES[manager],
+            ledgers,
+            len(writable),
+            len(read_only),
+            len(known or ()),
+        )
+
+    async def registered_bookies(self) -> list[str]:
+        writable, read_only = await self._registered()
+        return sorted(writable | read_only)
+
+    async def format(self) -> None:
+        await self._manager(None)
+        await self.refuse_if_bookies_live("formatted")
+        root = self._paths.root
+        for name in await self._session.children(root):
+            if _OF_LEDGERS.fullmatch(name):
+                await remove_tree(self._session, f"{root}/{name}")
+        for name in _OF_RECOVERY:
+            await remove_tree(self._session, f"{root}/{name}")
+        await self._put(self._paths.instance_id, str(uuid.uuid4()).encode())
+        if self._uri.manager is not None:
+            await self._put(self._paths.layout, encode_layout(self._uri.manager))
+
+    async def nuke(self) -> None:
+        if await children_or_none(self._session, self._paths.root) is None:
+            raise self._no_cluster()
+        await self.refuse_if_bookies_live("removed")
+        try:
+            for path in (self._paths.read_only, self._paths.available):
+                with contextlib.suppress(NoNodeError):
+                    await self._session.delete(path)
+        except NotEmptyError:
+            await self._restore_directories()
+            raise IllegalOpException(
+                "the cluster is not removed: a bookie has just registered; stop it first"
+            ) from None
+        await remove_tree(self._session, self._paths.root)
+
+    async def _restore_directories(self) -> None:
+        with contextlib.suppress(KazooException, BKException):
+            await ensure_node(self._session, self._paths.read_only)
+
+    async def _registered(self) -> tuple[set[str], set[str]]:
+        writable = set(await children_or_none(self._session, self._paths.available) or ())
+        read_only = set(await children_or_none(self._session, self._paths.read_only) or ())
+        return writable - {"readonly"}, read_only
+
+    async def _manager(self, configured: str | None) -> str:
+        await self._session.sync(parent_of(self._paths.root))
+        try:
+            content, _ = await self._session.get(self._paths.layout)
+        except NoNodeError:
+            raise self._no_cluster() from None
+        return manager_of_layout(content, configured, self._paths.layout)
+
+    def _no_cluster(self) -> MetaStoreException:
+        return MetaStoreException(
+            f"ZooKeeper ({self._session.servers}) has no cluster at {self._paths.root}; "
+            "is the ledgers root right? `bookgate cluster init` makes one"
+        )
+
+    async def _put(self, path: str, content: bytes) -> None:
+        try:
+            await self._session.create(path, content)
+        except NodeExistsError:
+            await self._session.set(path, content, -1)
