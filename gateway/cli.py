@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
-import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gateway.config import GatewayConfig
+from gateway.process import Addresses, error_text, log_to_stderr, run, serve, stop_event
+from gateway.workers import serve_with_workers
 from ledger.errors import BKException
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False, rich_markup_mode=None)
@@ -26,75 +25,78 @@ def gateway(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen at. [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 chooses a free one. [default: 4181]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that share the port, each with its own store session. [default: 1]")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port of /metrics, /heartbeat and /ready; worker i serves at this plus i.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="PEM file of the certificate shown to clients.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file of that certificate's key.")] = None,
+    tls_client_ca: Annotated[
+        str | None, typer.Option(help="PEM file of the authorities that vouch for clients.")
+    ] = None,
+    tls_require_client_cert: Annotated[
+        bool | None, typer.Option("--tls-require-client-cert", help="Serve only clients with a certificate.")
+    ] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="Grace for calls under way when stopping. [default: 5]")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line once the gateway serves.")] = False,
 ) -> None:
     """Serve ledger metadata and discovery over gRPC from a metadata store."""
+    options = {
+        "metadata_uri": metadata_uri,
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "http_port": http_port,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "tls_require_client_cert": tls_require_client_cert,
+        "drain_seconds": drain_seconds,
+        "log_level": log_level,
+    }
     try:
-        settings = GatewayConfig.load(config, {"metadata_uri": metadata_uri, "host": host, "port": port})
-        _run(serve(settings, as_json))
+        settings = GatewayConfig.load(config, options)
+        log_to_stderr(settings.log_level)
+        run(_serve(settings, as_json))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except ModuleNotFoundError as error:
         typer.echo(f"error: the gateway needs {error.name}; install it with: pip install 'bookgate[bookie]'", err=True)
         raise typer.Exit(1) from None
     except (BKException, OSError) as error:
-        typer.echo(f"error: {_message(error)}", err=True)
+        typer.echo(f"error: {error_text(error)}", err=True)
         raise typer.Exit(1) from None
 
 
-async def serve(settings: GatewayConfig, as_json: bool) -> None:
-    """Serves until a signal asks to stop. Raises BKException, OSError."""
-    # Here, since the modules need the extra `bookgate[bookie]`.
-    from gateway.drivers import create_factory
-    from gateway.server import GatewayServer
-
-    factory = create_factory(settings.metadata_uri, settings)
-    stop = _stop_event()
-    try:
-        await factory.initialize()
-        server = GatewayServer(
-            factory,
-            settings.host,
-            settings.port,
-            bookmark_seconds=settings.bookmark_seconds,
-        )
-        await server.start()
-        _announce(server.address, settings.metadata_uri, as_json)
-        await stop.wait()
-        await server.stop(settings.drain_seconds)
-    finally:
-        await factory.close()
+async def _serve(settings: GatewayConfig, as_json: bool) -> None:
+    stop = stop_event(signal.SIGTERM, signal.SIGINT)
+    if settings.workers > 1:
+        await serve_with_workers(settings, stop, lambda addresses: _announce(settings, addresses, as_json))
+    else:
+        await serve(settings, stop, lambda address: _announce(settings, [address], as_json), share_port=False)
 
 
-def _announce(address: str, metadata_uri: str, as_json: bool) -> None:
+def _announce(settings: GatewayConfig, addresses: list[Addresses], as_json: bool) -> None:
+    address = addresses[0].grpc
+    http = [each.http for each in addresses if each.http is not None]
     if as_json:
-        print(json.dumps({"gateway": address, "metadata_uri": metadata_uri}), flush=True)
-    else:
-        print(f"gateway serves at {address} (clients: grpc://{address}), metadata in {metadata_uri}", flush=True)
-
-
-def _stop_event() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
-
-
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    if sys.platform != "win32" and sys.implementation.name == "cpython":
-        import uvloop
-
-        uvloop.run(main)
-    else:
-        asyncio.run(main)
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error)
+        line = {"gateway": address, "metadata_uri": settings.metadata_uri, "workers": settings.workers, "http": http}
+        print(json.dumps(line), flush=True)
+        return
+    scheme = "grpcs" if settings.tls_cert else "grpc"
+    shared = f" with {settings.workers} workers" if settings.workers > 1 else ""
+    metrics = f", metrics at {', '.join(f'http://{each}/metrics' for each in http)}" if http else ""
+    print(
+        f"gateway serves at {address}{shared} (clients: {scheme}://{address}), "
+        f"metadata in {settings.metadata_uri}{metrics}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -14,21 +15,98 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gateway.limits import Limits
 from gateway.store_settings import StoreSettings
+from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 
+_LIMITS = Limits()
 
-class GatewayConfig(StoreSettings, BaseSettings):
-    """Every key, with its meaning and its limits; those of the metadata store are `StoreSettings`."""
+
+class GatewayConfig(BaseSettings, StoreSettings):
+    """Every key, with its meaning and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
 
     metadata_uri: str = Field(description="where the metadata is: zk+hierarchical://… or sqlite:///…")
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen at")
     port: int = Field(default=4181, ge=0, le=65535, description="port to listen at; 0 chooses a free one")
+    http_port: int | None = Field(
+        default=None, ge=0, le=65535, description="port of /metrics, /heartbeat and /ready; not served without"
+    )
+    workers: int = Field(default=1, ge=1, le=256, description="processes that share the port")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="what is logged to standard error"
+    )
     bookmark_seconds: float = Field(default=10.0, gt=0, description="silence on a Watch stream before a bookmark")
-    max_subscriptions: int = Field(default=100_000, ge=1, description="subscriptions on one Watch stream")
     drain_seconds: float = Field(default=5.0, ge=0, description="grace for calls under way when stopping")
+
+    tls_cert: str | None = Field(default=None, description="PEM file of the certificate shown to clients")
+    tls_key: str | None = Field(default=None, description="PEM file of that certificate's key")
+    tls_client_ca: str | None = Field(
+        default=None, description="PEM file of the authorities that vouch for clients; with tls_require_client_cert"
+    )
+    tls_require_client_cert: bool = Field(default=False, description="serve only clients with a certificate")
+
+    max_request_bytes: int = Field(default=_LIMITS.request_bytes, ge=1024, description="of one request message")
+    max_subscriptions: int = Field(
+        default=_LIMITS.subscriptions_a_stream, ge=1, description="subscriptions on one Watch stream"
+    )
+    max_streams_per_client: int = Field(
+        default=_LIMITS.streams_a_client, ge=1, description="streaming calls under way on one connection"
+    )
+    max_streams: int = Field(default=_LIMITS.streams, ge=1, description="streaming calls under way, of all clients")
+    max_batch: int = Field(default=_LIMITS.batch, ge=1, description="ledgers in one batch")
+    max_metadata_bytes: int = Field(default=_LIMITS.metadata_bytes, ge=1, description="metadata of one ledger")
+    max_store_calls: int = Field(
+        default=_LIMITS.store_calls, ge=2, description="calls to the metadata store under way at once"
+    )
+    cache_bytes: int = Field(default=_LIMITS.cache_bytes, ge=0, description="memory of cached metadata; 0: no cache")
+    cache_idle_seconds: float = Field(
+        default=_LIMITS.cache_idle_seconds, gt=0, description="a cached ledger that nobody asked for goes after this"
+    )
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together; set both or none")
+        if self.tls_require_client_cert and not self.tls_client_ca:
+            raise ValueError("tls_require_client_cert needs tls_client_ca, the authorities that vouch for clients")
+        if self.tls_client_ca and not self.tls_require_client_cert:
+            raise ValueError("tls_client_ca has no effect without tls_require_client_cert; set that too")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("tls_client_ca needs TLS; set tls_cert and tls_key too")
+        return self
+
+    def limits(self) -> Limits:
+        return Limits(
+            request_bytes=self.max_request_bytes,
+            subscriptions_a_stream=self.max_subscriptions,
+            streams_a_client=self.max_streams_per_client,
+            streams=self.max_streams,
+            batch=self.max_batch,
+            metadata_bytes=self.max_metadata_bytes,
+            store_calls=self.max_store_calls,
+            cache_bytes=self.cache_bytes,
+            cache_idle_seconds=self.cache_idle_seconds,
+        )
+
+    def tls_files(self) -> TlsFiles | None:
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def for_worker(self, number: int, port: int) -> GatewayConfig:
+        """The same for one of several workers: the shared port, and an HTTP port of its own."""
+        http_port = self.http_port + number if self.http_port else self.http_port
+        return self.model_copy(update={"port": port, "http_port": http_port, "workers": 1})
+
+    def as_json_line(self) -> bytes:
+        """Everything, secrets included, as `model_validate_json` reads it: for a pipe, not for a log."""
+        values = self.model_dump(mode="json")
+        if self.zookeeper_auth is not None:
+            values["zookeeper_auth"] = self.zookeeper_auth.get_secret_value()
+        return json.dumps(values).encode() + b"\n"
 
     @classmethod
     def load(cls, file: Path | None, options: dict[str, Any]) -> GatewayConfig:
@@ -69,6 +147,9 @@ def _configured(file: Path | None) -> type[GatewayConfig]:
 
 def _problem(detail: Any) -> str:
     key = ".".join(str(part) for part in detail["loc"])
+    if not key:
+        # A rule over several keys, which its message names.
+        return str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "missing":
         option = "--" + key.replace("_", "-")
         return f"{key} is not set; give {option}, BOOKGATE_GATEWAY_{key.upper()} or the key in the configuration file"

@@ -32,7 +32,8 @@ from gateway.metadata_service import MetadataService
 from gateway.metrics import GatewayMetrics, Reading
 from gateway.registration_service import DEFAULT_LEASE_SECONDS, RegistrationService
 from gateway.store_budget import StoreBudget
-from gateway.tls import ServerCertificates, TlsFiles
+from gateway.tls import ServerCertificates
+from gateway.tls_files import TlsFiles
 from gateway.watch_service import BOOKMARK_SECONDS, WatchService
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory

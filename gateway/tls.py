@@ -11,30 +11,17 @@ import os
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import grpc
 
 from gateway.events import log_event
+from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 
 _LOG = logging.getLogger(__name__)
 
 _Marks = tuple[tuple[int, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files. With `client_ca` clients must show a certificate of these authorities."""
-
-    cert: str
-    key: str
-    client_ca: str | None = None
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.cert, self.key, *([self.client_ca] if self.client_ca else []))
 
 
 class ServerCertificates:

@@ -1,0 +1,138 @@
+"""`--workers N`: several gateway processes on one port, and the parent that minds them.
+
+The kernel spreads connections over the workers (SO_REUSEPORT); each is a gateway of its own, with its own session with
+the store, cache and watches. The parent makes sure first that nobody else has the port, holds it (bound, never
+listening) so that it stays theirs while a worker is started anew, and serves nothing itself.
+
+States of a worker: starting → serving → ended; one that ends unasked is started again, after a pause that doubles while
+it does not get as far as serving. If at the very start one fails, the others are stopped and its error is the
+command's. Told to stop, all drain at the same time; who has not ended well after the grace is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable
+
+from gateway.binding import hold_shared_port
+from gateway.config import GatewayConfig
+from gateway.events import log_event
+from gateway.process import Addresses
+from ledger.errors import BKException
+
+_LOG = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 10.0
+_KILL_AFTER_SECONDS = 10.0
+"""Beyond the grace for calls under way."""
+
+
+class WorkerFailedException(BKException):
+    """A worker could not start; the message is its own."""
+
+
+class _Worker:
+    """One place for a worker process."""
+
+    def __init__(self, number: int, settings: GatewayConfig) -> None:
+        self.number = number
+        self._settings = settings
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> Addresses:
+        """Returns once it serves. Raises WorkerFailedException."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway.worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(self._settings.as_json_line())
+        line = await process.stdout.readline()
+        try:
+            answer = json.loads(line)
+            addresses = Addresses(answer["grpc"], answer["http"])
+        except (ValueError, KeyError):
+            code = await process.wait()
+            text = json.loads(line).get("error") if line.startswith(b"{") else f"it ended with code {code}"
+            raise WorkerFailedException(f"worker {self.number}: {text}") from None
+        log_event(_LOG, "worker", state="serving", worker=self.number, pid=process.pid, address=addresses.grpc)
+        return addresses
+
+    async def ended(self) -> int:
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Lets it drain; kills it when it takes too long."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), grace_seconds + _KILL_AFTER_SECONDS)
+        except TimeoutError:
+            log_event(_LOG, "worker", logging.ERROR, state="killed", worker=self.number, pid=process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def serve_with_workers(
+    settings: GatewayConfig, stop: asyncio.Event, serving: Callable[[list[Addresses]], None]
+) -> None:
+    """Serves until `stop` is set, then drains all. Raises BKException, OSError when it can't begin."""
+    holder = await hold_shared_port(settings.host, settings.port)
+    port = holder.getsockname()[1]
+    workers = [_Worker(number, settings.for_worker(number, port)) for number in range(settings.workers)]
+    minders: list[asyncio.Task[None]] = []
+    try:
+        addresses = await _start_all(workers, stop)
+        if addresses is None:
+            return
+        minders = [asyncio.get_running_loop().create_task(_mind(worker)) for worker in workers]
+        serving(addresses)
+        await stop.wait()
+        log_event(_LOG, "workers", state="draining", count=len(workers), grace_seconds=settings.drain_seconds)
+    finally:
+        for minder in minders:
+            minder.cancel()
+        await asyncio.gather(*minders, return_exceptions=True)
+        await asyncio.gather(*(worker.stop(settings.drain_seconds) for worker in workers))
+        holder.close()
+        log_event(_LOG, "workers", state="stopped", count=len(workers))
+
+
+async def _start_all(workers: list[_Worker], stop: asyncio.Event) -> list[Addresses] | None:
+    """None where it is told to stop before all serve."""
+    starting = asyncio.gather(*(worker.start() for worker in workers))
+    stopping = asyncio.get_running_loop().create_task(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return starting.result() if starting.done() else None
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+
+
+async def _mind(worker: _Worker) -> None:
+    """Starts a worker again whenever it ends."""
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        code = await worker.ended()
+        log_event(_LOG, "worker", logging.ERROR, state="ended", worker=worker.number, code=code, pause_seconds=pause)
+        await asyncio.sleep(pause)
+        try:
+            await worker.start()
+            pause = _FIRST_PAUSE_SECONDS
+        except WorkerFailedException as error:
+            log_event(_LOG, "worker", logging.ERROR, state="failed", worker=worker.number, reason=error)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
