@@ -50,6 +50,10 @@ class ClusterAdmin(ABC):
         """Makes a cluster, whole or not at all. Raises LedgerExistException where there is one."""
 
     @abstractmethod
+    async def require_cluster(self) -> None:
+        """Raises MetaStoreException where there is none, not even the rest of one."""
+
+    @abstractmethod
     async def summary(self) -> ClusterSummary:
         """Raises MetaStoreException where there is no cluster."""
 

@@ -26,6 +26,7 @@ _ENTRY_POINTS = "bookgate.commands"
 # The same table as in pyproject.toml, for a source tree that is not installed.
 BUILT_IN_COMMANDS = {
     "bookie": "bookie.cli:app",
+    "cluster": "gateway.cluster_cli:app",
     "gateway": "gateway.cli:app",
     "standalone": "bookie.standalone_cli:app",
     "run": "bookie.main_job_cli:app",

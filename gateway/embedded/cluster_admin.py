@@ -47,6 +47,9 @@ class SqliteClusterAdmin(ClusterAdmin):
             raise MetaStoreException(f"the metadata database {self._path} can't be made: {error.strerror}") from error
         await self._opened()
 
+    async def require_cluster(self) -> None:
+        await self._opened()
+
     async def summary(self) -> ClusterSummary:
         return await (await self._opened()).read(_summary)
 

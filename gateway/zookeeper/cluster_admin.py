@@ -1,8 +1,8 @@
 """Making, describing, emptying and removing a cluster in ZooKeeper. Source: metadata page, section 3.
 
-A cluster is made in one transaction. Format keeps the root, the registrations' directories and the coordination of
-auto-recovery but for its marks and locks; the new instance id and LAYOUT come last, so that a format that was broken
-off can be done again. Nuke begins with the registrations' directories, which ZooKeeper does not delete while a bookie
+A cluster is made in one transaction. Format keeps the root, LAYOUT, the registrations' directories and the
+coordination of auto-recovery but for its marks and locks; the new instance id comes last, so that a format that was
+broken off can be done again. Nuke begins with the registrations' directories, which ZooKeeper does not delete while a bookie
 is registered below them: so one that registers in the last moment stops it before anything is lost.
 """
 
@@ -22,7 +22,6 @@ from gateway.zookeeper.layout import (
     FACTORY_CLASSES,
     ClusterPaths,
     cluster_nodes,
-    encode_layout,
     manager_of_layout,
 )
 from gateway.zookeeper.ledger_manager import list_ids
@@ -62,6 +61,11 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
                 f"ZooKeeper has {self._paths.root} already; to begin anew, use `bookgate cluster nuke` first"
             ) from None
 
+    async def require_cluster(self) -> None:
+        await self._session.sync(parent_of(self._paths.root))
+        if await children_or_none(self._session, self._paths.root) is None:
+            raise self._no_cluster()
+
     async def summary(self) -> ClusterSummary:
         manager = await self._manager(self._uri.manager)
         paths = paths_of(manager, self._paths.root)
@@ -85,7 +89,7 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
         return sorted(writable | read_only)
 
     async def format(self) -> None:
-        await self._manager(None)
+        await self._manager(self._uri.manager)
         await self.refuse_if_bookies_live("formatted")
         root = self._paths.root
         for name in await self._session.children(root):
@@ -94,12 +98,9 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
         for name in _OF_RECOVERY:
             await remove_tree(self._session, f"{root}/{name}")
         await self._put(self._paths.instance_id, str(uuid.uuid4()).encode())
-        if self._uri.manager is not None:
-            await self._put(self._paths.layout, encode_layout(self._uri.manager))
 
     async def nuke(self) -> None:
-        if await children_or_none(self._session, self._paths.root) is None:
-            raise self._no_cluster()
+        await self.require_cluster()
         await self.refuse_if_bookies_live("removed")
         try:
             for path in (self._paths.read_only, self._paths.available):

@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from gateway.drivers import create_factory
 from gateway.metadata_uri import parse_zookeeper
 from gateway.server import GatewayServer
+from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.bookie_info import BookieServiceInfo
@@ -40,8 +41,8 @@ def root_of(uri: str) -> str:
     return parse_zookeeper(uri).ledgers_root
 
 
-async def opened(uri: str, **timeouts: float) -> ZooKeeperLedgerManagerFactory:
-    factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(uri), **timeouts)
+async def opened(uri: str, settings: StoreSettings = DEFAULTS, **timeouts: float) -> ZooKeeperLedgerManagerFactory:
+    factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(uri), settings=settings, **timeouts)
     await factory.initialize()
     return factory
 
@@ -264,10 +265,14 @@ class TestSessions:
         await factory.ledger_manager.create_many([CreateRequest(unscoped(n), some_metadata()) for n in numbers])
         listing = factory.ledger_manager.ledger_ranges()
         seen = list(await anext(listing))
+
+        async def read_on() -> None:
+            async for run in listing:
+                seen.extend(run)
+
         own_zookeeper.kill()
         with pytest.raises(MetaStoreException):
-            async for run in listing:
-                seen += run
+            await read_on()
         assert seen == numbers[: len(seen)]
         assert len(seen) < len(numbers)
         await factory.close()

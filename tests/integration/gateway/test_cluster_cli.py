@@ -1,0 +1,205 @@
+"""`bookgate cluster` against both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from typer.testing import CliRunner, Result
+
+from gateway.cluster_cli import app
+from gateway.drivers import create_factory
+from gateway.metadata_uri import parse_zookeeper
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.bookie_info import BookieServiceInfo
+from ledger.manager import CreateRequest, LedgerManagerFactory
+from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
+
+BOOKIE = BookieServiceInfo.legacy("h:1")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def done(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(hint: str, *arguments: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert hint in result.stderr
+
+
+def with_store(uri: str, work: Callable[[LedgerManagerFactory], Awaitable[Any]]) -> Any:
+    async def connected() -> Any:
+        factory = create_factory(uri)
+        await factory.initialize()
+        try:
+            return await work(factory)
+        finally:
+            await factory.close()
+
+    return asyncio.run(connected())
+
+
+async def fill(factory: LedgerManagerFactory) -> None:
+    ids = [0, 5, 10_000, 2**31, 2**63 - 1]
+    requests = [CreateRequest(unscoped(number), some_metadata()) for number in ids]
+    assert len(await factory.ledger_manager.create_many(requests)) == 5
+    await factory.ledger_manager.create_many([CreateRequest(None, some_metadata()) for _ in range(20)])
+    await factory.registration_manager.write_cookie("h:1", b"cookie", None)
+
+
+def test_init_makes_a_cluster_once(metadata_uri: str) -> None:
+    made = done("init", "--metadata-uri", metadata_uri)
+    assert (len(made["instance_id"]), made["ledgers"], made["known_bookies"]) == (36, 0, 0)
+    refused("already", "init", "--metadata-uri", metadata_uri)
+    assert done("info", "--metadata-uri", metadata_uri) == made
+
+    async def instance_id(factory: LedgerManagerFactory) -> str:
+        return (await factory.service_discovery.cluster_info()).instance_id
+
+    assert with_store(metadata_uri, instance_id) == made["instance_id"]
+
+
+def test_looking_at_a_cluster_that_is_not_there_makes_none(metadata_uri: str) -> None:
+    for command in ("info", "format", "nuke"):
+        refused("cluster init", command, "--metadata-uri", metadata_uri)
+    done("init", "--metadata-uri", metadata_uri)
+
+
+def test_info_counts(metadata_uri: str) -> None:
+    with_store(metadata_uri, fill)
+
+    async def look(factory: LedgerManagerFactory) -> Any:
+        await factory.registration_manager.register_bookie(BOOKIE, read_only=False)
+        await factory.registration_manager.register_bookie(BookieServiceInfo.legacy("h:2"), read_only=True)
+        return await asyncio.to_thread(done, "info", "--metadata-uri", metadata_uri)
+
+    found = with_store(metadata_uri, look)
+    assert found["ledgers"] == 25
+    assert (found["writable_bookies"], found["read_only_bookies"], found["known_bookies"]) == (1, 1, 1)
+    assert "instance id" in run("info", "--metadata-uri", metadata_uri).stdout
+
+
+@pytest.mark.parametrize("command", ["format", "nuke"])
+def test_destroying_waits_for_a_yes_and_for_bookies_to_go(metadata_uri: str, command: str) -> None:
+    with_store(metadata_uri, fill)
+    before = done("info", "--metadata-uri", metadata_uri)
+    refused("--yes", command, "--metadata-uri", metadata_uri)
+
+    async def try_it(factory: LedgerManagerFactory) -> None:
+        for read_only in (False, True):
+            await factory.registration_manager.register_bookie(BOOKIE, read_only=read_only)
+            await asyncio.to_thread(refused, "h:1", command, "--metadata-uri", metadata_uri, "--yes")
+
+    with_store(metadata_uri, try_it)
+    assert done("info", "--metadata-uri", metadata_uri) == before
+
+
+def test_format_leaves_an_empty_cluster_of_another_identity(metadata_uri: str) -> None:
+    with_store(metadata_uri, fill)
+    before = done("info", "--metadata-uri", metadata_uri)
+    after = done("format", "--metadata-uri", metadata_uri, "--yes")
+    assert after["instance_id"] != before["instance_id"]
+    assert after["ledger_manager"] == before["ledger_manager"]
+    assert (after["ledgers"], after["known_bookies"]) == (0, 0)
+
+    async def use_it(factory: LedgerManagerFactory) -> list[int]:
+        await factory.ledger_manager.create(None, some_metadata())
+        await factory.registration_manager.register_bookie(BOOKIE, read_only=False)
+        return await all_ids(factory)
+
+    assert with_store(metadata_uri, use_it) == [0]
+
+
+def test_nuke_leaves_nothing_and_init_begins_anew(metadata_uri: str) -> None:
+    with_store(metadata_uri, fill)
+    before = done("info", "--metadata-uri", metadata_uri)
+    assert done("nuke", "--metadata-uri", metadata_uri, "--force") == {"removed": before["instance_id"]}
+    refused("cluster init", "nuke", "--metadata-uri", metadata_uri, "--yes")
+    assert done("init", "--metadata-uri", metadata_uri)["instance_id"] != before["instance_id"]
+
+
+def test_format_of_an_sqlite_file_that_a_gateway_watches(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path}/m.db"
+
+    async def watch(factory: LedgerManagerFactory) -> None:
+        record = await factory.ledger_manager.create(None, some_metadata())
+        gone = asyncio.Event()
+        await factory.ledger_manager.register_listener(
+            record.ledger_id, lambda _, found: gone.set() if found is None else None
+        )
+        # Removing the file under a gateway is refused, emptying it reaches the gateway's watchers.
+        await asyncio.to_thread(refused, "another process", "nuke", "--metadata-uri", uri, "--yes")
+        await asyncio.to_thread(done, "format", "--metadata-uri", uri, "--yes")
+        await asyncio.wait_for(gone.wait(), 30)
+
+    with_store(uri, watch)
+    done("nuke", "--metadata-uri", uri, "--yes")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("manager", ["flat", "longhierarchical", "hierarchical"])
+def test_managers_of_zookeeper(zookeeper_uri: str, zookeeper: LocalZooKeeper, manager: str) -> None:
+    uri = zookeeper_uri.replace("hierarchical", manager)
+    assert manager in done("init", "--metadata-uri", uri)["ledger_manager"].lower()
+    with_store(uri, fill)
+    root = parse_zookeeper(uri).ledgers_root
+    client: Any = KazooClient(zookeeper.address)
+    client.start()
+    client.create(f"{root}/underreplication/ledgers/0000/urL1", b"", makepath=True)
+    client.create(f"{root}/underreplication/LAYOUT", b"x")
+    other = "flat" if manager != "flat" else "hierarchical"
+    refused(f"zk+{manager}://", "info", "--metadata-uri", zookeeper_uri.replace("hierarchical", other))
+    done("format", "--metadata-uri", uri, "--yes")
+    assert sorted(client.get_children(root)) == ["INSTANCEID", "LAYOUT", "available", "underreplication"]
+    assert client.get_children(f"{root}/underreplication") == ["LAYOUT"]
+    refused(f"zk+{manager}://", "format", "--metadata-uri", zookeeper_uri.replace("hierarchical", other), "--yes")
+    # What a nuke that was broken off has left is removed as well.
+    client.delete(f"{root}/LAYOUT")
+    assert done("nuke", "--metadata-uri", uri, "--yes") == {"removed": None}
+    assert client.exists(root) is None
+    client.stop()
+    client.close()
+
+
+@pytest.mark.parametrize(("answer", "there"), [("yes", False), ("y", True), ("", True)])
+def test_question_on_a_terminal(tmp_path: Path, answer: str, there: bool) -> None:
+    uri = f"sqlite://{tmp_path}/m.db"
+    made = done("init", "--metadata-uri", uri)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "thinclient.cli", "cluster", "nuke", "--metadata-uri", uri]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        os.write(ours, f"{answer}\n".encode())
+        _, asked = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert made["instance_id"] in asked
+    assert process.returncode == int(there)
+    assert (tmp_path / "m.db").exists() is there
+
+
+def test_wrong_settings_are_one_line(tmp_path: Path) -> None:
+    refused("--metadata-uri", "info")
+    refused("etcd", "info", "--metadata-uri", "etcd://h/x")
+    refused("/no/such", "init", "--metadata-uri", "sqlite:///no/such/m.db")
+    put = tmp_path / "gateway.toml"
+    put.write_text('zookeeper_tls_cert = "c.pem"\n')
+    refused("zookeeper_tls_key", "info", "--metadata-uri", "zk://h/l", "--config", str(put))
