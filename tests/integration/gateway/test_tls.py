@@ -1,0 +1,141 @@
+"""grpcs://: who may talk to a gateway, and certificates that change while it serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+import trustme
+
+from gateway.drivers import create_factory
+from gateway.server import GatewayServer
+from gateway.tls_files import TlsFiles
+from ledger.errors import IncorrectParameterException
+from ledger.manager import LedgerManagerFactory
+from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+
+pytestmark = pytest.mark.asyncio
+
+
+class Certificates:
+    """Files of a gateway, of one authority; a new pair may replace them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = trustme.CA()
+        self.files = TlsFiles(f"{directory}/cert.pem", f"{directory}/key.pem", f"{directory}/ca.pem")
+        self.authority.cert_pem.write_to_path(f"{directory}/ca.pem")
+        self.install(self.authority)
+
+    def install(self, authority: trustme.CA) -> None:
+        issued = authority.issue_cert("localhost", "127.0.0.1")
+        _replace(self.files.key, issued.private_key_pem.bytes())
+        _replace(self.files.cert, b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+
+    def client(self, authority: trustme.CA | None = None, trusts: trustme.CA | None = None) -> grpc.ChannelCredentials:
+        """With a certificate of `authority`, if any; who trusts `trusts`, or this authority."""
+        root = (trusts or self.authority).cert_pem.bytes()
+        if authority is None:
+            return grpc.ssl_channel_credentials(root)
+        issued = authority.issue_cert("client@example.org")
+        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+        return grpc.ssl_channel_credentials(root, issued.private_key_pem.bytes(), chain)
+
+
+def _replace(path: str, content: bytes) -> None:
+    """As certificate managers do: a new file under the old name."""
+    Path(path + ".new").write_bytes(content)
+    os.replace(path + ".new", path)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest_asyncio.fixture
+async def factory(tmp_path: Path) -> AsyncIterator[LedgerManagerFactory]:
+    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    await factory.initialize()
+    yield factory
+    await factory.close()
+
+
+async def call(port: int, credentials: grpc.ChannelCredentials) -> str:
+    """The cluster's id, over a connection of its own. Raises AioRpcError."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options=options) as channel:
+        stub: Any = ServiceDiscoveryStub(channel)
+        return str((await stub.GetClusterInfo(sd.GetClusterInfoRequest(), timeout=30)).instance_id)
+
+
+async def refused(port: int, credentials: grpc.ChannelCredentials) -> bool:
+    try:
+        await call(port, credentials)
+    except grpc.aio.AioRpcError as error:
+        return error.code() is grpc.StatusCode.UNAVAILABLE
+    return False
+
+
+async def test_clients_who_trust_the_authority_are_served(
+    factory: LedgerManagerFactory, certificates: Certificates
+) -> None:
+    files = certificates.files
+    server = GatewayServer(factory, "localhost", tls=TlsFiles(files.cert, files.key))
+    port = await server.start()
+    assert len(await call(port, certificates.client())) == 36
+    assert await refused(port, certificates.client(trusts=trustme.CA()))
+    await server.stop(0)
+
+
+async def test_client_certificates_where_they_are_required(
+    factory: LedgerManagerFactory, certificates: Certificates
+) -> None:
+    server = GatewayServer(factory, "localhost", tls=certificates.files)
+    port = await server.start()
+    assert len(await call(port, certificates.client(certificates.authority))) == 36
+    assert await refused(port, certificates.client())
+    assert await refused(port, certificates.client(trustme.CA()))
+    await server.stop(0)
+
+
+async def test_certificates_that_change_are_used_without_a_restart(
+    factory: LedgerManagerFactory, certificates: Certificates
+) -> None:
+    files = certificates.files
+    server = GatewayServer(factory, "localhost", tls=TlsFiles(files.cert, files.key))
+    port = await server.start()
+    assert len(await call(port, certificates.client())) == 36
+    other = trustme.CA()
+    certificates.install(other)
+    assert len(await call(port, certificates.client(trusts=other))) == 36
+    assert await refused(port, certificates.client())
+    await server.stop(0)
+
+
+async def test_half_a_change_leaves_the_old_certificate_in_use(
+    factory: LedgerManagerFactory, certificates: Certificates
+) -> None:
+    files = certificates.files
+    server = GatewayServer(factory, "localhost", tls=TlsFiles(files.cert, files.key))
+    port = await server.start()
+    _replace(files.key, trustme.CA().issue_cert("localhost").private_key_pem.bytes())
+    assert len(await call(port, certificates.client())) == 36
+    os.unlink(files.key)
+    assert len(await call(port, certificates.client())) == 36
+    await server.stop(0)
+
+
+async def test_files_that_can_not_be_used_refuse_the_start(
+    factory: LedgerManagerFactory, certificates: Certificates, tmp_path: Path
+) -> None:
+    files = certificates.files
+    with pytest.raises(IncorrectParameterException, match=r"missing\.pem"):
+        await GatewayServer(factory, tls=TlsFiles(f"{tmp_path}/missing.pem", files.key)).start()
+    with pytest.raises(IncorrectParameterException, match="together"):
+        await GatewayServer(factory, tls=TlsFiles(files.key, files.cert)).start()
