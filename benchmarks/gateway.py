@@ -93,6 +93,7 @@ def creation(zookeeper: LocalZooKeeper) -> list[Row]:
 def reads(zookeeper: LocalZooKeeper) -> list[Row]:
     with _setting(zookeeper, "reads") as setting, setting.loads() as (thin, thick):
         ids = populate(zookeeper, setting.root, 10_000)
+        thin[0].call("read_all", ids=ids)
         rows = [
             compare(
                 "read, 1,000 a call, of 10,000 ledgers recently read",

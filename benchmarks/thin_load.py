@@ -72,6 +72,12 @@ class ThinLoad:
         count = sum(await asyncio.gather(*(run(client.ledger_manager) for client in self._clients[:clients])))
         return count / (time.monotonic() - began)
 
+    async def read_all(self, ids: list[int]) -> int:
+        """Reads each once; how many there are."""
+        await self.open(1)
+        results = await self._clients[0].ledger_manager.read_many([LedgerId.unscoped(number) for number in ids])
+        return sum(isinstance(result, LedgerRecord) for result in results)
+
     async def read_bulk(self, ids: list[int], seconds: float, batch: int, clients: int) -> float:
         """Clients read batches of the ids round and round; ledgers a second."""
         await self.open(clients)

@@ -199,7 +199,9 @@ class RpcLedgerManager(LedgerManager):
         attempts = self._gateways.attempts(what, self._gateways.timeout)
         while missing := sorted(wanted - results.keys())[:_MAX_BATCH]:
             gateway = await attempts.next()
-            request = wire.BatchReadRequest(ledger_ids=missing, min_revision=self._gateways.revision)
+            request = wire.BatchReadRequest(
+                ledger_ids=missing, min_revision=self._gateways.revision, batched_answers=True
+            )
             if scope_id:
                 request.ledger_scope_id = scope_id
             reason = "the stream ended early"
@@ -207,10 +209,14 @@ class RpcLedgerManager(LedgerManager):
             try:
                 with self._gateways.outstanding(what):
                     async for response in _each_within(aiter(call), attempts.share):
-                        if response.ledger_id in wanted and response.ledger_id not in results:
+                        known = len(results)
+                        # A gateway that knows no batches sends an answer a message.
+                        for answer in response.batch or (response,):
+                            if answer.ledger_id in wanted:
+                                one = f"read the metadata of ledger {answer.ledger_id}"
+                                results[answer.ledger_id] = self._record_or_error(answer, one)
+                        if len(results) > known:
                             attempts.progressed()
-                        one = f"read the metadata of ledger {response.ledger_id}"
-                        results[response.ledger_id] = self._record_or_error(response, one)
             except AioRpcError as error:
                 reason = check_transient(gateway, what, error)
             except TimeoutError:
