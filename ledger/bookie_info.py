@@ -24,7 +24,7 @@ GATEWAY_GRPC = "bookgate-grpc"
 
 HTTP = "http"
 
-_LEASE = "bookgate.lease"
+LEASE_PROPERTY = "bookgate.lease"
 """Property of a registration that a gateway keeps for a bookie: `lease id/epoch`."""
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
@@ -86,11 +86,11 @@ class BookieServiceInfo:
     @property
     def lease(self) -> Lease | None:
         """The lease by which a gateway keeps this registration, None for a bookie that registers by itself."""
-        lease_id, separator, epoch = self.properties.get(_LEASE, "").rpartition("/")
+        lease_id, separator, epoch = self.properties.get(LEASE_PROPERTY, "").rpartition("/")
         return Lease(lease_id, int(epoch)) if separator and epoch.isdecimal() else None
 
     def with_lease(self, lease: Lease) -> BookieServiceInfo:
-        return replace(self, properties={**self.properties, _LEASE: f"{lease.lease_id}/{lease.epoch}"})
+        return replace(self, properties={**self.properties, LEASE_PROPERTY: f"{lease.lease_id}/{lease.epoch}"})
 
     def may_replace(self, stored: bytes) -> bool:
         """True if a registration's content, made by another process, is an earlier one of this life of the bookie."""

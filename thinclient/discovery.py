@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from grpc.aio import AioRpcError
 
-from ledger.bookie_info import BookieServiceInfo, Endpoint
+from ledger.bookie_info import LEASE_PROPERTY, BookieServiceInfo, Endpoint
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
+    ClientClosedException,
     IncorrectParameterException,
     MetaStoreException,
 )
@@ -38,8 +39,14 @@ def _bookie(message: wire.Bookie) -> RegisteredBookie:
     endpoints = tuple(
         Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
     )
-    info = BookieServiceInfo(message.bookie_id, endpoints, dict(message.properties))
+    # The lease is between bookie and gateways: it says nothing of the bookie, and changes as the bookie moves.
+    properties = {key: value for key, value in message.properties.items() if key != LEASE_PROPERTY}
+    info = BookieServiceInfo(message.bookie_id, endpoints, properties)
     return RegisteredBookie(info, message.writable, message.read_only)
+
+
+def _bookies(messages: Iterable[wire.Bookie]) -> tuple[RegisteredBookie, ...]:
+    return tuple(sorted(map(_bookie, messages), key=lambda bookie: bookie.bookie_id))
 
 
 class RpcServiceDiscovery(ServiceDiscovery):
@@ -55,7 +62,7 @@ class RpcServiceDiscovery(ServiceDiscovery):
             "list bookies", lambda gateway, timeout: gateway.discovery.ListBookies(request, timeout=timeout)
         )
         _check(response.code, response.message, "list bookies")
-        return sorted(map(_bookie, response.bookies), key=lambda bookie: bookie.bookie_id)
+        return _bookies(response.bookies)
 
     async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
         request = wire.GetBookieServiceInfoRequest(bookie_id=bookie_id)
@@ -82,13 +89,16 @@ class RpcServiceDiscovery(ServiceDiscovery):
         attempts = self._gateways.attempts("watch bookies", None)
         request = wire.WatchBookiesRequest(bookie_set=_SETS[bookie_set])
         while True:
-            gateway = await attempts.next()
+            try:
+                gateway = await attempts.next()
+            except ClientClosedException:
+                return
             reason = "the stream ended"
             try:
                 async for response in gateway.discovery.WatchBookies(request):
                     _check(response.code, response.message, "watch bookies")
                     attempts.progressed()
-                    listener(sorted(map(_bookie, response.bookies), key=lambda bookie: bookie.bookie_id))
+                    listener(_bookies(response.bookies))
             except AioRpcError as error:
                 reason = failure_in_words(gateway, "watch bookies", error)
             except BKException as error:
