@@ -159,9 +159,8 @@ class RegistrationService(RegistrationServiceServicer):
 
     async def close(self) -> None:
         """Ends all work. What is registered is the store's `RegistrationManager`'s to take back."""
-        for registration in self._held.values():
-            if registration.timer is not None:
-                registration.timer.cancel()
+        for registration in list(self._held.values()):
+            self._forget(registration)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

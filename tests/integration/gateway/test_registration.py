@@ -1,0 +1,211 @@
+"""Bookies that register through gateways: leases, and moving between gateways without leaving discovery."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from gateway.drivers import create_factory
+from gateway.server import GatewayServer
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from ledger.errors import IncorrectParameterException, LedgerExistException, MetadataVersionException
+from ledger.manager import BookieSet, LedgerManagerFactory, RegisteredBookie
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
+from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
+from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie
+from tests.integration.gateway.conftest import STORES, Recorder
+from thinclient.metadata import RpcLedgerManagerFactory
+
+pytestmark = pytest.mark.asyncio
+
+LEASE_SECONDS = 2.0
+INFO = BookieServiceInfo("b-1", (Endpoint("bookie", "h", 1, BOOKIE_RPC),), {"k": "v"})
+
+
+@dataclass
+class Gateway:
+    factory: LedgerManagerFactory
+    server: GatewayServer
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+
+@dataclass
+class Setting:
+    """Two gateways on a store, and who watches the store itself."""
+
+    gateways: list[Gateway]
+    observer: LedgerManagerFactory
+    seen: list[tuple[bool, bool]]
+    """(writable, read-only) of the bookie in each set that discovery told."""
+
+    def uri(self, *order: int) -> str:
+        return "grpc://" + ",".join(self.gateways[number].address for number in order or (0, 1))
+
+    async def until(self, condition: Callable[[Any], object]) -> Any:
+        return await self.told.until(condition)
+
+    def __post_init__(self) -> None:
+        self.told = Recorder()
+        self.moved = asyncio.Event()
+
+    def take(self, bookies: tuple[RegisteredBookie, ...]) -> None:
+        mine = [bookie for bookie in bookies if bookie.bookie_id == "b-1"]
+        self.seen += [(bookie.writable, bookie.read_only) for bookie in mine] or [(False, False)]
+        if any(bookie.info.lease and bookie.info.lease.epoch > 1 for bookie in mine):
+            self.moved.set()
+        self.told(self.seen[-1])
+
+
+@pytest.fixture(params=STORES)
+def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/metadata.db"
+    server: LocalZooKeeper = request.getfixturevalue("zookeeper")
+    return server.metadata_uri(f"/registration/{tmp_path.name}/ledgers")
+
+
+@pytest_asyncio.fixture
+async def setting(store_uri: str) -> AsyncIterator[Setting]:
+    async with AsyncExitStack() as stack:
+
+        async def opened() -> LedgerManagerFactory:
+            factory = create_factory(store_uri)
+            stack.push_async_callback(factory.close)
+            await factory.initialize()
+            return factory
+
+        gateways = []
+        for _ in range(2):
+            factory = await opened()
+            server = GatewayServer(factory, lease_seconds=LEASE_SECONDS)
+            stack.push_async_callback(server.stop, 0)
+            await server.start()
+            gateways.append(Gateway(factory, server))
+        made = Setting(gateways, await opened(), [])
+        await made.observer.service_discovery.watch_bookies(BookieSet.ALL, made.take)  # type: ignore[arg-type]
+        await made.until(lambda state: state == (False, False))
+        yield made
+
+
+@asynccontextmanager
+async def bookie(uri: str) -> AsyncIterator[RpcLedgerManagerFactory]:
+    factory = RpcLedgerManagerFactory(uri, timeout=10)
+    try:
+        yield factory
+    finally:
+        await factory.close()
+
+
+def holder(setting: Setting) -> Gateway:
+    """The gateway at which the bookie is registered now."""
+    return max(setting.gateways, key=lambda gateway: gateway.server.registrations.leases)
+
+
+async def test_a_bookie_moves_off_a_gateway_that_stops_and_never_leaves_discovery(setting: Setting) -> None:
+    async with bookie(setting.uri()) as client:
+        await client.registration_manager.register_bookie(INFO, read_only=False)
+        await setting.until(lambda state: state == (True, False))
+        del setting.seen[:]
+        first = holder(setting)
+        await first.server.stop(5)
+        await first.factory.close()
+        assert holder(setting) is not first
+        # Changing the list works where it is now.
+        await client.registration_manager.register_bookie(INFO, read_only=True)
+        await setting.until(lambda state: state == (False, True))
+        assert (False, False) not in setting.seen
+        await client.registration_manager.unregister_bookie("b-1")
+        await setting.until(lambda state: state == (False, False))
+
+
+async def test_a_bookie_whose_stream_breaks_is_kept_for_its_lease_and_taken_over(setting: Setting) -> None:
+    async with bookie(setting.uri()) as client:
+        await client.registration_manager.register_bookie(INFO, read_only=False)
+        await setting.until(lambda state: state == (True, False))
+        del setting.seen[:]
+        first = holder(setting)
+        # As if its machine were gone: streams are cut, and its store session goes on for a while.
+        await first.server._server.stop(None)  # type: ignore[union-attr]
+        await setting.moved.wait()
+        # What the first gateway drops when the lease is over is no longer the bookie's registration.
+        await first.server.registrations._held["b-1"].gone.wait()
+        found = await setting.observer.service_discovery.bookie_service_info("b-1")
+        assert (found.writable, found.info.properties["k"]) == (True, "v")
+        assert (False, False) not in setting.seen
+
+
+async def test_a_bookie_that_dies_leaves_discovery_with_its_lease(setting: Setting) -> None:
+    async with bookie(setting.uri()) as client:
+        await client.registration_manager.register_bookie(INFO, read_only=False)
+        await setting.until(lambda state: state == (True, False))
+        keeper = client.registration_manager._keepers.pop("b-1")  # type: ignore[attr-defined]
+        await keeper.stop()
+        keeper._stream.close()
+        await setting.until(lambda state: state == (False, False))
+
+
+async def test_a_second_process_waits_for_the_id_and_gets_it_when_the_first_is_gone(setting: Setting) -> None:
+    async with bookie(setting.uri(0)) as first, bookie(setting.uri(0)) as second:
+        await first.registration_manager.register_bookie(INFO, read_only=False)
+        with pytest.raises(LedgerExistException, match="holds the bookie id b-1"):
+            await second.registration_manager.register_bookie(INFO, read_only=False)
+        waiting = asyncio.ensure_future(second.registration_manager.register_bookie(INFO, read_only=True))
+        await first.registration_manager.unregister_bookie("b-1")
+        await waiting
+        await setting.until(lambda state: state == (False, True))
+
+
+async def test_cookies(setting: Setting) -> None:
+    async with bookie(setting.uri()) as client:
+        manager = client.registration_manager
+        assert await manager.cluster_instance_id() == await setting.observer.registration_manager.cluster_instance_id()
+        assert await manager.read_cookie("b-1") is None
+        await manager.write_cookie("b-1", b"", None)
+        cookie = await manager.read_cookie("b-1")
+        assert cookie is not None
+        assert (cookie.value, cookie.version) == (b"", 0)
+        with pytest.raises(IncorrectParameterException, match="65536"):
+            await manager.write_cookie("b-1", bytes(65_537), 0)
+        with pytest.raises(IncorrectParameterException, match="bookie id"):
+            await manager.write_cookie("readonly", b"", None)
+        with pytest.raises(MetadataVersionException):
+            await manager.remove_cookie("b-1", 7)
+        await manager.remove_cookie("b-1", 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        (wire.RegisterRequest(sequence=1, bookie=Bookie(bookie_id="b-1")), "lease"),
+        (wire.RegisterRequest(sequence=1, lease=wire.Lease(lease_id="x/1", epoch=1)), "lease"),
+        (wire.RegisterRequest(sequence=1, lease=wire.Lease(lease_id="x", epoch=1)), "bookie id"),
+        (
+            wire.RegisterRequest(
+                sequence=1,
+                lease=wire.Lease(lease_id="x", epoch=1),
+                bookie=Bookie(bookie_id="b-1", properties={"a": "b" * 70_000}),
+            ),
+            "65536",
+        ),
+    ],
+)
+async def test_registrations_that_are_none(setting: Setting, request_: wire.RegisterRequest, problem: str) -> None:
+    async with grpc.aio.insecure_channel(setting.gateways[0].address) as channel:
+        call = RegistrationServiceStub(channel).Register(iter([request_]))
+        (answer,) = [response async for response in call]
+    assert (answer.code, answer.sequence) == (StatusCode.BAD_REQUEST, 1)
+    assert problem in answer.message
+    assert setting.gateways[0].server.registrations.leases == 0
