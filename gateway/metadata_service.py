@@ -38,6 +38,7 @@ from ledger.errors import (
     MetadataVersionException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
+    TooManyRequestsException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import CreateRequest, LedgerManagerFactory, LedgerRecord
@@ -149,7 +150,7 @@ class MetadataService(LedgerMetadataServiceServicer):
             try:
                 await self._freshness.reach(request.min_revision)
                 return await operation(request)
-            except MetaStoreException:
+            except (MetaStoreException, TooManyRequestsException):
                 raise
             except BKException as error:
                 return await self._failure(request, error)

@@ -1,0 +1,144 @@
+"""The cache over real stores: two gateways, one store, and nothing older than what was seen (M4)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from gateway.drivers import create_factory
+from gateway.server import GatewayServer
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.manager import LedgerManagerFactory
+from ledger.metadata_codec import to_format
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from tests.integration.gateway.conftest import some_metadata
+
+pytestmark = pytest.mark.asyncio
+
+METADATA = to_format(some_metadata())
+
+
+class Gateway:
+    def __init__(self, factory: LedgerManagerFactory) -> None:
+        self.factory = factory
+        self.server = GatewayServer(factory, bookmark_seconds=0.2)
+        self.channel: Any = None
+        self.stub: Any = None
+
+    async def start(self) -> Gateway:
+        await self.factory.initialize()
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{await self.server.start()}")
+        self.stub = LedgerMetadataServiceStub(self.channel)
+        return self
+
+    async def stop(self) -> None:
+        await self.channel.close()
+        await self.server.stop(0)
+        await self.factory.close()
+
+    async def read(self, ledger_id: int, min_revision: int = 0) -> Any:
+        return await self.stub.Read(pb.LedgerMetadataRequest(ledger_id=ledger_id, min_revision=min_revision))
+
+    async def write(self, ledger_id: int, version: int) -> Any:
+        request = pb.LedgerMetadataRequest(ledger_id=ledger_id, expected_version=version, metadata=METADATA)
+        return await self.stub.Write(request)
+
+
+@pytest_asyncio.fixture
+async def gateways(metadata_uri: str) -> AsyncIterator[list[Gateway]]:
+    both = [await Gateway(create_factory(metadata_uri)).start() for _ in range(2)]
+    yield both
+    for gateway in both:
+        await gateway.stop()
+
+
+async def test_own_write_is_read_at_once_on_either_gateway(gateways: list[Gateway]) -> None:
+    first = gateways[0]
+    created = await first.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))
+    ledger_id, revision = created.ledger_id, created.revision
+    for version in range(30):
+        for gateway in gateways:
+            assert (await gateway.read(ledger_id, revision)).version == version
+        writer = gateways[version % 2]
+        written = await writer.write(ledger_id, version)
+        revision = written.revision
+        assert (await writer.read(ledger_id)).version == version + 1
+        assert (await gateways[1 - version % 2].read(ledger_id, revision)).version == version + 1
+
+
+async def test_read_elsewhere_is_never_older_than_what_a_watch_has_told(gateways: list[Gateway]) -> None:
+    first, second = gateways
+    ledger_id = (await first.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))).ledger_id
+    for gateway in gateways:
+        await gateway.read(ledger_id)
+    watch = first.stub.Watch()
+    await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
+    for version in range(20):
+        while (told := await watch.read()).event != pb.WatchEvent.STATE:
+            pass
+        assert (await second.read(ledger_id, told.revision)).version >= told.version
+        await second.write(ledger_id, version)
+    watch.cancel()
+
+
+async def test_removed_ledger_is_not_served(gateways: list[Gateway]) -> None:
+    first = gateways[0]
+    ledger_id = (await first.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))).ledger_id
+    for gateway in gateways:
+        assert (await gateway.read(ledger_id)).code == StatusCode.SUCCESS
+    removed = await first.stub.Remove(pb.LedgerMetadataRequest(ledger_id=ledger_id))
+    for gateway in gateways:
+        assert (await gateway.read(ledger_id, removed.revision)).code == StatusCode.LEDGER_NOT_FOUND
+
+
+def _store_watches(server: LocalZooKeeper) -> int:
+    """ZooKeeper's own count, by its four-letter word."""
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"wchs")
+        answer = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+    return int(answer.rpartition("Total watches:")[2])
+
+
+async def test_one_store_watch_a_ledger_for_cache_and_watchers_together(own_zookeeper: LocalZooKeeper) -> None:
+    gateway = await Gateway(create_factory(own_zookeeper.metadata_uri())).start()
+    ids = [(await gateway.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))).ledger_id for _ in range(10)]
+    before = await asyncio.to_thread(_store_watches, own_zookeeper)
+    watches = [gateway.stub.Watch() for _ in range(5)]
+    for watch in watches:
+        for number in ids:
+            await watch.write(pb.LedgerMetadataRequest(ledger_id=number))
+            assert (await watch.read()).ledger_id == number
+    for number in ids:
+        await gateway.read(number)
+    assert await asyncio.to_thread(_store_watches, own_zookeeper) == before + len(ids)
+    await gateway.stop()
+
+
+async def test_cache_is_empty_after_a_lost_connection(own_zookeeper: LocalZooKeeper) -> None:
+    gateway = await Gateway(create_factory(own_zookeeper.metadata_uri())).start()
+    ledger_id = (await gateway.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))).ledger_id
+    watch = gateway.stub.Watch()
+    await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
+    await watch.read()
+    await gateway.read(ledger_id)
+    assert len(gateway.server._cache) == 1
+    await asyncio.to_thread(own_zookeeper.kill)
+    while (await watch.read()).event != pb.WatchEvent.SUSPENDED:
+        pass
+    assert len(gateway.server._cache) == 0
+    await asyncio.to_thread(own_zookeeper.start)
+    while (await watch.read()).event != pb.WatchEvent.RESUMED:
+        pass
+    assert (await gateway.read(ledger_id)).version == 0
+    assert len(gateway.server._cache) == 1
+    watch.cancel()
+    await gateway.stop()
