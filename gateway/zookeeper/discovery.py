@@ -41,6 +41,9 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
     async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
         writable = await self._content(self._paths.writable_bookie(bookie_id), None)
         read_only = await self._content(self._paths.read_only_bookie(bookie_id), None)
+        if writable is None and read_only is None:
+            # It may have moved to the first list in between.
+            writable = await self._content(self._paths.writable_bookie(bookie_id), None)
         content = writable if writable is not None else read_only
         if content is None or bookie_id == _READ_ONLY_DIRECTORY:
             raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
@@ -58,6 +61,8 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
     async def _snapshot(self, watch: NodeWatch | None) -> list[RegisteredBookie]:
         writable = set(await self._names(self._paths.available, watch)) - {_READ_ONLY_DIRECTORY}
         read_only = set(await self._names(self._paths.read_only, watch))
+        # Again: a bookie that moved to the first list in between is in none of the two readings.
+        writable |= set(await self._names(self._paths.available, watch)) - {_READ_ONLY_DIRECTORY}
         known = set(await self._names(self._paths.cookies, watch))
 
         async def describe(bookie_id: str) -> RegisteredBookie | None:
@@ -71,11 +76,15 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
     async def _describe(
         self, bookie_id: str, writable: bool, read_only: bool, watch: NodeWatch | None
     ) -> RegisteredBookie | None:
-        path = self._paths.writable_bookie(bookie_id) if writable else self._paths.read_only_bookie(bookie_id)
-        content = await self._content(path, watch)
-        if content is None:
-            return None
-        return RegisteredBookie(_info(bookie_id, content), writable, read_only)
+        listed, other = self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)
+        if not writable:
+            listed, other = other, listed
+        content = await self._content(listed, watch)
+        if content is not None:
+            return RegisteredBookie(_info(bookie_id, content), writable, read_only)
+        # It may have moved between the lists since they were read.
+        content = await self._content(other, watch)
+        return None if content is None else RegisteredBookie(_info(bookie_id, content), not writable, writable)
 
     async def _names(self, path: str, watch: NodeWatch | None) -> list[str]:
         try:

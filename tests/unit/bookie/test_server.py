@@ -57,7 +57,7 @@ def stuck_http_client(address: str) -> Iterator[None]:
 async def test_http_client_that_takes_no_answers_does_not_hold_up_the_stop(tmp_path: Path) -> None:
     bookie = new_bookie(tmp_path)
     await bookie.start()
-    client = stuck_http_client(bookie.addresses["http"])
+    client = stuck_http_client(bookie.addresses["http"] or "")
     await asyncio.to_thread(client.__enter__)
     await asyncio.wait_for(bookie.stop(), 15)
     client.__exit__(None, None, None)
