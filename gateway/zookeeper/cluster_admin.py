@@ -2,8 +2,8 @@
 
 A cluster is made in one transaction. Format keeps the root, LAYOUT, the registrations' directories and the
 coordination of auto-recovery but for its marks and locks; the new instance id comes last, so that a format that was
-broken off can be done again. Nuke begins with the registrations' directories, which ZooKeeper does not delete while a bookie
-is registered below them: so one that registers in the last moment stops it before anything is lost.
+broken off can be done again. Nuke begins with the registrations' directories, which ZooKeeper does not delete while a
+bookie is registered below them: so one that registers in the last moment stops it before anything is lost.
 """
 
 from __future__ import annotations

@@ -95,13 +95,18 @@ class ZooKeeperLedgerManager(LedgerManager):
         """One of many: with the id asked for, or `number`; there was none if `no_number` says why."""
         try:
             if request.ledger_id is not None:
-                async with self._slots:
-                    return await self.create(request.ledger_id, request.metadata)
+                return await self._create_given(request.ledger_id, *_with_token(request.metadata))
             if number is None:
                 return no_number or MetaStoreException("there is no ledger id")
             return await self._create_generated(number, *_with_token(request.metadata))
         except BKException as error:
             return error
+
+    async def _create_given(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
+        if not await self._create_together(ledger_id, metadata, data):
+            async with self._slots:
+                await self._create_node(ledger_id, metadata, data)
+        return LedgerRecord(ledger_id, metadata, 0)
 
     async def _create_generated(self, number: int, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
         """With a fresh id: several such at a time share a transaction, which succeeds but in rare cases."""

@@ -14,8 +14,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 _MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -27,6 +28,7 @@ _JARS = (
     "netty-common-*.jar",
     "netty-handler-*.jar",
     "netty-resolver-*.jar",
+    "netty-tcnative-classes-*.jar",
     "netty-transport-*.jar",
     "slf4j-api-*.jar",
     "log4j-slf4j2-impl-*.jar",
@@ -48,11 +50,19 @@ class LocalZooKeeperError(Exception):
 class LocalZooKeeper:
     """One server. Blocking; from asyncio code use it in a thread."""
 
-    def __init__(self, data_dir: str | Path, port: int = 0, tick_time_ms: int = 500, heap_mib: int = 256) -> None:
+    def __init__(
+        self,
+        data_dir: str | Path,
+        port: int = 0,
+        tick_time_ms: int = 500,
+        heap_mib: int = 256,
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         """Port 0 chooses a free one at the first start. Session timeouts lie between 2 and 20 ticks.
 
-        `heap_mib`: a node of a few hundred bytes takes about a KiB of it.
+        `heap_mib`: a node of a few hundred bytes takes about a KiB of it. `settings`: further lines of zoo.cfg.
         """
+        self._settings = settings
         self.data_dir = Path(data_dir)
         self.port = port
         self._tick_time_ms = tick_time_ms
@@ -151,7 +161,7 @@ class LocalZooKeeper:
             f"clientPortAddress={_HOST}\n"
             "admin.enableServer=false\n"
             "maxClientCnxns=0\n"
-            "4lw.commands.whitelist=*\n"
+            "4lw.commands.whitelist=*\n" + "".join(f"{key}={value}\n" for key, value in self._settings.items())
         )
         command = [java, f"-Xmx{self._heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-Dorg.apache.logging.log4j.level=INFO", "-Dzookeeper.4lw.commands.whitelist=*"]

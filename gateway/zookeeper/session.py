@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +55,13 @@ from gateway.zookeeper.requests import (
     RemoveDataWatch,
     ReserveNumbers,
 )
-from ledger.errors import MetaStoreException, StoreUnreachableException, UnknownOutcomeException, ZKException
+from ledger.errors import (
+    IncorrectParameterException,
+    MetaStoreException,
+    StoreUnreachableException,
+    UnknownOutcomeException,
+    ZKException,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -126,6 +134,7 @@ class ZooKeeperSession:
     async def start(self) -> None:
         """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
         self._loop = asyncio.get_running_loop()
+        _check_files(self._settings)
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0)
         self._client = KazooClient(
             hosts=self._servers,
@@ -384,6 +393,22 @@ def security_arguments(settings: StoreSettings) -> dict[str, Any]:
     if settings.zookeeper_acl == "creator":
         arguments["default_acl"] = CREATOR_ALL_ACL
     return arguments
+
+
+def _check_files(settings: StoreSettings) -> None:
+    """kazoo would try for ever. Raises IncorrectParameterException naming the file that can't be used."""
+    for key in ("zookeeper_tls_ca", "zookeeper_tls_cert", "zookeeper_tls_key"):
+        path = getattr(settings, key)
+        if path is not None and not os.access(path, os.R_OK):
+            raise IncorrectParameterException(f"{key}: the file {path} can't be read")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if settings.zookeeper_tls_ca is not None:
+            context.load_verify_locations(settings.zookeeper_tls_ca)
+        if settings.zookeeper_tls_cert is not None:
+            context.load_cert_chain(settings.zookeeper_tls_cert, settings.zookeeper_tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise IncorrectParameterException(f"the certificates for ZooKeeper can't be used: {error}") from error
 
 
 def _raise_errors(results: Sequence[Any]) -> None:

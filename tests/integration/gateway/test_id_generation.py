@@ -1,0 +1,126 @@
+"""Ids of several clients at once in a real ZooKeeper: gateways that reserve blocks, and a client that does as Java."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from gateway.metadata_uri import parse_zookeeper
+from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from gateway.zookeeper.local_server import LocalZooKeeper
+from gateway.zookeeper.session import ZooKeeperSession
+from ledger.manager import CreateRequest, LedgerRecord
+from tests.integration.gateway.conftest import all_ids, some_metadata
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def kazoo(zookeeper: LocalZooKeeper) -> Iterator[Any]:
+    client = KazooClient(zookeeper.address)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+async def opened(uri: str) -> ZooKeeperLedgerManagerFactory:
+    factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(uri))
+    await factory.initialize()
+    return factory
+
+
+def java_like_ids(client: Any, prefix: str, stop: threading.Event) -> list[int]:
+    """One sequential node after the other, each deleted again: what BookKeeper's own client does."""
+    ids = []
+    while not stop.is_set():
+        path = client.create(prefix, b"", ephemeral=True, sequence=True, makepath=True)
+        ids.append(int(path.removeprefix(prefix)))
+        client.delete(path)
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("manager", "below"),
+    [
+        ("flat", "ID-"),
+        ("hierarchical", "idgen/ID-"),
+        ("longhierarchical", "idgen-long/HOB-0000000001/ID-"),
+    ],
+)
+async def test_two_gateways_and_java_never_share_an_id(
+    zookeeper_uri: str, kazoo: Any, manager: str, below: str
+) -> None:
+    uri = zookeeper_uri.replace("hierarchical", manager)
+    root = parse_zookeeper(uri).ledgers_root
+    factories = [await opened(uri), await opened(uri)]
+    if "long" in below:
+        kazoo.create(f"{root}/idgen-long/HOB-0000000001", b"", makepath=True)
+    stop = threading.Event()
+    other = asyncio.create_task(asyncio.to_thread(java_like_ids, kazoo, f"{root}/{below}", stop))
+    singles = [factories[n % 2].ledger_manager.create(None, some_metadata()) for n in range(300)]
+    batches = [
+        factories[n % 2].ledger_manager.create_many([CreateRequest(None, some_metadata())] * 200) for n in range(6)
+    ]
+    made, many = await asyncio.gather(asyncio.gather(*singles), asyncio.gather(*batches))
+    stop.set()
+    theirs = await other
+    high = 1 << 32 if "long" in below else 0
+    ours = [record.ledger_id.ledger_id for record in made]
+    ours += [record.ledger_id.ledger_id for batch in many for record in batch if isinstance(record, LedgerRecord)]
+    assert len(ours) == len(set(ours)) == 1500
+    assert theirs
+    assert not set(ours) & {high + number for number in theirs}
+    assert min(ours) >= high
+    assert await all_ids(factories[0]) == sorted(ours)
+    for factory in factories:
+        await factory.close()
+    parent = f"{root}/{below}".rpartition("/")[0]
+    assert [name for name in kazoo.get_children(parent) if name.startswith("ID-")] == []
+
+
+async def test_sequential_creations_cost_one_round_trip_each(
+    zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = await opened(zookeeper_uri)
+    calls = 0
+    call = ZooKeeperSession._call
+
+    async def counted(self: ZooKeeperSession, send: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return await call(self, send)
+
+    monkeypatch.setattr(ZooKeeperSession, "_call", counted)
+    for _ in range(200):
+        await factory.ledger_manager.create(None, some_metadata())
+    # One for the ledger; blocks of ids and the nodes above the first ledgers come on top.
+    assert calls < 230
+    calls = 0
+    await factory.ledger_manager.create_many([CreateRequest(None, some_metadata())] * 1000)
+    assert calls < 20
+    monkeypatch.undo()
+    await factory.close()
+
+
+async def test_many_creations_go_on_behind_a_leaf_nodes_end(zookeeper_uri: str) -> None:
+    """Where the parents of some of a transaction's nodes are missing, they are made and nothing is lost."""
+    factory = await opened(zookeeper_uri)
+    session = factory._session
+    for _ in range(10):
+        session.delete_soon(await session.reserve_numbers(f"{parse_zookeeper(zookeeper_uri).ledgers_root}/ID-x", 2))
+    await factory.ledger_manager.create(None, some_metadata())
+    for _ in range(9):
+        path = await session.reserve_numbers(f"{parse_zookeeper(zookeeper_uri).ledgers_root}/idgen/ID-", 1100)
+        session.delete_soon(path)
+    results = await factory.ledger_manager.create_many([CreateRequest(None, some_metadata())] * 400)
+    ids = [record.ledger_id.ledger_id for record in results if isinstance(record, LedgerRecord)]
+    assert len(ids) == 400
+    assert min(ids) < 10_000 < max(ids)
+    assert (await all_ids(factory))[1:] == sorted(ids)
+    await factory.close()
