@@ -45,11 +45,12 @@ def compare(
     peer_name: str,
     *,
     higher_is_better: bool = True,
+    pairs: int = PAIRS,
 ) -> Row:
     """Measures both in turn after one warm-up each."""
     ours(), peer()
-    pairs = [(ours(), peer()) for _ in range(PAIRS)]
-    return _row(name, unit, [pair[0] for pair in pairs], [pair[1] for pair in pairs], peer_name, higher_is_better)
+    figures = [(ours(), peer()) for _ in range(pairs)]
+    return _row(name, unit, [pair[0] for pair in figures], [pair[1] for pair in figures], peer_name, higher_is_better)
 
 
 def compare_once(

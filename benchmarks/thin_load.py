@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -18,12 +19,15 @@ from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
 
 class ThinLoad:
     """The operations; times in seconds."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
+        self._address = uri.removeprefix("grpc://")
         self._clients: list[RpcLedgerManagerFactory] = []
         self._heard: dict[int, int] = {}
         self._more = asyncio.Event()
@@ -97,6 +101,31 @@ class ThinLoad:
         count = sum(await asyncio.gather(*(run(client.ledger_manager, start) for client, start in pairs)))
         return count / (time.monotonic() - began)
 
+    async def read_bulk_undecoded(self, ids: list[int], seconds: float, batch: int, clients: int) -> float:
+        """The same by clients that parse the messages and leave the metadata in them as it is."""
+        await self.open(clients)
+        began = time.monotonic()
+
+        async def run(channel: grpc.aio.Channel, position: int) -> int:
+            stub: Any = LedgerMetadataServiceStub(channel)
+            read = 0
+            while time.monotonic() - began < seconds:
+                some = ids[position : position + batch]
+                request = wire.BatchReadRequest(ledger_ids=some, batched_answers=True)
+                async for response in stub.BatchRead(request):
+                    read += len(response.batch)
+                position = (position + batch) % len(ids)
+            return read
+
+        starts = [(index * len(ids) // clients) // batch * batch for index in range(clients)]
+        async with AsyncExitStack() as stack:
+            channels = [
+                await stack.enter_async_context(grpc.aio.insecure_channel(self._address, options=_OWN_CONNECTION))
+                for _ in range(clients)
+            ]
+            count = sum(await asyncio.gather(*(run(*each) for each in zip(channels, starts, strict=True))))
+        return count / (time.monotonic() - began)
+
     async def read_single(self, ids: list[int], seconds: float, clients: int) -> list[float]:
         """Clients read one ledger after the other; seconds each read took."""
         await self.open(clients)
@@ -138,7 +167,6 @@ class ThinLoad:
     async def watch(self, ledger_id: int, connections: int, each: int) -> int:
         """Connections with `each` Watch streams, all for one ledger; returns once all have its present state."""
         request = wire.LedgerMetadataRequest(ledger_id=ledger_id)
-        address = self._uri.removeprefix("grpc://")
 
         async def run(stub: Any) -> None:
             call = stub.Watch()
@@ -149,7 +177,7 @@ class ThinLoad:
                     self._more.set()
 
         for opened in range(1, connections + 1):
-            channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+            channel = grpc.aio.insecure_channel(self._address, options=_OWN_CONNECTION)
             stub = LedgerMetadataServiceStub(channel)
             self._streams += [asyncio.ensure_future(run(stub)) for _ in range(each)]
             # Not in one burst: that many new streams at once is another matter.
