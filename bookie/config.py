@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bookie.storage import StorageConfig
+from gateway.config import GatewayConfig
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
 
@@ -49,6 +50,9 @@ class BookieConfig(BaseSettings):
     ledger_cache_mb: int = Field(64, ge=1, description="memory for index pages (pageLimit)")
     flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
     entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
+    gateway: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
+    )
 
     @model_validator(mode="after")
     def _has_directories(self) -> BookieConfig:
@@ -73,6 +77,14 @@ class BookieConfig(BaseSettings):
     def metadata_behind_gateway(self) -> bool:
         """True where the metadata is reached through gateways: this bookie then hosts none."""
         return self.metadata_uri.lower().startswith(("grpc:", "grpcs:"))
+
+    def hosted_gateway(self) -> GatewayConfig:
+        """The settings of the gateway, and of how it speaks to the metadata store.
+
+        Raises IncorrectParameterException naming the keys that are wrong.
+        """
+        own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
+        return GatewayConfig.load(None, {**self.gateway, **own})
 
     def storage(self) -> StorageConfig:
         """The part that storage needs."""

@@ -36,7 +36,6 @@ from ledger.manager import RegistrationManager
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_DRAIN_SECONDS = 5.0
 
 
 class BookieFailedException(BKException):
@@ -49,6 +48,7 @@ class BookieServer:
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
         self._statistics = BookieStatistics()
+        self._metrics = CollectorRegistry()
         self._connections: set[BookieConnection] = set()
         self._stack = contextlib.AsyncExitStack()
         self._stopping = asyncio.Event()
@@ -84,15 +84,24 @@ class BookieServer:
         ports = {"bookie": entry_listener.getsockname()[1], "http": http_listener.getsockname()[1]}
         bookie_id = bookie_id_of(config, ports["bookie"])
 
-        factory = create_factory(config.metadata_uri)
+        hosted = config.hosted_gateway()
+        factory = create_factory(config.metadata_uri, hosted)
         self._stack.push_async_callback(factory.close)
         await factory.initialize()
 
         storage = await self._open_storage(bookie_id, factory.registration_manager)
         if not config.metadata_behind_gateway:
-            gateway = GatewayServer(factory, config.host, config.gateway_port)
+            gateway = GatewayServer(
+                factory,
+                hosted.host,
+                hosted.port,
+                bookmark_seconds=hosted.bookmark_seconds,
+                limits=hosted.limits(),
+                tls=hosted.tls_files(),
+            )
             ports["gateway"] = await gateway.start()
-            self._stack.push_async_callback(gateway.stop, _DRAIN_SECONDS)
+            self._metrics.register(gateway.metrics)
+            self._stack.push_async_callback(gateway.stop, hosted.drain_seconds)
 
         await self._serve_entries(storage, entry_listener)
         await self._serve_http(storage, http_listener)
@@ -156,9 +165,8 @@ class BookieServer:
             connection.close()
 
     async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
-        registry = CollectorRegistry()
-        registry.register(BookieCollector(self._statistics, lambda: 1 if self._running else -1))
-        view = BookieView(lambda: self._running, self._stopping.is_set, storage.usage, registry)
+        self._metrics.register(BookieCollector(self._statistics, lambda: 1 if self._running else -1))
+        view = BookieView(lambda: self._running, self._stopping.is_set, storage.usage, self._metrics)
         admin = AdminServer(view, listener)
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
