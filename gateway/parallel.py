@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -15,27 +16,42 @@ DEFAULT_PARALLEL = 64
 async def map_unordered(
     call: Callable[[Item], Awaitable[Result]], items: Iterable[Item], parallel: int = DEFAULT_PARALLEL
 ) -> AsyncIterator[Result]:
-    """Results as they come, at most `parallel` calls under way. The first failure ends it and cancels the others."""
+    """Results as they come, at most `parallel` calls under way. The first failure ends it and cancels the others.
 
-    async def run(item: Item) -> Result:
-        return await call(item)
-
+    A consumer that does not take results holds up the calls: no more than twice `parallel` are held.
+    """
     waiting = iter(items)
-    running: set[asyncio.Task[Result]] = set()
+    results: deque[Result] = deque()
+    news, room = asyncio.Event(), asyncio.Event()
+    room.set()
+
+    async def work() -> None:
+        # Each worker does one call after the other: a task a call would cost more than many a call.
+        try:
+            for item in waiting:
+                results.append(await call(item))
+                news.set()
+                if len(results) >= parallel:
+                    room.clear()
+                    await room.wait()
+        finally:
+            news.set()
+
+    workers = [asyncio.ensure_future(work()) for _ in range(parallel)]
+    running = set(workers)
     try:
-        while True:
-            while len(running) < parallel and (item := next(waiting, _END)) is not _END:
-                running.add(asyncio.ensure_future(run(item)))  # type: ignore[arg-type]
-            if not running:
-                return
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            results = [task.result() for task in done]
-            for result in results:
-                yield result
+        while running or results:
+            while results:
+                yield results.popleft()
+            room.set()
+            ended = {worker for worker in running if worker.done()}
+            running -= ended
+            for worker in ended:
+                worker.result()
+            if running and not results:
+                await news.wait()
+                news.clear()
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-_END = object()
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
