@@ -19,8 +19,8 @@ from gateway.embedded.registration import SqliteRegistrationManager
 from gateway.embedded.store import SqliteStore, Transaction, revision_of
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import LedgerExistException, MetaStoreException
-from ledger.manager import BookieSet
-from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata
+from ledger.manager import BookieSet, LedgerRecord
+from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,6 +42,33 @@ asyncio.run(main())
 """
 
 
+WRITER = """
+import asyncio, sys
+from gateway.embedded.factory import SqliteLedgerManagerFactory
+from ledger.manager import CreateRequest
+from ledger.metadata import LedgerMetadata
+
+METADATA = LedgerMetadata.new(['b'], 1, 1)
+
+async def main():
+    factory = SqliteLedgerManagerFactory(sys.argv[1])
+    await factory.initialize()
+    manager = factory.ledger_manager
+    print("held", flush=True)
+    while True:
+        single = await manager.create(None, METADATA)
+        print(single.ledger_id, 0, flush=True)
+        print(single.ledger_id, (await manager.write(single.ledger_id, METADATA, 0)).version, flush=True)
+        for record in await manager.create_many([CreateRequest(None, METADATA)] * 5):
+            print(record.ledger_id, 0, flush=True)
+        gone = await manager.create(None, METADATA)
+        await manager.remove(gone.ledger_id)
+        print(gone.ledger_id, "gone", flush=True)
+
+asyncio.run(main())
+"""
+
+
 def start_holder(script: str, path: str) -> subprocess.Popen[bytes]:
     """A process that has done what the script says and still lives."""
     process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
@@ -53,6 +80,22 @@ def start_holder(script: str, path: str) -> subprocess.Popen[bytes]:
 def kill(process: subprocess.Popen[bytes]) -> None:
     with process:
         process.kill()
+
+
+def read_until_killed(process: subprocess.Popen[bytes], lines: int) -> list[str]:
+    """Kills a writer once it has told so much; returns all that it told, but for half a line."""
+    assert process.stdout is not None
+    told = [process.stdout.readline() for _ in range(lines)]
+    process.kill()
+    told += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    return [line.decode() for line in told if line.endswith(b"\n")]
+
+
+async def every_record(factory: SqliteLedgerManagerFactory) -> list[LedgerRecord]:
+    ids = [unscoped(number) for number in await all_ids(factory)]
+    return [found for found in await factory.ledger_manager.read_many(ids) if isinstance(found, LedgerRecord)]
 
 
 def put(path: str, content: bytes) -> None:
@@ -177,6 +220,50 @@ class TestKill:
         factory = await opened(path)
         assert await all_ids(factory) == [0]
         await factory.close()
+
+    @pytest.mark.parametrize("lines", [1, 40, 150])
+    async def test_nothing_acknowledged_is_lost_when_writers_are_killed(self, path: str, lines: int) -> None:
+        """Several processes write, and are all killed in the middle of it; a fourth one watches all the time."""
+        watching = await opened(path)
+        writers = [start_holder(WRITER, path) for _ in range(3)]
+        acknowledged = [await asyncio.to_thread(read_until_killed, writer, lines) for writer in writers]
+        told = [line.split() for writer in acknowledged for line in writer]
+        ids = [ledger_id for ledger_id, what in told if what == "0"]
+        assert len(ids) == len(set(ids)) >= 1
+        connection = sqlite3.connect(path)
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.close()
+        stored = {record.ledger_id.ledger_id: record.version for record in await every_record(watching)}
+        for ledger_id, what in told:
+            if what == "gone":
+                assert int(ledger_id) not in stored
+            else:
+                assert stored[int(ledger_id)] >= int(what)
+        # What nobody was told of may be there, at most what each had under way.
+        assert len(set(stored) - {int(ledger_id) for ledger_id in ids}) <= 3 * 5
+        again = await opened(path)
+        created = await again.ledger_manager.create(None, some_metadata())
+        assert created.ledger_id.ledger_id > max(stored)
+        await again.close()
+        await watching.close()
+
+    async def test_watches_see_what_killed_processes_had_done(self, path: str) -> None:
+        writer = start_holder(WRITER, path)
+        watching, other = await opened(path), await opened(path)
+        told = Recorder()
+        await watching.ledger_manager.register_listener(unscoped(0), told)
+        assert writer.stdout is not None
+        await asyncio.to_thread(writer.stdout.readline)
+        await asyncio.to_thread(writer.stdout.readline)
+        kill(writer)
+        if told.told == [None]:
+            # It was asked for before it was made.
+            await watching.ledger_manager.register_listener(unscoped(0), told)
+        await told.until_version(1)
+        await other.ledger_manager.remove(unscoped(0))
+        await told.until_version(None)
+        await other.close()
+        await watching.close()
 
     async def test_bookie_id_of_a_killed_process_is_free_at_once(self, path: str) -> None:
         process = start_holder(HOLDER, path)
