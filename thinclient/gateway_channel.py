@@ -72,9 +72,12 @@ _OPTIONS = [
     ("grpc.enable_retries", 0),
     # A gateway that stands still is found out within their sum, while anything is asked of it. Pings go out only where
     # nothing came in, and only while a call or a stream is open.
-    ("grpc.keepalive_time_ms", 350),
-    ("grpc.keepalive_timeout_ms", 500),
+    ("grpc.keepalive_time_ms", 300),
+    ("grpc.keepalive_timeout_ms", 400),
     ("grpc.http2.max_pings_without_data", 0),
+    # A ping of another kind under way would stand in for it, with a timeout of a minute.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.ping_timeout_ms", 400),
 ]
 _REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
 _TRANSIENT = (

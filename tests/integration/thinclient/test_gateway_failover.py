@@ -1,0 +1,194 @@
+"""Gateways that die, stand still or speak TLS: what a client of several notices of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gateway.drivers import create_factory
+from gateway.server import GatewayServer
+from gateway.tls_files import TlsFiles as ServerFiles
+from ledger.errors import IncorrectParameterException, MetaStoreException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from ledger.metadata import LedgerMetadata
+from thinclient import BookKeeper, ClientConfig
+from thinclient.gateway_uri import TlsFiles
+from thinclient.metadata import RpcLedgerManagerFactory
+
+ROOT = Path(__file__).parents[3]
+METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p")
+SEVEN = LedgerId.unscoped(7)
+
+
+class GatewayProcess:
+    """`bookgate gateway` on a store that several share."""
+
+    def __init__(self, metadata_uri: str) -> None:
+        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", metadata_uri, "--port", "0", "--json"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
+        )
+
+    def address(self) -> str:
+        assert self.process.stdout is not None
+        return str(json.loads(self.process.stdout.readline())["gateway"])
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def gateways(tmp_path: Path) -> Iterator[dict[str, GatewayProcess]]:
+    """Two gateways by their addresses."""
+    processes = [GatewayProcess(f"sqlite://{tmp_path}/metadata.db") for _ in range(2)]
+    try:
+        yield {process.address(): process for process in processes}
+    finally:
+        for process in processes:
+            process.end()
+
+
+class Heard:
+    """The versions that a listener heard."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        assert record is not None
+        self.versions.append(record.version)
+        self._more.set()
+
+    async def until(self, version: int) -> None:
+        while not self.versions or self.versions[-1] < version:
+            self._more.clear()
+            await self._more.wait()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+async def test_a_dead_gateway_is_left_by_calls_and_watches(
+    gateways: dict[str, GatewayProcess], how: signal.Signals, victim: int
+) -> None:
+    """Changes, watches and reads go on elsewhere. What each took is printed; the bound is generous."""
+    factory = RpcLedgerManagerFactory("grpc://" + ",".join(gateways), timeout=30)
+    manager, heard = factory.ledger_manager, Heard()
+    metadata = (await manager.create(SEVEN, METADATA)).metadata
+    for _ in gateways:
+        await manager.read(SEVEN)
+    await manager.register_listener(SEVEN, heard)
+    await heard.until(0)
+    list(gateways.values())[victim].signal(how)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(15):
+        for version in range(4):
+            begun = loop.time()
+            await manager.write(SEVEN, metadata, version)
+            written = loop.time()
+            await heard.until(version + 1)
+            print(f"write {written - begun:.3f} s, heard {loop.time() - written:.3f} s")
+        for _ in range(4):
+            begun = loop.time()
+            assert (await manager.read(SEVEN)).version == 4
+            print(f"read {loop.time() - begun:.3f} s")
+    assert heard.versions == sorted(set(heard.versions))
+    await factory.close()
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def files_of(authority: trustme.CA, folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """Authority, certificate and key as PEM files."""
+    issued = authority.issue_cert("localhost", "127.0.0.1", common_name=name)
+    paths = (folder / f"{name}-ca.pem", folder / f"{name}.pem", folder / f"{name}.key")
+    authority.cert_pem.write_to_path(paths[0])
+    issued.cert_chain_pems[0].write_to_path(paths[1])
+    issued.private_key_pem.write_to_path(paths[2])
+    return paths
+
+
+@asynccontextmanager
+async def tls_gateway(folder: Path, authority: trustme.CA, *, client_certificates: bool) -> AsyncIterator[str]:
+    ca, cert, key = files_of(authority, folder, "server")
+    async with AsyncExitStack() as stack:
+        factory = create_factory(f"sqlite://{folder}/metadata.db")
+        stack.push_async_callback(factory.close)
+        await factory.initialize()
+        server_files = ServerFiles(str(cert), str(key), str(ca) if client_certificates else None)
+        server = GatewayServer(factory, tls=server_files)
+        stack.push_async_callback(server.stop, 0)
+        yield f"grpcs://localhost:{await server.start()}"
+
+
+async def check(uri: str, tls: TlsFiles, timeout: float = 10) -> None:
+    config = ClientConfig(metadata_timeout=timeout, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
+    async with await BookKeeper.connect(uri, config) as client:
+        record = await client.ledger_manager.create(None, METADATA)
+        assert await client.read_record(record.ledger_id) == record
+
+
+@pytest.mark.asyncio
+async def test_tls(tmp_path: Path, authority: trustme.CA) -> None:
+    ca = files_of(authority, tmp_path, "client")[0]
+    async with tls_gateway(tmp_path, authority, client_certificates=False) as uri:
+        await check(uri, TlsFiles(ca))
+        await check(f"{uri}?ca={ca}", TlsFiles())
+        # Neither an authority that is not trusted nor plain text gets through.
+        for refused in (uri, uri.replace("grpcs", "grpc")):
+            with pytest.raises(MetaStoreException, match="localhost"):
+                await check(refused, TlsFiles(), timeout=1)
+
+
+@pytest.mark.asyncio
+async def test_tls_with_client_certificates(tmp_path: Path, authority: trustme.CA) -> None:
+    ca, cert, key = files_of(authority, tmp_path, "client")
+    stranger = files_of(trustme.CA(), tmp_path, "stranger")
+    async with tls_gateway(tmp_path, authority, client_certificates=True) as uri:
+        await check(uri, TlsFiles(ca, cert, key))
+        for files in (TlsFiles(ca), TlsFiles(ca, *stranger[1:])):
+            with pytest.raises(MetaStoreException, match="localhost"):
+                await check(uri, files, timeout=1)
+        command = [sys.executable, "-m", "thinclient.cli", "--tls-ca", str(ca), "--tls-cert", str(cert)]
+        command += ["--tls-key", str(key), "ledger", "list", "--json", "-g", uri]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        output, _ = await process.communicate()
+        assert len(json.loads(output)) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        (lambda folder: TlsFiles(folder / "missing.pem"), "missing.pem can't be read"),
+        (lambda folder: TlsFiles(folder / "none.pem"), "none.pem is no PEM file"),
+        (lambda folder: TlsFiles(None, folder / "none.pem"), "both its certificate and its key"),
+    ],
+)
+def test_tls_files_that_are_none(tmp_path: Path, files: Callable[[Path], TlsFiles], problem: str) -> None:
+    (tmp_path / "none.pem").write_text("nothing")
+    with pytest.raises(IncorrectParameterException, match=problem):
+        files(tmp_path).credentials()
