@@ -31,11 +31,15 @@ class CreateQueue:
         self._queue: deque[_Waiting] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
         self._scheduled = False
+        self._closed = False
 
     def create(self, path: str, data: bytes) -> asyncio.Future[bool]:
         """A persistent node. The future: whether it was created; MetaStoreException, UnknownOutcomeException."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
+        if self._closed:
+            future.set_exception(MetaStoreException("the metadata store was closed"))
+            return future
         self._queue.append((path, data, future))
         if not self._scheduled and len(self._under_way) < _MAX_TRANSACTIONS:
             # At the end of this turn of the loop, for what else is asked for in it.
@@ -45,6 +49,7 @@ class CreateQueue:
 
     async def close(self) -> None:
         """Gives up what is queued or under way."""
+        self._closed = True
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -54,7 +59,7 @@ class CreateQueue:
     def _send_next(self) -> None:
         self._scheduled = False
         loop = asyncio.get_running_loop()
-        while self._queue and len(self._under_way) < _MAX_TRANSACTIONS:
+        while self._queue and not self._closed and len(self._under_way) < _MAX_TRANSACTIONS:
             task = loop.create_task(self._send(self._next_transaction()))
             self._under_way.add(task)
             task.add_done_callback(self._sent)

@@ -23,6 +23,7 @@ _INT = struct.Struct(">i")
 _HEADER = struct.Struct(">i?i")
 _ERROR = struct.Struct(">i?ii")
 _STAT = struct.Struct(">qqqqiiiqiiq")
+_ABSENT = _INT.pack(-1)
 _END = _HEADER.pack(-1, True, -1)
 
 _CREATE, _DELETE, _GET_DATA, _FAILED = 1, 2, 4, -1
@@ -213,7 +214,9 @@ def _read_buffer(data: bytes, offset: int) -> tuple[bytes, int]:
 
 def _acl(entries: Sequence[AclEntry]) -> bytes:
     parts = [
-        _INT.pack(entry.permissions) + _buffer(entry.scheme.encode()) + _buffer(entry.identity.encode())
+        _INT.pack(entry.permissions)
+        + _buffer(entry.scheme.encode())
+        + (_buffer(entry.identity.encode()) if entry.identity else _ABSENT)
         for entry in entries
     ]
     return _INT.pack(len(entries)) + b"".join(parts)
