@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from gateway.events import log_event
 from gateway.guard import Context, abort
 from gateway.messages import status_code
 from ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id
@@ -251,7 +252,7 @@ class RegistrationService(RegistrationServiceServicer):
             self._refuse(registration, str(error))
         except BKException as error:
             # Not for another attempt: the store refuses it for good.
-            _LOG.error("bookie %s can't be registered: %s", registration.bookie_id, error)
+            _log(registration, "failed", logging.ERROR, reason=error)
             self._refuse(registration, str(error))
         finally:
             registration.worker = None
@@ -282,6 +283,7 @@ class RegistrationService(RegistrationServiceServicer):
         if other.worker is not None:
             await asyncio.gather(other.worker, return_exceptions=True)
         self._forget(other)
+        _log(other, "replaced")
         other.answers.put_nowait(None)
 
     async def _put(self, registration: _Registration) -> None:
@@ -289,21 +291,15 @@ class RegistrationService(RegistrationServiceServicer):
         try:
             await self._factory.registration_manager.register_bookie(info, read_only=read_only)
         except MetaStoreException as error:
-            _LOG.warning("bookie %s can't be registered yet: %s", registration.bookie_id, error)
+            _log(registration, "pending", logging.WARNING, reason=error)
             await asyncio.sleep(_RETRY_SECONDS)
             return
         registration.done = sequence
-        mode = "read-only" if read_only else "writable"
-        _LOG.info(
-            "bookie %s is registered as %s, lease %s epoch %d",
-            registration.bookie_id,
-            mode,
-            registration.lease.lease_id,
-            registration.lease.epoch,
-        )
+        _log(registration, "registered", mode="read-only" if read_only else "writable")
         self._answer(registration, sequence, _REGISTERED)
 
     def _refuse(self, registration: _Registration, reason: str) -> None:
+        _log(registration, "refused", logging.WARNING, reason=reason)
         registration.refusal = reason
         registration.over = True
         if self._held.get(registration.bookie_id) is registration:
@@ -332,7 +328,7 @@ class RegistrationService(RegistrationServiceServicer):
             return
         if registration.over:
             return
-        _LOG.warning("the lease of bookie %s is over: nothing heard from it", registration.bookie_id)
+        _log(registration, "over", logging.WARNING, silent_seconds=self._lease_seconds)
         self._start(self._drop(registration))
 
     async def _unregister(self, registration: _Registration, sequence: int) -> None:
@@ -349,10 +345,10 @@ class RegistrationService(RegistrationServiceServicer):
             try:
                 await self._factory.registration_manager.unregister_bookie(registration.bookie_id)
             except BKException as error:
-                _LOG.warning("bookie %s can't be taken out yet: %s", registration.bookie_id, error)
+                _log(registration, "leaving", logging.WARNING, reason=error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            _LOG.info("bookie %s is no longer registered here", registration.bookie_id)
+            _log(registration, "dropped")
             self._forget(registration)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
@@ -360,6 +356,12 @@ class RegistrationService(RegistrationServiceServicer):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _log(registration: _Registration, state: str, level: int = logging.INFO, **fields: object) -> None:
+    lease = registration.lease
+    subject = {"bookie": registration.bookie_id, "lease": lease.lease_id, "epoch": lease.epoch}
+    log_event(_LOG, "lease", level, state=state, **subject, **fields)
 
 
 def _info(request: pb.RegisterRequest, lease: Lease) -> BookieServiceInfo:

@@ -182,6 +182,7 @@ class GatewayServer:
             Reading("subscriptions", "ledgers watched, counted by stream", lambda: hub.subscription_count),
             Reading("watched_ledgers", "ledgers watched, each once", lambda: hub.ledger_count),
             Reading("bookie_watch_streams", "WatchBookies streams", lambda: self._discovery.stream_count),
+            Reading("bookie_leases", "bookies kept registered", lambda: self.registrations.leases),
             Reading("store_sessions", "sessions with the metadata store that stand", lambda: int(factory.connected)),
             Reading("store_losses", "connections to the store lost", lambda: factory.connection_epoch, True),
             Reading("store_calls", "calls to the store under way", lambda: self._budget.under_way),
