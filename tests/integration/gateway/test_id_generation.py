@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from gateway.metadata_uri import parse_zookeeper
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from gateway.zookeeper.local_server import LocalZooKeeper
 from gateway.zookeeper.session import ZooKeeperSession
+from ledger.errors import UnknownOutcomeException
 from ledger.manager import CreateRequest, LedgerRecord
-from tests.integration.gateway.conftest import all_ids, some_metadata
+from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio
 
@@ -123,4 +125,26 @@ async def test_many_creations_go_on_behind_a_leaf_nodes_end(zookeeper_uri: str) 
     assert len(ids) == 400
     assert min(ids) < 10_000 < max(ids)
     assert (await all_ids(factory))[1:] == sorted(ids)
+    await factory.close()
+
+
+async def test_lost_answer_of_a_shared_transaction_makes_no_second_ledger(
+    zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = await opened(zookeeper_uri)
+    create_together = ZooKeeperSession.create_together
+
+    async def lossy(self: ZooKeeperSession, nodes: Any) -> None:
+        await create_together(self, nodes)
+        raise UnknownOutcomeException("lost")
+
+    await factory.ledger_manager.create(unscoped(9_999), some_metadata())
+    monkeypatch.setattr(ZooKeeperSession, "create_together", lossy)
+    results = await factory.ledger_manager.create_many([CreateRequest(None, some_metadata())] * 30)
+    ids = [record.ledger_id.ledger_id for record in results if isinstance(record, LedgerRecord)]
+    assert len(ids) == 30
+    assert await all_ids(factory) == sorted([*ids, 9_999])
+    # Format 2 keeps no token to recognise the ledger by: there it stays unknown.
+    with pytest.raises(UnknownOutcomeException):
+        await factory.ledger_manager.create(None, replace(some_metadata(), format_version=2))
     await factory.close()
