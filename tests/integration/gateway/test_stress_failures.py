@@ -69,7 +69,7 @@ def scattered(server: LocalZooKeeper, count: int) -> list[int]:
 class TestIterate:
     async def test_listing_goes_on_at_another_gateway(self, own_zookeeper: LocalZooKeeper) -> None:
         with gateway_processes(own_zookeeper.metadata_uri(), 2) as gateways:
-            numbers = await in_thread(scattered, own_zookeeper, size(5_000, 50_000))
+            numbers = await in_thread(scattered, own_zookeeper, size(3_000, 50_000))
             async with clients_of(gateways, 1) as (client,):
                 for victim in (0, 1):
                     listed: list[int] = []
@@ -161,7 +161,7 @@ class TestWrite:
                     authors.append(Author(client.ledger_manager, record))
                 stop = asyncio.Event()
                 running = [asyncio.ensure_future(work(stop, author.write_once)) for author in authors]
-                for turn in range(size(4, 12)):
+                for turn in range(size(2, 12)):
                     goal = sum(author.written for author in authors) + 10 * len(authors)
                     await until(_reached(authors, goal), lambda: [author.written for author in authors])
                     await in_thread(gateways[turn % 2].end)

@@ -221,7 +221,7 @@ class TestNothingLeft:
     @pytest.mark.timeout(300)
     async def test_memory_and_watches_after_clients_have_gone(self, own_zookeeper: LocalZooKeeper) -> None:
         """M7: clients that come, watch and go leave neither watches nor memory behind."""
-        uri, ledgers_count, rounds = own_zookeeper.metadata_uri(), 100, size(4, 12)
+        uri, ledgers_count, rounds = own_zookeeper.metadata_uri(), 100, size(2, 12)
         with gateway_processes(uri, 1) as (gateway,):
             async with gateway_here(uri) as (factory, _):
                 ledgers = Ledgers(factory.ledger_manager, random.Random(3))
@@ -229,7 +229,7 @@ class TestNothingLeft:
             idle = server_figure(own_zookeeper, "zk_watch_count")
             sizes = []
             for _ in range(3 + rounds):
-                await _come_and_go(gateway.address, sorted(ledgers.versions), streams=size(50, 100))
+                await _come_and_go(gateway.address, sorted(ledgers.versions), streams=size(30, 100))
                 await until(
                     lambda: server_figure(own_zookeeper, "zk_watch_count") <= idle,
                     lambda: own_zookeeper.command("wchp"),
