@@ -75,20 +75,20 @@ class _Stream:
         self._outgoing: _Outgoing = asyncio.Queue()
         self._sequence = first.sequence
         self._heartbeat = _FIRST_HEARTBEAT_SECONDS
-        self._heard = self._loop.time()
+        self._asked: float | None = None
+        """Since when a heartbeat has waited for an answer."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._over = False
         self.ended: asyncio.Future[str] = self._loop.create_future()
         """The reason why the stream is to be left; it may still stand."""
         self.registered = self._expect(first)
         self._call = gateway.registration.Register(self._requests())
         self._tasks = [self._loop.create_task(self._read()), self._loop.create_task(self._beat())]
 
-    @property
-    def broken(self) -> bool:
-        return self._tasks[0].done()
-
     async def change(self, request: wire.RegisterRequest) -> None:
         """Sends a request other than the first; returns once the gateway has done it. Raises ConnectionError."""
+        if self._over:
+            raise ConnectionError(self.ended.result())
         self._sequence += 1
         request.sequence = self._sequence
         await self._expect(request)
@@ -114,7 +114,7 @@ class _Stream:
         reason = "the stream ended"
         try:
             async for response in self._call:
-                self._heard = self._loop.time()
+                self._asked = None
                 self._take(response)
         except AioRpcError as error:
             reason = failure_in_words(self.gateway, "register the bookie", error)
@@ -140,8 +140,11 @@ class _Stream:
         """Heartbeats, and the end of a gateway that no longer answers them."""
         while True:
             await asyncio.sleep(self._heartbeat)
-            silence = self._loop.time() - self._heard
-            if silence > _SILENT_HEARTBEATS * self._heartbeat + _FIRST_HEARTBEAT_SECONDS / 2:
+            now = self._loop.time()
+            if self._asked is None:
+                self._asked = now
+            silence = now - self._asked
+            if silence > _SILENT_HEARTBEATS * self._heartbeat:
                 self._end(f"silent for {silence:.1f} s")
                 self._tasks[0].cancel()
                 return
@@ -149,6 +152,7 @@ class _Stream:
             self._outgoing.put_nowait(wire.RegisterRequest(sequence=self._sequence))
 
     def _end(self, reason: str) -> None:
+        self._over = True
         if not self.ended.done():
             self.ended.set_result(reason)
         self._fail(ConnectionError(reason))
@@ -190,15 +194,18 @@ class _Keeper:
         """Registers anew: other endpoints, or the other list. Returns once it is done."""
         self._wanted = (info, read_only)
         async with asyncio.timeout(self._gateways.timeout):
-            self._moved.clear()
-            try:
-                if self._stream is not None:
-                    await self._stream.change(self._request())
-                    return
-            except (ConnectionError, _Refused) as error:
-                _LOG.info("bookie %s can't be registered anew yet: %s", info.bookie_id, error)
-            # The stream that follows registers what is wanted now.
-            await self._moved.wait()
+            while True:
+                self._moved.clear()
+                stream = self._stream
+                try:
+                    if stream is not None:
+                        await stream.change(self._request())
+                        return
+                except (ConnectionError, _Refused) as error:
+                    _LOG.info("bookie %s can't be registered anew yet: %s", info.bookie_id, error)
+                # Asked again on the next stream, which may have begun with what was wanted before.
+                if self._stream is stream:
+                    await self._moved.wait()
 
     async def end(self) -> None:
         """Takes the bookie out. Where no gateway can be told, the lease ends by itself."""

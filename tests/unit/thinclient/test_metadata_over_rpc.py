@@ -104,20 +104,19 @@ async def test_a_generated_create_is_asked_again_of_the_gateway_that_knows_its_t
 
 @pytest.mark.asyncio
 async def test_a_generated_create_whose_gateway_is_gone_is_an_unknown_outcome() -> None:
-    async with connected(2, timeout=2) as (manager, gateways):
+    async with connected(2) as (manager, gateways):
 
-        def die() -> None:
-            asked = [gateway for gateway in gateways if gateway.calls]
-            stopping.extend(asyncio.ensure_future(gateway.stop()) for gateway in asked)
+        def serve_no_more() -> None:
+            for gateway in gateways:
+                if gateway.calls:
+                    gateway.refuse = grpc.StatusCode.UNAVAILABLE
 
-        stopping: list[asyncio.Future[None]] = []
         for gateway in gateways:
             gateway.lose_answers = 1
-            gateway.on_create = die
+            gateway.on_create = serve_no_more
         with pytest.raises(UnknownOutcomeException, match="may or may not have happened"):
             await manager.create(None, METADATA)
-        assert sorted(gateway.calls for gateway in gateways) == [[], ["Create"]]
-        await asyncio.gather(*stopping)
+        assert sorted(gateway.calls for gateway in gateways) == [[], ["Create", "Create"]]
 
 
 @pytest.mark.asyncio
