@@ -75,6 +75,15 @@ class Gateway(RegistrationServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
         return wire.WriteCookieResponse()
 
+    async def RemoveCookie(
+        self, request: wire.RemoveCookieRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> wire.RemoveCookieResponse:
+        found = self.cookies.pop(request.bookie_id, None)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
+        return wire.RemoveCookieResponse(code=StatusCode.SUCCESS if found else StatusCode.BAD_VERSION)
+
     async def ReadCookie(
         self, request: wire.ReadCookieRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> wire.ReadCookieResponse:
@@ -189,6 +198,10 @@ async def test_a_lost_answer_to_a_cookie_is_found_to_be_ours() -> None:
             gateway.cookies, gateway.lose_answers = shared, 1
         await factory.registration_manager.write_cookie("b-1", b"cookie", None)
         assert shared["b-1"].cookie == b"cookie"
+        for gateway in gateways:
+            gateway.lose_answers = 1
+        await factory.registration_manager.remove_cookie("b-1", 0)
+        assert not shared
 
 
 def test_a_lease_replaces_its_earlier_epochs_only() -> None:
