@@ -68,8 +68,10 @@ async def test_page_names_every_metric(tmp_path: Path) -> None:
     server = GatewayServer(factory)
     await server.start()
     server.metrics.observe_store("read", 0.1)
-    for family in server.metrics.collect():
-        name = family.name.removeprefix("bookgate_gateway_") + ("_total" if family.type == "counter" else "")
-        assert f"`{name}" in PAGE
+    families = list(server.metrics.collect())
+    # Before anything fails: a server left over would hold up whichever test happens to free it.
     await server.stop(0)
     await factory.close()
+    for family in families:
+        name = family.name.removeprefix("bookgate_gateway_") + ("_total" if family.type == "counter" else "")
+        assert f"`{name}" in PAGE
