@@ -43,6 +43,7 @@ from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from gateway.events import log_event
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.requests import (
     CREATOR_ONLY,
@@ -364,7 +365,7 @@ class ZooKeeperSession:
             return
         if state != KazooState.CONNECTED:
             if self._connected.is_set():
-                _LOG.warning("ZooKeeper session %x is %s", self.session_id, state.lower())
+                self._log_state(state.lower(), logging.WARNING)
                 self.connection_epoch += 1
             self._connected.clear()
             self._session_lost = self._session_lost or state == KazooState.LOST
@@ -373,8 +374,11 @@ class ZooKeeperSession:
             return
         new_session, self._session_lost = self._session_lost, False
         self._connected.set()
-        _LOG.info("ZooKeeper session %x is connected%s", self.session_id, " (a new one)" if new_session else "")
+        self._log_state("connected", logging.INFO, new=new_session)
         self.on_reconnected(new_session)
+
+    def _log_state(self, state: str, level: int, **fields: object) -> None:
+        log_event(_LOG, "zookeeper_session", level, state=state, session=f"{self.session_id:x}", **fields)
 
 
 def security_arguments(settings: StoreSettings) -> dict[str, Any]:
