@@ -577,6 +577,8 @@ def refusal(request: Request, status: Status) -> Response:
             return requests.AddResponse(txn_id, status, request.ledger_id, request.entry_id)
         case requests.ReadRequest():
             return requests.ReadResponse(txn_id, status, request.ledger_id, request.entry_id)
+        case requests.BatchReadRequest():
+            return requests.BatchReadResponse(txn_id, status, request.ledger_id, request.entry_id)
         case requests.ReadLacRequest():
             return requests.ReadLacResponse(txn_id, status, request.ledger_id)
         case requests.WriteLacRequest():

@@ -1,8 +1,9 @@
 """The operations of the entry protocol as plain values, the same for every version of the wire.
 
 A request and its answer share a transaction id, chosen by the client and unique among the outstanding requests of a
-connection. `ledger_id` is the lower half of the id; `priority` above 0 passes queues and, while the bookie allows it,
-read-only mode. Source: wire-protocol page, sections 2 and 4.
+connection; where the wire has no room for one (`protocol_v2`) it is 0. `ledger_id` is the lower half of the id;
+`priority` above 0 passes queues and, while the bookie allows it, read-only mode. Source: wire-protocol page, sections 2
+to 4.
 
 Named tuples, since they are made by the ten thousand a second.
 """
@@ -85,6 +86,22 @@ class ReadRequest(NamedTuple):
     priority: int = 0
 
 
+class BatchReadRequest(NamedTuple):
+    """Read consecutive entries from `entry_id` on, the first whatever its size; with `fence`, fence the ledger first.
+
+    At most `max_count` entries (0 or less: any number) in at most `max_size` bytes. Only the binary protocol has it.
+    """
+
+    txn_id: int
+    ledger_id: int
+    entry_id: int
+    max_count: int
+    max_size: int
+    fence: bool = False
+    master_key: bytes | None = None
+    priority: int = 0
+
+
 class ReadLacRequest(NamedTuple):
     """Ask for the explicit LAC and the last entry."""
 
@@ -152,6 +169,7 @@ class InvalidRequest(NamedTuple):
 Request = (
     AddRequest
     | ReadRequest
+    | BatchReadRequest
     | ReadLacRequest
     | WriteLacRequest
     | ForceLedgerRequest
@@ -180,6 +198,16 @@ class ReadResponse(NamedTuple):
     body: bytes | None = None
     max_lac: int | None = None
     lac_update_timestamp_ms: int | None = None
+
+
+class BatchReadResponse(NamedTuple):
+    """`bodies` are the stored packets of `entry_id`, `entry_id + 1`, ...; fewer than asked for is no failure."""
+
+    txn_id: int
+    status: int
+    ledger_id: int
+    entry_id: int
+    bodies: tuple[bytes, ...] = ()
 
 
 class ReadLacResponse(NamedTuple):
@@ -245,6 +273,7 @@ class StatusResponse(NamedTuple):
 Response = (
     AddResponse
     | ReadResponse
+    | BatchReadResponse
     | ReadLacResponse
     | WriteLacResponse
     | ForceLedgerResponse
