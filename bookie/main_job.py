@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bookie.interruption import run_interruptibly
 from bookie.main_job_report import LedgerResult, Outcome, Report, Stage, Update, write_table
 from bookie.main_job_spark import local_spark, run_census
 from bookie.main_job_text import Census, Selection, TextSource, differences, lines_of, plain_census, shown
@@ -112,7 +113,7 @@ class MainJob:
         stage = self._begin(outcome, "ingest")
         shown_stage = self.report.stage(stage, "bytes", self.selection.size)
         with shown_stage as update, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(self._ingest_all(cluster, stage, update))
+            return run_interruptibly(runner, self._ingest_all(cluster, stage, update))
 
     async def _ingest_all(self, cluster: Cluster, stage: Stage, update: Update) -> dict[LedgerId, TextSource]:
         waiting = deque(self.selection.sources)

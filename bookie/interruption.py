@@ -1,0 +1,51 @@
+"""Ctrl-C and SIGTERM while an event loop runs: the work is cancelled and cleans up; nothing is cut in two.
+
+An exception that a signal handler raises may come up in the middle of a callback of the loop or of gRPC, which are not
+made for it. So while the loop runs the signals cancel its work instead, and KeyboardInterrupt follows when that has
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+    """Runs the work; raises KeyboardInterrupt once it has ended after one of the signals. Handlers are put back."""
+    if threading.current_thread() is not threading.main_thread():
+        return runner.run(work)
+    loop = runner.get_loop()
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    interrupted = False
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            if task is not None:
+                task.cancel()
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, interrupt)
+        return await work
+
+    try:
+        return runner.run(guarded())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
