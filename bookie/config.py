@@ -7,19 +7,17 @@ names. Where BookKeeper has the same setting, the description gives its name.
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bookie.storage import StorageConfig
 from gateway.config import GatewayConfig
-from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
+from thinclient.config import load_settings
 
 _MIB = 1024 * 1024
 
@@ -122,21 +120,5 @@ def own_address() -> str:
 
 
 def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
-    """Settings from a TOML file, the environment and `values` that are not None, the later ones winning.
-
-    Raises IncorrectParameterException that names the keys that are wrong.
-    """
-    settings: dict[str, Any] = {}
-    if file is not None:
-        try:
-            settings.update(tomllib.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise IncorrectParameterException(f"configuration file {file} can't be read: {error}") from error
-    prefix = "BOOKGATE_BOOKIE_"
-    settings = {key: value for key, value in settings.items() if f"{prefix}{key.upper()}" not in os.environ}
-    settings.update({key: value for key, value in values.items() if value is not None})
-    try:
-        return BookieConfig(**settings)
-    except ValidationError as error:
-        problems = "; ".join(": ".join((*map(str, e["loc"]), e["msg"])) for e in error.errors())
-        raise IncorrectParameterException(f"configuration is not valid: {problems}") from error
+    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong."""
+    return load_settings(BookieConfig, file, values)

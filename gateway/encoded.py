@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gateway.messages import success
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
+from ledger.varint import encode_varint
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataResponse
 
 _REVISION = LedgerMetadataResponse.REVISION_FIELD_NUMBER << 3
@@ -45,7 +46,7 @@ def encode_ledger(record: LedgerRecord) -> EncodedLedger:
 
 def batch_item(answer: bytes) -> bytes:
     """An encoded answer as a field of the message that carries a batch."""
-    return bytes((_BATCH,)) + _varint(len(answer)) + answer
+    return bytes((_BATCH,)) + encode_varint(len(answer)) + answer
 
 
 def batched_answer(items: Iterable[bytes], revision: int) -> bytes:
@@ -54,13 +55,4 @@ def batched_answer(items: Iterable[bytes], revision: int) -> bytes:
 
 
 def _revision_field(revision: int) -> bytes:
-    return bytes((_REVISION,)) + _varint(revision)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return bytes((_REVISION,)) + encode_varint(revision)

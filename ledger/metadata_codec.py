@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from ledger.errors import IncorrectParameterException, MetadataFormatException, MetadataSerializationException
 from ledger.ledger_id import NO_ENTRY
 from ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from ledger.varint import encode_varint
 from protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 
 _PREFIX = b"BookieMetadataFormatVersion\t"
@@ -40,7 +41,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
     if metadata.format_version == 2:
         return header + _encode_v2(metadata)
     body = to_format(metadata).SerializeToString()
-    return header + _varint(len(body)) + body
+    return header + encode_varint(len(body)) + body
 
 
 def decode(data: bytes) -> LedgerMetadata:
@@ -231,15 +232,6 @@ def _parse_delimited(body: bytes) -> LedgerMetadataFormat:
         return LedgerMetadataFormat.FromString(body[start : start + size])
     except DecodeError as error:
         raise MetadataFormatException(f"ledger metadata of version 3 can't be read: {error}") from error
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def _read_varint(data: bytes) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from ledger import requests
 from ledger.requests import Operation, Request, Response, Status
+from ledger.varint import encode_varint
 from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 
 _LENGTH = struct.Struct(">I")
@@ -36,27 +37,11 @@ class ProtocolError(Exception):
 # --- encoding -------------------------------------------------------------------------------------------------------
 
 
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    # Transaction and entry ids of a busy client have three or four bytes: worth not looping for.
-    if 0x4000 <= value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    if 0x200000 <= value < 0x10000000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21))
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-_VARINTS = tuple(_varint(value) for value in range(1 << 14))
+_VARINTS = tuple(encode_varint(value) for value in range(1 << 14))
 
 
 def _size(length: int) -> bytes:
-    return _VARINTS[length] if length < len(_VARINTS) else _varint(length)
+    return _VARINTS[length] if length < len(_VARINTS) else encode_varint(length)
 
 
 def _header(operation: int, txn_id: int, priority: int = 0) -> bytes:
@@ -74,7 +59,7 @@ def _frame(*parts: bytes) -> bytes:
 
 def _field_tag(operation: int) -> bytes:
     """Tag of the sub-message that belongs to an operation; the numbers are the same in request and response."""
-    return _varint(_FIELD_NUMBERS[operation] << 3 | 2)
+    return encode_varint(_FIELD_NUMBERS[operation] << 3 | 2)
 
 
 _FIELD_NUMBERS: dict[int, int] = {

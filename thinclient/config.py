@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -14,6 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
 from thinclient.gateway_uri import TlsFiles
+
+Settings = TypeVar("Settings", bound=BaseSettings)
 
 FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
@@ -53,22 +56,27 @@ class ClientConfig(BaseSettings):
 
 
 def load_config(file: Path | None = None, **values: Any) -> ClientConfig:
+    """The client's settings; see `load_settings`."""
+    return load_settings(ClientConfig, file, values)
+
+
+def load_settings(settings_class: type[Settings], file: Path | None, values: Mapping[str, Any]) -> Settings:
     """Settings from a TOML file, the environment and `values` that are not None, the later ones winning.
 
     Raises IncorrectParameterException that names the key and where it came from.
     """
+    prefix = settings_class.model_config["env_prefix"]
     settings: dict[str, Any] = {}
     if file is not None:
         try:
             settings.update(tomllib.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise IncorrectParameterException(f"configuration file {file} can't be read: {error}") from error
-    from_environment = {key for key in settings if f"BOOKGATE_{key.upper()}" in os.environ}
-    settings = {key: value for key, value in settings.items() if key not in from_environment}
+    settings = {key: value for key, value in settings.items() if f"{prefix}{key.upper()}" not in os.environ}
     settings.update({key: value for key, value in values.items() if value is not None})
     try:
-        return ClientConfig(**settings)
+        return settings_class(**settings)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        source = f" (file {file} or the environment)" if file else " (see the environment, BOOKGATE_…)"
+        problems = "; ".join(": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in error.errors())
+        source = f" (file {file} or the environment)" if file else f" (see the environment, {prefix}…)"
         raise IncorrectParameterException(f"configuration is not valid{source}: {problems}") from error

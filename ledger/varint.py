@@ -1,0 +1,20 @@
+"""Protobuf's variable-length integers, for the few places that write bytes beside the protobuf library."""
+
+from __future__ import annotations
+
+
+def encode_varint(value: int) -> bytes:
+    """`value` of 0 or more, seven bits a byte, the lowest first."""
+    if value < 0x80:
+        return bytes((value,))
+    # Transaction and entry ids of a busy client have three or four bytes: worth not looping for.
+    if 0x4000 <= value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if 0x200000 <= value < 0x10000000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
