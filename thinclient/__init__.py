@@ -15,7 +15,8 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from thinclient.client import BookKeeper
 from thinclient.config import ClientConfig
-from thinclient.handles import ReadHandle, WriteHandle
+from thinclient.read_handle import ReadHandle
+from thinclient.write_handle import WriteHandle
 
 __all__ = [
     "BKException",

@@ -25,9 +25,9 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
 from ledger.metadata import DigestType, LedgerMetadata
 from thinclient import client as asynchronous
-from thinclient import handles
+from thinclient import read_handle, write_handle
 from thinclient.config import ClientConfig
-from thinclient.handles import Payload
+from thinclient.write_handle import Payload
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def _iterate(thread: _LoopThread, pages: AsyncIterator[T]) -> Iterator[T]:
 class WriteHandle:
     """The one writer of a ledger; see `thinclient.WriteHandle`."""
 
-    def __init__(self, thread: _LoopThread, handle: handles.WriteHandle) -> None:
+    def __init__(self, thread: _LoopThread, handle: write_handle.WriteHandle) -> None:
         self._thread = thread
         self._handle = handle
 
@@ -223,7 +223,7 @@ class WriteHandle:
 class ReadHandle:
     """A ledger that is read; see `thinclient.ReadHandle`."""
 
-    def __init__(self, thread: _LoopThread, handle: handles.ReadHandle) -> None:
+    def __init__(self, thread: _LoopThread, handle: read_handle.ReadHandle) -> None:
         self._thread = thread
         self._handle = handle
 

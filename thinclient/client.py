@@ -25,10 +25,11 @@ from thinclient.bookie_connection import ConnectionSettings, Connector, tcp_conn
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets
-from thinclient.handles import ReadHandle, WriteHandle, known_last_entry
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.placement import RandomPlacement
+from thinclient.read_handle import ReadHandle, known_last_entry
 from thinclient.recovery_driver import read_last_confirmed, recover
+from thinclient.write_handle import WriteHandle
 
 _WRITER_KEY = "bookgate.writer"
 """Custom metadata of a ledger that was taken up by a second handle: a random name of that handle."""

@@ -1,37 +1,33 @@
-"""A ledger in the hands of an application: `WriteHandle` to append, `ReadHandle` to read.
+"""A ledger in the hands of its writer.
 
-The rules stand in `core`; here they meet connections, time and the application's futures. Everything runs on the
-event loop that the client was made on.
+The rules stand in `core.writing`; here they meet connections, time and the application's futures. Everything runs on
+the event loop that the client was made on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ledger.entry import HEADER_SIZE, Entry, decode_entry, encode_entry
+from ledger.entry import HEADER_SIZE, encode_entry
 from ledger.errors import (
     BKException,
-    DigestMatchException,
     IncorrectParameterException,
     LedgerClosedException,
     LedgerFencedException,
-    ReadException,
     WriteException,
 )
-from ledger.ledger_id import NO_ENTRY, LedgerId
+from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from ledger.protocol_v3 import AddRequestEncoder, encode_request
-from ledger.requests import Operation, ReadRequest, ReadResponse, Response, Status
+from ledger.protocol_v3 import AddRequestEncoder
+from ledger.requests import Operation, Response
 from thinclient.context import ClientContext, LedgerSecrets, status_error
-from thinclient.core.reading import RangeReader, ReadEffect
 from thinclient.core.writing import LedgerWriter, PendingAdd
 from thinclient.metadata_update import close_by_writer, update
-from thinclient.recovery_driver import read_last_confirmed
 from thinclient.window import InFlightWindow
 
 Payload = bytes | bytearray | memoryview
@@ -256,201 +252,8 @@ class WriteHandle:
         await future
 
 
-class ReadHandle:
-    """A ledger that is read. What lies above `last_add_confirmed` is never returned."""
-
-    def __init__(
-        self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, last_add_confirmed: int
-    ) -> None:
-        self._context = context
-        self._record = record
-        self._secrets = secrets
-        self._last_add_confirmed = last_add_confirmed
-        self._listening = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def ledger_id(self) -> LedgerId:
-        return self._record.ledger_id
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        return self._record.metadata
-
-    @property
-    def record(self) -> LedgerRecord:
-        return self._record
-
-    @property
-    def last_add_confirmed(self) -> int:
-        """The highest entry that may be read as far as this handle knows; -1 for none."""
-        return self._last_add_confirmed
-
-    @property
-    def is_closed(self) -> bool:
-        """The ledger has its final end."""
-        return self.metadata.is_closed
-
-    @property
-    def length(self) -> int:
-        """Payload bytes of a closed ledger, 0 of one that is not closed."""
-        return self.metadata.length
-
-    async def listen(self) -> None:
-        """Follows the ledger's metadata until `close`: a ledger that gets closed shows its end here."""
-        if not self._listening and not self.is_closed:
-            self._listening = True
-            await self._context.ledger_manager.register_listener(self.ledger_id, self._on_metadata)
-
-    async def close(self) -> None:
-        """Ends what the handle keeps up; the ledger itself is not touched."""
-        if self._listening:
-            self._listening = False
-            await self._context.ledger_manager.unregister_listener(self.ledger_id, self._on_metadata)
-
-    async def read_last_confirmed(self) -> int:
-        """Asks for the newest last add confirmed: the metadata's of a closed ledger, else the bookies'."""
-        if not self.is_closed:
-            self._adopt(await self._context.ledger_manager.read(self.ledger_id))
-        if not self.is_closed:
-            read = await read_last_confirmed(self._context, self._record, self._secrets)
-            self._last_add_confirmed = max(self._last_add_confirmed, read.result)
-        return self._last_add_confirmed
-
-    async def read(self, first: int, last: int) -> AsyncIterator[Entry]:
-        """The entries first … last in order, with read-ahead. See `read_batches` for errors."""
-        async for batch in self.read_batches(first, last):
-            for entry in batch:
-                yield entry
-
-    async def read_batches(self, first: int, last: int, max_entries: int = 1000) -> AsyncIterator[list[Entry]]:
-        """The entries first … last in order, in lists of at most `max_entries`.
-
-        `last` may be first - 1 for an empty range. Raises IncorrectParameterException for a range that is none,
-        ReadException beyond `last_add_confirmed`; otherwise the error of an entry that no replica could serve, after
-        everything before it was delivered.
-        """
-        self._check_range(first, last, max_entries)
-        session = _ReadSession(self._context, self._record, self._secrets, first, last)
-        while not session.reader.finished:
-            batch = await session.next_batch(max_entries)
-            if batch:
-                yield batch
-            elif session.reader.failure is not None:
-                raise session.reader.failure
-
-    def _check_range(self, first: int, last: int, max_entries: int) -> None:
-        if first < 0 or last < first - 1 or max_entries < 1:
-            raise IncorrectParameterException(
-                f"entries {first} to {last} of ledger {self.ledger_id}, {max_entries} at a time, are no range to read"
-            )
-        if last > self._last_add_confirmed:
-            raise ReadException(
-                f"entry {last} of ledger {self.ledger_id} can't be read: the last confirmed entry known here is "
-                f"{self._last_add_confirmed}"
-            )
-
-    def _on_metadata(self, _ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        if record is not None:
-            self._adopt(record)
-
-    def _adopt(self, record: LedgerRecord) -> None:
-        if record.version > self._record.version:
-            self._record = record
-            if record.metadata.is_closed:
-                self._last_add_confirmed = record.metadata.last_entry_id
-
-
-class _ReadSession:
-    """One ranged read under way: carries out what the `RangeReader` wants and feeds it the answers."""
-
-    def __init__(
-        self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, first: int, last: int
-    ) -> None:
-        config, self._ledger_id = context.config, record.ledger_id
-        self._pool = context.pool
-        self._secrets = secrets
-        self._timeout = config.read_timeout
-        self._max_batch_bytes = config.read_ahead_bytes
-        self._loop = asyncio.get_running_loop()
-        self._wake: asyncio.Future[None] | None = None
-        self.reader = RangeReader(
-            record.metadata,
-            first,
-            last,
-            preferred_index=record.ledger_id.ledger_id,
-            max_entries=config.read_ahead_entries,
-            max_bytes=config.read_ahead_bytes,
-        )
-
-    async def next_batch(self, max_entries: int) -> list[Entry]:
-        """The next entries: as many as asked for, fewer at the end, before a failure, or when they are large."""
-        batch: list[Entry] = []
-        batch_bytes = 0
-        while True:
-            self._send(self.reader.next_reads())
-            taken = self.reader.take(max_entries - len(batch))
-            batch += taken
-            batch_bytes += sum(len(entry.payload) for entry in taken)
-            if taken:
-                self._send(self.reader.next_reads())
-            full = len(batch) >= max_entries or batch_bytes >= self._max_batch_bytes
-            if full or self.reader.finished or self.reader.failure is not None:
-                return batch
-            if not taken:
-                self._wake = self._loop.create_future()
-                await self._wake
-                self._wake = None
-
-    def _send(self, effects: Sequence[ReadEffect]) -> None:
-        if not effects:
-            return
-        deadline = self._loop.time() + self._timeout
-        ledger_id = self._ledger_id.ledger_id
-        for effect in effects:
-            txn_id = self._pool.next_txn_id()
-            frame = encode_request(ReadRequest(txn_id, ledger_id, effect.entry_id))
-            connection = self._pool.connection(effect.bookie_id)
-            connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
-
-    def _on_answer(self, effect: ReadEffect, response: Response | None, error: BKException | None) -> None:
-        entry_id, bookie_id = effect
-        try:
-            if error is None:
-                self.reader.on_entry(self._open(entry_id, bookie_id, response))
-        except BKException as unreadable:
-            error = unreadable
-        if error is not None:
-            self.reader.on_error(entry_id, bookie_id, error)
-            self._send(self.reader.next_reads())
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    def _open(self, entry_id: int, bookie_id: str, response: Response | None) -> Entry:
-        if not isinstance(response, ReadResponse) or response.status != Status.EOK:
-            status = Status.EBADREQ if response is None else response.status
-            raise status_error(status, bookie_id, self._ledger_id, f"the read of entry {entry_id}")
-        try:
-            return decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.ledger_id, entry_id)
-        except DigestMatchException as error:
-            raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
-
-
 def _bytes(payload: object) -> bytes:
     """A copy, which its owner can't change while it waits. Raises IncorrectParameterException for other types."""
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise IncorrectParameterException(f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}")
-
-
-def known_last_entry(record: LedgerRecord) -> int:
-    """The last confirmed entry that the metadata alone tells."""
-    metadata = record.metadata
-    return metadata.last_entry_id if metadata.is_closed else max(NO_ENTRY, metadata.last_fragment.first_entry_id - 1)
