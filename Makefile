@@ -13,8 +13,8 @@ help: ## show the targets
 run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, METADATA=embedded|zookeeper)
 	@$(BIN)/bookgate run --metadata "$(METADATA)" $(if $(INPUT),--input "$(INPUT)")
 
-test: env-dev java lint ## lint and the whole test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: env-dev java lint ## lint and the whole test suite, on all cores
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
 	BOOKGATE_STRESS=1 $(BIN)/python -m pytest tests/integration/gateway -k stress $(PYTEST_ARGS)

@@ -17,7 +17,7 @@ from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import BKException, BookieHandleNotAvailableException
 from ledger.manager import ServiceDiscovery
 from ledger.protocol_v3 import encode_request
-from ledger.requests import Operation, Request, Response
+from ledger.requests import FREE_DISK_SPACE, GetBookieInfoRequest, Operation, Request, Response, Status
 from thinclient.bookie_connection import (
     Address,
     BookieConnection,
@@ -57,6 +57,16 @@ class BookiePool:
             elif self._scan_timer is None:
                 self._scan_later()
         return connection
+
+    async def free_bytes(self, bookie_id: str) -> int:
+        """Free bytes of the bookie's ledger directories. Raises BKException."""
+        request = GetBookieInfoRequest(self.next_txn_id(), FREE_DISK_SPACE)
+        timeout = self._settings.connect_timeout
+        response = await self.request(bookie_id, Operation.GET_BOOKIE_INFO, request, timeout)
+        free = getattr(response, "free_disk_space", None)
+        if response.status != Status.EOK or free is None:
+            raise BookieHandleNotAvailableException(f"bookie {bookie_id} did not tell its free space")
+        return int(free)
 
     async def request(self, bookie_id: str, operation: Operation, request: Request, timeout: float) -> Response:
         """One request and its answer, for what is not done by the thousand. Raises what ended the request."""

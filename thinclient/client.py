@@ -25,8 +25,9 @@ from thinclient.bookie_connection import ConnectionSettings, Connector, tcp_conn
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets
+from thinclient.core.placement import EnsembleRequest
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
-from thinclient.placement import RandomPlacement
+from thinclient.placement import Placement, create_policy
 from thinclient.read_handle import ReadHandle, known_last_entry
 from thinclient.recovery_driver import read_last_confirmed, recover
 from thinclient.write_handle import WriteHandle
@@ -52,10 +53,11 @@ class BookKeeper:
             self._config.connect_timeout, self._config.max_frame_size, self._config.send_buffer_size
         )
         pool = BookiePool(service_discovery, settings, connector)
-        self._context = ClientContext(ledger_manager, pool, self._config)
         self._service_discovery = service_discovery
         self._rng = rng or random.SystemRandom()
-        self._placement = RandomPlacement(service_discovery, self._rng)
+        policy = create_policy(self._config, self._rng)
+        placement = Placement(service_discovery, policy, self._config, free_bytes=pool.free_bytes)
+        self._context = ClientContext(ledger_manager, pool, self._config, placement)
         self._factory: RpcLedgerManagerFactory | None = None
         self._closed = False
 
@@ -100,6 +102,7 @@ class BookKeeper:
         if self._closed:
             return
         self._closed = True
+        await self._context.placement.close()
         self._context.pool.close()
         if self._factory is not None:
             await self._factory.close()
@@ -126,7 +129,7 @@ class BookKeeper:
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | LedgerId | None = None,
     ) -> WriteHandle:
-        """Creates a ledger on random writable bookies; the cluster chooses the id unless one is given.
+        """Creates a ledger on bookies that the placement policy chooses; the cluster gives the id unless one is given.
 
         Raises IncorrectParameterException for sizes that don't fit each other, NotEnoughBookiesException,
         LedgerExistException for a given id in use, UnknownOutcomeException when the answer was lost.
@@ -138,7 +141,8 @@ class BookKeeper:
                 "don't fit: each must be at least the next, and the last at least 1"
             )
         given = None if ledger_id is None else _unscoped(_ledger_id(ledger_id))
-        ensemble = await self._placement.new_ensemble(ensemble_size)
+        request = EnsembleRequest(ensemble_size, write_quorum_size, ack_quorum_size, custom_metadata or {})
+        ensemble = await self._context.placement.new_ensemble(request)
         metadata = LedgerMetadata.new(
             ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
         )

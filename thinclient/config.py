@@ -42,6 +42,20 @@ class ClientConfig(BaseSettings):
     read_ahead_entries: int = Field(default=1024, gt=0, description="entries asked for ahead of a reader")
     read_ahead_bytes: int = Field(default=4 * 1024 * 1024, gt=0, description="payload bytes of those")
     max_frame_size: int = Field(default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes")
+    placement_policy: str = Field(
+        default="default", description="ensemblePlacementPolicy: default, rackaware, or a name"
+    )
+    rack_mapping: Path | None = Field(default=None, description="TOML file that says which bookie is in which rack")
+    min_racks_per_write_quorum: int = Field(default=2, ge=1, description="minNumRacksPerWriteQuorum: rackaware only")
+    enforce_min_racks: bool = Field(
+        default=False, description="enforceMinNumRacksPerWriteQuorum: rather no ensemble than one of too few racks"
+    )
+    weight_by_free_space: bool = Field(
+        default=False, description="diskWeightBasedPlacementEnabled: emptier bookies are chosen more often"
+    )
+    weight_interval: float = Field(
+        default=86_400.0, gt=0, description="getBookieInfoIntervalSeconds: how often bookies are asked for free space"
+    )
     send_buffer_size: int = Field(default=1024 * 1024, gt=0, description="bytes that fill a connection's buffer")
 
     @property

@@ -12,6 +12,7 @@ from ledger.metadata import DigestType, LedgerMetadata
 from ledger.requests import Status
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
+from thinclient.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class ClientContext:
     ledger_manager: LedgerManager
     pool: BookiePool
     config: ClientConfig
+    placement: Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,139 @@
-"""Which bookies a new ledger goes to. Any distinct writable bookies are compatible; these are drawn at random."""
+"""Choosing bookies: the writable ones of service discovery, with racks, weights and quarantine, put to the policy.
+
+Bookies in quarantine are left out at first; if nothing can be chosen without them they are taken into account again.
+Weights are the bookies' free bytes, asked for in the background at most every `weight_interval` seconds; until the
+first answers came all count the same.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from importlib.metadata import entry_points
+from typing import TypeVar
 
-from ledger.errors import NotEnoughBookiesException
-from ledger.manager import BookieSet, ServiceDiscovery
+from ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
+from ledger.manager import BookieSet, RegisteredBookie, ServiceDiscovery
+from thinclient.config import ClientConfig
+from thinclient.core.placement import (
+    Candidate,
+    DefaultPlacementPolicy,
+    EnsemblePlacementPolicy,
+    EnsembleRequest,
+    RackawarePlacementPolicy,
+    weighted,
+)
+from thinclient.racks import RackMapping
+
+_Choice = TypeVar("_Choice")
+
+_log = logging.getLogger(__name__)
+
+POLICY_GROUP = "bookgate.placement_policies"
+"""Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that gives an EnsemblePlacementPolicy."""
+
+_OWN_POLICIES: dict[str, Callable[[random.Random, int, bool], EnsemblePlacementPolicy]] = {
+    "default": DefaultPlacementPolicy,
+    "rackaware": RackawarePlacementPolicy,
+}
+
+FreeBytes = Callable[[str], Awaitable[int]]
+"""Asks a bookie for the free bytes of its ledger directories. Raises BKException."""
 
 
-class RandomPlacement:
-    """Draws ensembles from the writable bookies that discovery lists."""
-
-    def __init__(self, discovery: ServiceDiscovery, rng: random.Random) -> None:
-        self._discovery = discovery
-        self._rng = rng
-
-    async def new_ensemble(self, size: int) -> Sequence[str]:
-        """`size` distinct writable bookies. Raises NotEnoughBookiesException that lists what is there."""
-        bookies = [b.bookie_id for b in await self._discovery.bookies(BookieSet.WRITABLE) if b.writable]
-        if len(bookies) < size:
-            raise NotEnoughBookiesException(
-                f"an ensemble of {size} needs as many writable bookies; there are {len(bookies)}"
-                f"{': ' + ', '.join(bookies) if bookies else ''}. Start more bookies or ask for a smaller ensemble"
+def create_policy(config: ClientConfig, rng: random.Random) -> EnsemblePlacementPolicy:
+    """The policy that the configuration names. Raises IncorrectParameterException listing those there are."""
+    make = _OWN_POLICIES.get(config.placement_policy)
+    if make is None:
+        others = {point.name: point for point in entry_points(group=POLICY_GROUP)}
+        if config.placement_policy not in others:
+            known = ", ".join([*_OWN_POLICIES, *others])
+            raise IncorrectParameterException(
+                f"placement_policy {config.placement_policy!r} is not known; there are {known}"
             )
-        return self._rng.sample(bookies, size)
+        make = others[config.placement_policy].load()
+    return make(rng, config.min_racks_per_write_quorum, config.enforce_min_racks)
+
+
+class Placement:
+    """Puts what is known of the bookies to the policy."""
+
+    def __init__(
+        self,
+        discovery: ServiceDiscovery,
+        policy: EnsemblePlacementPolicy,
+        config: ClientConfig,
+        *,
+        quarantined: Callable[[], Collection[str]] = tuple,
+        free_bytes: FreeBytes | None = None,
+    ) -> None:
+        self._discovery = discovery
+        self._policy = policy
+        self._racks = RackMapping(config.rack_mapping)
+        self._quarantined = quarantined
+        self._free_bytes = free_bytes if config.weight_by_free_space else None
+        self._weight_interval = config.weight_interval
+        self._weights: dict[str, float] = {}
+        self._weights_due = 0.0
+        self._weighing: asyncio.Task[None] | None = None
+
+    async def new_ensemble(self, request: EnsembleRequest) -> list[str]:
+        """Distinct writable bookies. Raises NotEnoughBookiesException that lists what there is."""
+        return self._choose(await self._candidates(()), lambda found: self._policy.new_ensemble(request, found))
+
+    async def replace_bookie(
+        self, request: EnsembleRequest, ensemble: Sequence[str], index: int, exclude: Collection[str] = ()
+    ) -> str:
+        """A writable bookie for position `index`, neither in the ensemble nor excluded.
+
+        Raises NotEnoughBookiesException.
+        """
+        candidates = await self._candidates(exclude)
+        rack_of = self._racks.rack_of
+        return self._choose(
+            candidates, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of)
+        )
+
+    def _choose(self, candidates: list[Candidate], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
+        quarantined = self._quarantined()
+        healthy = [c for c in candidates if c.bookie_id not in quarantined] if quarantined else candidates
+        try:
+            return choose(healthy)
+        except NotEnoughBookiesException:
+            if len(healthy) == len(candidates):
+                raise
+        return choose(candidates)
+
+    async def _candidates(self, exclude: Collection[str]) -> list[Candidate]:
+        bookies = [b for b in await self._discovery.bookies(BookieSet.WRITABLE) if b.writable]
+        self._racks.refresh()
+        candidates = [Candidate(b.bookie_id, self._racks.rack(b.info)) for b in bookies if b.bookie_id not in exclude]
+        if self._free_bytes is None:
+            return candidates
+        self._weigh_if_due(bookies, self._free_bytes)
+        return weighted(candidates, self._weights)
+
+    def _weigh_if_due(self, bookies: Sequence[RegisteredBookie], free_bytes: FreeBytes) -> None:
+        loop = asyncio.get_running_loop()
+        if self._weighing is not None or loop.time() < self._weights_due:
+            return
+        self._weights_due = loop.time() + self._weight_interval
+        self._weighing = loop.create_task(self._weigh([b.bookie_id for b in bookies], free_bytes))
+
+    async def _weigh(self, bookie_ids: Sequence[str], free_bytes: FreeBytes) -> None:
+        answers = await asyncio.gather(*map(free_bytes, bookie_ids), return_exceptions=True)
+        for bookie_id, answer in zip(bookie_ids, answers, strict=True):
+            if isinstance(answer, int):
+                self._weights[bookie_id] = float(answer)
+            elif isinstance(answer, BKException):
+                _log.info("event=placement_weight state=unknown bookie=%s error=%s", bookie_id, answer)
+        self._weighing = None
+
+    async def close(self) -> None:
+        """Ends what goes on in the background."""
+        if self._weighing is not None:
+            self._weighing.cancel()
+            await asyncio.gather(self._weighing, return_exceptions=True)
+            self._weighing = None

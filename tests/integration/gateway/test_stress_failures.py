@@ -12,6 +12,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
@@ -184,8 +185,10 @@ class TestWrite:
                 async def write(client: RpcLedgerManagerFactory) -> None:
                     record = await client.ledger_manager.read(ledger_id)
                     number = record.version + 1
+                    # Equal contents would let two rivals rightly say that theirs is what stands there.
+                    metadata = replace(numbered(number), custom_metadata={"author": str(id(client)).encode()})
                     try:
-                        written = await client.ledger_manager.write(ledger_id, numbered(number), record.version)
+                        written = await client.ledger_manager.write(ledger_id, metadata, record.version)
                         won.append(written.version)
                     except MetadataVersionException:
                         return
