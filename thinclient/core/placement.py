@@ -15,11 +15,11 @@ Not its job: which bookies are candidates, racks and weights (`thinclient.placem
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Protocol
 
 from ledger.errors import NotEnoughBookiesException
 
@@ -31,6 +31,13 @@ MAX_MULTIPLE_OF_MEDIAN = 3.0
 
 _SEARCH_LIMIT = 20_000
 """Steps of the search for an ensemble after which a number of racks counts as out of reach."""
+
+
+class RandomSource(Protocol):
+    """Where chance comes from; `random.Random` is one."""
+
+    def random(self) -> float:
+        """A number from 0 up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class EnsembleRequest:
 class EnsemblePlacementPolicy(ABC):
     """The interface for policies of others, found by name through the entry-point group `bookgate.placement_policies`.
 
-    A policy is made with a `random.Random` and with `min_racks` and `enforce_min_racks` of the configuration.
+    A policy is made with a random source and with `min_racks` and `enforce_min_racks` of the configuration.
     """
 
     @abstractmethod
@@ -80,7 +87,7 @@ class EnsemblePlacementPolicy(ABC):
 class DefaultPlacementPolicy(EnsemblePlacementPolicy):
     """Random, by weight."""
 
-    def __init__(self, rng: random.Random, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
+    def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
         self._rng = rng
 
     def new_ensemble(self, request: EnsembleRequest, candidates: Sequence[Candidate]) -> list[str]:
@@ -104,7 +111,7 @@ class DefaultPlacementPolicy(EnsemblePlacementPolicy):
 class RackawarePlacementPolicy(EnsemblePlacementPolicy):
     """Random, by weight, with every write set over several racks. See the module."""
 
-    def __init__(self, rng: random.Random, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
+    def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
         self._rng = rng
         self._min_racks = min_racks
         self._enforced = enforce_min_racks
@@ -219,7 +226,7 @@ def racks_of_windows(racks: Sequence[str], window: int, index: int | None = None
     return [len({racks[(start + offset) % size] for offset in range(window)}) for start in starts]
 
 
-def drawing_order(candidates: Sequence[Candidate], rng: random.Random) -> list[Candidate]:
+def drawing_order(candidates: Sequence[Candidate], rng: RandomSource) -> list[Candidate]:
     """The candidates in random order, heavier ones likelier to come first (a draw by weight without putting back)."""
     keys = {candidate.bookie_id: rng.random() ** (1 / max(candidate.weight, 1e-9)) for candidate in candidates}
     return sorted(candidates, key=lambda candidate: keys[candidate.bookie_id], reverse=True)
