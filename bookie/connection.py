@@ -1,5 +1,8 @@
 """One client's connection to a bookie: frames in, requests to the processor, answers out.
 
+The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
+that has once spoken the binary protocol stays with it (wire-protocol page, section 1.1).
+
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
 write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
 from it. A frame or packet that can't be followed closes the connection, with a line in the log that says why.
@@ -12,20 +15,27 @@ import logging
 from collections import deque
 from typing import cast
 
+from bookie.binary_client import BinaryClient
 from bookie.entry_reads import QueuedRead
 from bookie.request_processor import RequestProcessor
 from bookie.statistics import BookieStatistics
+from ledger import protocol_v2
 from ledger.frames import FrameDecoder, FrameError
-from ledger.protocol_v3 import ProtocolError, decode_request
+from ledger.protocol_v3 import ProtocolError, decode_request, encode_response, encode_stored
+from ledger.requests import InvalidRequest, Response
 
 _log = logging.getLogger(__name__)
 
 _FLUSH_BYTES = 256 * 1024
 _WRITE_HIGH_WATER = 1024 * 1024
+_V3_FIRST_BYTE = 0x0A
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """The server's end of a connection."""
+    """The server's end of a connection; as the processor sees it, a client that speaks v3."""
+
+    encode = staticmethod(encode_response)
+    encode_stored = staticmethod(encode_stored)
 
     def __init__(
         self,
@@ -46,6 +56,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.takes_answers = True
         self.reads: deque[QueuedRead] = deque()
         self.reading = False
+        self._binary: dict[int, BinaryClient] = {}
 
     # --- asyncio ---
 
@@ -60,6 +71,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._answers.clear()
         self.reads.clear()
+        for client in self._binary.values():
+            client.reads.clear()
         self._connections.discard(self)
         self._statistics.connections -= 1
 
@@ -69,14 +82,33 @@ class BookieConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for packet in self._decoder.buffer_updated(nbytes):
-                self._processor.process(self, decode_request(packet))
+                if packet[0] == _V3_FIRST_BYTE and not self._binary:
+                    self._processor.process(self, decode_request(packet))
+                else:
+                    self._take_binary(packet)
         except (FrameError, ProtocolError) as error:
             _log.warning("connection from %s is closed: %s", self._peer, error)
             self.close()
             return
+        self._pump()
+        self.flush()
+
+    def _take_binary(self, packet: memoryview) -> None:
+        request, version = protocol_v2.decode_request(packet)
+        client = self._binary.get(version)
+        if client is None:
+            client = self._binary[version] = BinaryClient(self, version)
+        if isinstance(request, InvalidRequest):
+            client.answer(protocol_v2.refusal(request, request.status))
+        else:
+            self._processor.process(client, request)
+
+    def _pump(self) -> None:
         if self.reads:
             self._processor.pump_reads(self)
-        self.flush()
+        for client in self._binary.values():
+            if client.reads:
+                self._processor.pump_reads(client)
 
     def pause_writing(self) -> None:
         self.takes_answers = False
@@ -85,7 +117,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.takes_answers = True
         self._go_on("the client to take its answers")
-        self._processor.pump_reads(self)
+        self._pump()
         self.flush()
 
     # --- the processor's view ---
@@ -101,6 +133,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._answer_bytes += len(frame)
         if self._answer_bytes > _FLUSH_BYTES:
             self.flush()
+
+    def answer(self, response: Response) -> None:
+        self.send(encode_response(response))
 
     def flush(self) -> None:
         if self._answers and self._transport is not None:

@@ -5,7 +5,7 @@ memory. What the write cache can't answer goes to the reader thread in batches o
 there at a time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop
 resolves ledgers, counts and encodes; the reader thread only looks up index and entry log.
 
-Source: wire-protocol page, sections 4.4, 4.6 (the known LAC), 4.7 (READ_LAC) and 4.8.
+Source: wire-protocol page, sections 4.4, 4.5, 4.6 (the known LAC), 4.7 (READ_LAC) and 4.8.
 
 Not here: whether a read is allowed, and fencing, which comes before it (`request_processor`).
 """
@@ -20,15 +20,18 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
+from bookie.core.batch_size import BatchSize
 from bookie.core.ledger_state import LedgerState
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from ledger.entry_availability import encode_runs
 from ledger.errors import NoSuchEntryException
 from ledger.ledger_id import LedgerId
-from ledger.protocol_v3 import encode_response, refusal
+from ledger.protocol_v3 import refusal
 from ledger.requests import (
     LAST_ENTRY,
+    BatchReadRequest,
+    BatchReadResponse,
     ListEntriesRequest,
     ListEntriesResponse,
     ReadLacRequest,
@@ -50,7 +53,10 @@ READ_BATCH_BYTES = 4 * 1024 * 1024
 MAX_PENDING_READS = 10_000
 """Reads a connection may have waiting; more are answered with too-many-requests."""
 
-QueuedRead = ReadRequest | ReadLacRequest | ListEntriesRequest
+MAX_BATCH_READ_SIZE = 5 * 1024 * 1024
+"""Bytes of one answer to a batch read, its first entry aside: BookKeeper's maxBatchReadSize."""
+
+QueuedRead = ReadRequest | BatchReadRequest | ReadLacRequest | ListEntriesRequest
 
 
 class ReadingClient(Protocol):
@@ -67,6 +73,9 @@ class ReadingClient(Protocol):
     @property
     def takes_answers(self) -> bool:
         """False while the client does not take what was sent to it."""
+
+    def encode(self, response: Response) -> bytes:
+        """The frame of an answer."""
 
     def send(self, frame: bytes) -> None:
         """Queues an answer; ignored once the connection is closed."""
@@ -116,7 +125,11 @@ class EntryReads:
             else:
                 self._statistics.reads += 1
                 self._statistics.read_bytes += len(response.body)
-        client.send(encode_response(response))
+        elif isinstance(response, BatchReadResponse):
+            self._statistics.reads += len(response.bodies)
+            self._statistics.read_bytes += sum(map(len, response.bodies))
+            self._statistics.reads_refused += not response.bodies
+        client.send(client.encode(response))
 
     def _cached(self, request: QueuedRead, ledger: LedgerState | None) -> Response | None:
         """The answer that needs no I/O, or None."""
@@ -161,7 +174,7 @@ class EntryReads:
         for request in batch:
             answer = self._look_up(request, ledger)
             answers.append(answer)
-            size += len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
+            size += _body_size(answer)
             if size > READ_BATCH_BYTES:
                 break
         return answers
@@ -175,6 +188,8 @@ class EntryReads:
             if isinstance(request, ListEntriesRequest):
                 runs = encode_runs(self._storage.entry_ids(ledger))
                 return ListEntriesResponse(request.txn_id, Status.EOK, request.ledger_id, runs)
+            if isinstance(request, BatchReadRequest):
+                return self._batch(request, ledger)
             packet = self._packet(ledger, request.entry_id)
             return _read_response(request, packet, self._storage.known_lac(ledger))
         except NoSuchEntryException:
@@ -182,6 +197,30 @@ class EntryReads:
         except Exception as error:
             _log.error("reading of ledger %d failed: %s", request.ledger_id, error)
             return refusal(request, Status.EIO)
+
+    def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadResponse:
+        """The entries from the wanted one on. Raises for the first as a read does; a later failure ends the batch.
+
+        A batch from the last entry on is that entry alone.
+        """
+        first = self._packet(ledger, request.entry_id)
+        bodies = [first]
+        batch = BatchSize(request.max_count, request.max_size, MAX_BATCH_READ_SIZE)
+        batch.takes(len(first))
+        entry_id = request.entry_id + 1
+        while request.entry_id != LAST_ENTRY and not batch.is_full:
+            try:
+                packet = self._storage.read_entry(ledger, entry_id)
+            except NoSuchEntryException:
+                break
+            except Exception as error:
+                _log.error("a batch ends before entry %d of ledger %s: %s", entry_id, ledger.ledger_id, error)
+                break
+            if not batch.takes(len(packet)):
+                break
+            bodies.append(packet)
+            entry_id += 1
+        return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
 
     def _packet(self, ledger: LedgerState, entry_id: int) -> bytes:
         if entry_id == LAST_ENTRY:
@@ -203,6 +242,12 @@ class EntryReads:
         if explicit is None and last_entry is None:
             status = Status.ENOENTRY
         return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
+
+
+def _body_size(answer: Response) -> int:
+    if isinstance(answer, BatchReadResponse):
+        return sum(map(len, answer.bodies))
+    return len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
 
 
 def _read_response(request: ReadRequest, packet: bytes, known_lac: int) -> ReadResponse:

@@ -22,8 +22,8 @@ from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from ledger import requests
 from ledger.ledger_id import LedgerId
-from ledger.protocol_v3 import encode_response, encode_stored, refusal
-from ledger.requests import AddRequest, ReadRequest, Request, Status
+from ledger.protocol_v3 import refusal
+from ledger.requests import AddRequest, BatchReadRequest, ReadRequest, Request, Response, Status
 
 _log = logging.getLogger(__name__)
 
@@ -31,13 +31,19 @@ _DISABLED_PLUGIN = "AuthDisabledPlugin"
 
 
 class Client(ReadingClient, Protocol):
-    """The processor's view of a connection."""
+    """The processor's view of a connection; it knows in which version of the protocol to answer."""
+
+    def encode_stored(self, txn_id: int, ledger_id: int, entry_id: int) -> bytes:
+        """The frame that says "stored" to an add."""
+
+    def answer(self, response: Response) -> None:
+        """Encodes and sends."""
 
     def wait_for_room(self) -> None:
         """Stops reading requests until storage has room."""
 
 
-_Token = tuple[Client, bytes | ReadRequest]
+_Token = tuple[Client, bytes | ReadRequest | BatchReadRequest]
 """What is handed to storage with a record: whose answer it is, and the answer, or the fenced read to go on with."""
 
 
@@ -55,20 +61,20 @@ class RequestProcessor:
             self._dispatch(client, request)
         except OSError as error:
             _log.error("request %s failed: %s", type(request).__name__, error)
-            client.send(encode_response(refusal(request, Status.EIO)))
+            client.answer(refusal(request, Status.EIO))
         except Exception:
             _log.exception("request %s failed", type(request).__name__)
-            client.send(encode_response(refusal(request, Status.EBADREQ)))
+            client.answer(refusal(request, Status.EBADREQ))
 
     def _dispatch(self, client: Client, request: Request) -> None:
         match request:
             case AddRequest():
                 self._add(client, request)
-            case ReadRequest():
+            case ReadRequest() | BatchReadRequest():
                 self._read(client, request)
             case requests.ReadLacRequest() | requests.ListEntriesRequest():
                 if request.ledger_id < 0:
-                    client.send(encode_response(refusal(request, Status.EBADREQ)))
+                    client.answer(refusal(request, Status.EBADREQ))
                 else:
                     self._reads.queue(client, request)
             case requests.WriteLacRequest():
@@ -76,14 +82,14 @@ class RequestProcessor:
             case requests.ForceLedgerRequest():
                 self._force(client, request)
             case requests.GetBookieInfoRequest():
-                client.send(encode_response(self._bookie_info(request)))
+                client.answer(self._bookie_info(request))
             case requests.AuthRequest():
                 response_ = requests.AuthResponse(request.txn_id, Status.EOK, _DISABLED_PLUGIN, b"", request.priority)
-                client.send(encode_response(response_))
+                client.answer(response_)
             case requests.StartTlsRequest():
-                client.send(encode_response(refusal(request, Status.EBADREQ)))
+                client.answer(refusal(request, Status.EBADREQ))
             case requests.InvalidRequest():
-                client.send(encode_response(refusal(request, request.status)))
+                client.answer(refusal(request, request.status))
 
     # --- writing ---
 
@@ -94,9 +100,9 @@ class RequestProcessor:
             status = ledger.check_add(request.master_key, recovery=request.recovery)
         if status is not Status.EOK:
             self._statistics.adds_refused += 1
-            client.send(encode_response(refusal(request, status)))
+            client.answer(refusal(request, status))
             return
-        answer = encode_stored(request.txn_id, request.ledger_id, request.entry_id)
+        answer = client.encode_stored(request.txn_id, request.ledger_id, request.entry_id)
         self._statistics.adds += 1
         self._statistics.add_bytes += len(request.body)
         self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
@@ -109,9 +115,9 @@ class RequestProcessor:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             status = ledger.check_key(request.master_key)
         if status is not Status.EOK:
-            client.send(encode_response(refusal(request, status)))
+            client.answer(refusal(request, status))
             return
-        answer = encode_response(requests.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
+        answer = client.encode(requests.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
         self._storage.write_explicit_lac(ledger, request.body, (client, answer))
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState:
@@ -138,9 +144,10 @@ class RequestProcessor:
 
     # --- reading ---
 
-    def _read(self, client: Client, request: ReadRequest) -> None:
+    def _read(self, client: Client, request: ReadRequest | BatchReadRequest) -> None:
         status = admission.check_read(request)
-        if status is Status.EOK and request.previous_lac is not None and not request.fence:
+        long_poll = isinstance(request, ReadRequest) and request.previous_lac is not None and not request.fence
+        if status is Status.EOK and long_poll:
             status = Status.EBADREQ
         if status is Status.EOK and request.fence:
             status = self._fence(client, request)
@@ -148,11 +155,11 @@ class RequestProcessor:
                 return
         if status is not Status.EOK:
             self._statistics.reads_refused += 1
-            client.send(encode_response(refusal(request, status)))
+            client.answer(refusal(request, status))
             return
         self._reads.queue(client, request)
 
-    def _fence(self, client: Client, request: ReadRequest) -> Status:
+    def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
         """Fences first; the read goes on in `durable`."""
         key = request.master_key or b""
         ledger = self._open_ledger(request.ledger_id, key)
@@ -178,7 +185,7 @@ class RequestProcessor:
 
     def _force(self, client: Client, request: requests.ForceLedgerRequest) -> None:
         if request.ledger_id < 0:
-            client.send(encode_response(refusal(request, Status.EBADREQ)))
+            client.answer(refusal(request, Status.EBADREQ))
             return
-        answer = encode_response(requests.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
+        answer = client.encode(requests.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
         self._storage.force(LedgerId(0, request.ledger_id), (client, answer))

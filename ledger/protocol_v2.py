@@ -21,7 +21,7 @@ AUTH is read in every version, for want of a status to refuse it with. Bytes beh
 ignored, as in BookKeeper.
 
 Not here: frames (`frames`), what a request does (the bookie), the newer protocol, and telling the two apart (a packet
-of v3 begins with the byte 0x0A). This is the codec only: bookie and thin client speak v3.
+of v3 begins with the byte 0x0A).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import struct
 
 from bookie.core.ledger_state import is_acceptable_key
 from ledger.entry import HEADER_SIZE
-from ledger.requests import LAST_ENTRY, AddRequest, ReadRequest, Status, WriteLacRequest
+from ledger.requests import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Status, WriteLacRequest
 
 _IDS = struct.Struct(">qq")
 
@@ -27,7 +27,7 @@ def check_add(request: AddRequest) -> Status:
     return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA
 
 
-def check_read(request: ReadRequest) -> Status:
+def check_read(request: ReadRequest | BatchReadRequest) -> Status:
     """EBADREQ for ids out of range; EUA for a fence without a key."""
     if request.ledger_id < 0 or request.entry_id < LAST_ENTRY:
         return Status.EBADREQ

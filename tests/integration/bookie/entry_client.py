@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from bookie.standalone import BookieProcess
-from ledger import requests
+from ledger import protocol_v2, requests
 from ledger.digest import digest_for, ledger_master_key
 from ledger.entry import encode_entry, encode_lac
 from ledger.metadata import DigestType
@@ -68,7 +68,11 @@ class EntryClient:
         self.socket.sendall(b"".join(map(encode_request, wanted)))
 
     def receive(self) -> Response:
-        return decode_response(self._receive_exactly(struct.unpack(">I", self._receive_exactly(4))[0]))
+        return decode_response(self.receive_packet())
+
+    def receive_packet(self) -> bytes:
+        """The next answer's bytes, without its length."""
+        return self._receive_exactly(struct.unpack(">I", self._receive_exactly(4))[0])
 
     def ask(self, request: Request) -> Response:
         """Sends a request and returns its answer, which must be the next that comes."""
@@ -107,3 +111,19 @@ class EntryClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class BinaryEntryClient(EntryClient):
+    """The same in the binary protocol; `version` is that of what it sends next."""
+
+    version = 2
+
+    def send(self, *wanted: Request) -> None:
+        self.socket.sendall(b"".join(protocol_v2.encode_request(request, self.version) for request in wanted))
+
+    def receive(self) -> Response:
+        return protocol_v2.decode_response(self.receive_packet())
+
+    def ask(self, request: Request) -> Response:
+        self.send(request)
+        return self.receive()
