@@ -1,0 +1,346 @@
+"""The RocksDB index of one index directory: rows and keys as BookKeeper's DbLedgerStorage lays them out.
+
+Two databases stand in the directory. `locations` has a row for each entry: ledger id and entry id (16 bytes) lead to
+the 8-byte location. `ledgers` has a row for each ledger: its id (8 bytes) leads to a `LedgerData` with key, fence and
+explicit LAC. All integers are big-endian, so the order of the keys is that of the ids. Two things more are found in
+directories of the Java bookie: rows of `ledgers` with 16-byte keys (id and zeros), left by its rebuild tool, and one
+row under a negative id with flags of the whole storage, which stays as it is. Source: storage page, section 6.1.
+
+Updates gather in a batch that `sync` writes with RocksDB's own synced write; until then readers find the entries in
+the write cache. Locations are written before ledgers, and deleted before them: a ledger that the index knows may lack
+entries that the journal still has, but no row of a ledger is lost while its entries stay. Locations of a ledger
+without a row are the rest of such a deletion and are passed over.
+
+Where both kinds of row exist, neither takes anything away from the other: a fence in one holds, and a key in one holds.
+
+Invariants: S3 (an error of RocksDB is never "absent"), S6 and S7 by way of `sync`. The one sync-er and updater is the
+checkpoint thread, or whoever holds the checkpoint lock; any thread reads.
+
+Not its job: entry logs, caching ledgers (`ledger_table`), which index is used (`ledger_store`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    ChecksumType,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from bookie.files import FileSystem, StorageCorruptException, StorageStoppedException
+from bookie.index_file import SLOT_SIZE, IndexHeader, SlotRun
+from ledger.ledger_id import NO_ENTRY, LedgerId
+from protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
+
+LOCATIONS = "locations"
+LEDGERS = "ledgers"
+
+_MAX_ID = (1 << 63) - 1
+_BATCH_OPERATIONS = 100_000
+_MIB = 1 << 20
+_BLOOM_BITS = 10
+_LEDGERS_CACHE = 4 * _MIB
+
+_key = struct.Struct(">qq")
+_ledger_key = struct.Struct(">q")
+_location = struct.Struct(">q")
+_REBUILT_SUFFIX = bytes(8)
+
+T = TypeVar("T")
+
+
+class RocksDbIndex:
+    """See the module. `cache_bytes` bounds the blocks of `locations` kept in memory."""
+
+    def __init__(self, files: FileSystem, directory: Path, cache_bytes: int) -> None:
+        """Opens both databases below `directory`, or creates them. Raises OSError, StorageCorruptException."""
+        self._directory = directory
+        self._locations = _open(directory / LOCATIONS, _locations_options(cache_bytes))
+        try:
+            self._ledgers = _open(directory / LEDGERS, _ledgers_options())
+            # RocksDB syncs what is in its directories, not their own names.
+            files.sync_directory(directory)
+        except BaseException:
+            self._locations.close()
+            raise
+        self._synced = WriteOptions()
+        self._synced.sync = True
+        self._new_locations = WriteBatch(raw_mode=True)
+        self._new_ledgers = WriteBatch(raw_mode=True)
+
+    # Reading
+
+    def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
+        """(header, highest entry id or -1); None for a ledger without a row, whatever locations there are."""
+        if ledger_id.scope_id != 0:
+            return None
+        row = self._row(ledger_id.ledger_id)
+        if row is None:
+            return None
+        lac = row.explicitLac if row.HasField("explicitLac") else None
+        return IndexHeader(row.masterKey, row.fenced, lac or None), self._last_entry_id(ledger_id.ledger_id)
+
+    def location(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """Where the entry is, 0 when the index does not have it."""
+        key = _key.pack(_number(ledger_id), entry_id)
+        return self._decode_location(key, self._try(LOCATIONS, lambda: self._locations.get(key)))
+
+    def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
+        """Ids of the ledger's entries in the index, ascending."""
+        for key, _ in self._rows_of(_number(ledger_id)):
+            yield _key.unpack(key)[1]
+
+    def log_ids(self, ledger_id: LedgerId) -> set[int]:
+        """The entry logs that the ledger's locations point into."""
+        rows = self._rows_of(_number(ledger_id))
+        return {self._decode_location(key, value) >> 32 for key, value in rows}
+
+    def ledger_ids(self) -> array[int]:
+        """Ids of all ledgers with a row, ascending."""
+        ids = array("q")
+        for key in self._keys_of_ledgers():
+            number = _ledger_key.unpack_from(key)[0]
+            if not ids or ids[-1] != number:
+                ids.append(number)
+        return ids
+
+    def _row(self, number: int) -> LedgerData | None:
+        """The ledger's row, of both where there are two."""
+        key = _ledger_key.pack(number)
+        own = self._decode_row(number, self._try(LEDGERS, lambda: self._ledgers.get(key)))
+        rebuilt = self._decode_row(number, self._try(LEDGERS, lambda: self._ledgers.get(key + _REBUILT_SUFFIX)))
+        if own is None or rebuilt is None:
+            return own or rebuilt
+        merged = LedgerData(
+            exists=True,
+            fenced=own.fenced or rebuilt.fenced,
+            masterKey=own.masterKey if own.masterKey.strip(b"\0") else rebuilt.masterKey,
+        )
+        if own.HasField("explicitLac") or rebuilt.HasField("explicitLac"):
+            merged.explicitLac = own.explicitLac or rebuilt.explicitLac
+        if own.limbo or rebuilt.limbo:
+            merged.limbo = True
+        return merged
+
+    def _decode_row(self, number: int, value: bytes | None) -> LedgerData | None:
+        if value is None:
+            return None
+        row = LedgerData()
+        try:
+            row.ParseFromString(value)
+            problem = "" if row.IsInitialized() else "fields are missing"
+        except DecodeError as error:
+            problem = str(error)
+        if problem:
+            raise StorageCorruptException(
+                f"the row of ledger {number} in {self._directory / LEDGERS} can't be read: {problem}; the database is "
+                "damaged, restore it or let the bookie's ledgers be replicated again"
+            )
+        return row
+
+    def _decode_location(self, key: bytes, value: bytes | None) -> int:
+        if value is None:
+            return 0
+        if len(value) != _location.size:
+            number, entry_id = _key.unpack(key)
+            raise StorageCorruptException(
+                f"the location of entry {entry_id} of ledger {number} in {self._directory / LOCATIONS} has "
+                f"{len(value)} bytes instead of {_location.size}; the database is damaged"
+            )
+        location: int = _location.unpack(value)[0]
+        return location
+
+    def _last_entry_id(self, number: int) -> int:
+        def seek() -> bytes | None:
+            rows = self._locations.iter()
+            rows.seek_for_prev(_key.pack(number, _MAX_ID))
+            if not rows.valid():
+                rows.status()
+                return None
+            key: bytes = rows.key()
+            return key
+
+        key = self._try(LOCATIONS, seek)
+        if key is None or len(key) != _key.size:
+            return NO_ENTRY
+        found, entry_id = _key.unpack(key)
+        return int(entry_id) if found == number else NO_ENTRY
+
+    def _rows_of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(_key.pack(number, _MAX_ID))
+        yield from self._iterate(self._locations, LOCATIONS, _key.pack(number, 0), bounds)
+
+    def _keys_of_ledgers(self) -> Iterator[bytes]:
+        bounds = ReadOptions()
+        # Negative ids sort last.
+        bounds.set_iterate_upper_bound(_ledger_key.pack(-_MAX_ID - 1))
+        for key, _ in self._iterate(self._ledgers, LEDGERS, _ledger_key.pack(0), bounds):
+            yield key
+
+    def _iterate(self, database: Rdict, name: str, first: bytes, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from `first`. An error in the middle is raised: rows never just end."""
+        rows = self._try(name, lambda: database.iter(bounds))
+        self._try(name, lambda: rows.seek(first))
+        while rows.valid():
+            yield rows.key(), rows.value()
+            rows.next()
+        self._try(name, rows.status)
+
+    # Writing
+
+    def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
+        """Takes down slots, and the header if given, of one ledger. Seen by readers, and durable, after `sync`."""
+        number = _number(ledger_id)
+        for run in runs:
+            for index, offset in enumerate(range(0, len(run.data), SLOT_SIZE)):
+                key = _key.pack(number, run.first + index)
+                self._new_locations.put(key, run.data[offset : offset + SLOT_SIZE])
+        if header is not None:
+            self._put_header(number, header)
+        if len(self._new_locations) >= _BATCH_OPERATIONS:
+            self._write_locations()
+
+    def _put_header(self, number: int, header: IndexHeader) -> None:
+        row = LedgerData(exists=True, fenced=header.fenced, masterKey=header.master_key)
+        if header.explicit_lac is not None:
+            row.explicitLac = header.explicit_lac
+        stored = self._row(number)
+        if stored is not None and stored.limbo:
+            row.limbo = True
+        key = _ledger_key.pack(number)
+        self._new_ledgers.put(key, row.SerializeToString())
+        self._new_ledgers.delete(key + _REBUILT_SUFFIX)
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`."""
+        number = _number(ledger_id)
+        self._new_locations.delete_range(_key.pack(number, 0), _key.pack(number, _MAX_ID))
+        key = _ledger_key.pack(number)
+        self._new_ledgers.delete(key)
+        self._new_ledgers.delete(key + _REBUILT_SUFFIX)
+
+    def sync(self) -> None:
+        """Makes all updates durable, in the order of the module's text."""
+        self._write_locations()
+        self._new_ledgers = self._write(self._ledgers, LEDGERS, self._new_ledgers)
+
+    def _write_locations(self) -> None:
+        self._new_locations = self._write(self._locations, LOCATIONS, self._new_locations)
+
+    def _write(self, database: Rdict, name: str, batch: WriteBatch) -> WriteBatch:
+        """Writes a batch and returns the one to fill next."""
+        if len(batch) == 0:
+            return batch
+        # The batch is used up by the attempt; after a failure storage stops, and the journal still has everything.
+        self._try(name, lambda: database.write(batch, self._synced))
+        return WriteBatch(raw_mode=True)
+
+    def compact(self) -> None:
+        """Rewrites `locations` so that deleted rows take no more room. Blocking, long."""
+        self._try(LOCATIONS, lambda: self._locations.compact_range(None, None))
+
+    def close(self) -> None:
+        """Closes the databases; what was not synced is dropped, as a crash would. May be called again."""
+        for database in (self._locations, self._ledgers):
+            with contextlib.suppress(DbClosedError):
+                database.close()
+
+    def _try(self, name: str, call: Callable[[], T]) -> T:
+        return _translated(self._directory / name, call)
+
+
+def _number(ledger_id: LedgerId) -> int:
+    if ledger_id.scope_id != 0:
+        raise ValueError(f"ledger {ledger_id} has a scope; this index has no place for it")
+    return ledger_id.ledger_id
+
+
+def _translated(path: Path, call: Callable[[], T]) -> T:
+    """Runs a call of RocksDB; its errors, which have no class of their own, become those of storage."""
+    try:
+        return call()
+    except OSError:
+        raise
+    except Exception as error:
+        raise _storage_error(path, error) from error
+
+
+def _storage_error(path: Path, error: Exception) -> OSError:
+    text = str(error)
+    if isinstance(error, DbClosedError):
+        return StorageStoppedException(f"the database {path} is closed")
+    if "No space left on device" in text:
+        return OSError(errno.ENOSPC, f"the database {path} has no room left: {text}")
+    if text.startswith(("Corruption", "Invalid argument", "Not implemented")):
+        return StorageCorruptException(
+            f"the database {path} is damaged, or not one of RocksDB: {text}. Restore it, or remove both databases of "
+            "the index and let the bookie's ledgers be replicated again"
+        )
+    if "lock" in text.lower():
+        return OSError(errno.EAGAIN, f"the database {path} is in use by another process: {text}")
+    return OSError(errno.EIO, f"the database {path} failed: {text}")
+
+
+def _open(path: Path, options: Options) -> Rdict:
+    return _translated(path, lambda: Rdict(str(path), options))
+
+
+def _common_options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(5)
+    # Only a torn tail is what a crash leaves. Taking less than that for granted would silently drop synced rows.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    return options
+
+
+def _table_options(block_size: int, cache_bytes: int) -> BlockBasedOptions:
+    table = BlockBasedOptions()
+    table.set_block_size(block_size)
+    table.set_block_cache(Cache(cache_bytes))
+    table.set_format_version(5)
+    table.set_checksum_type(ChecksumType.xxhash())
+    return table
+
+
+def _locations_options(cache_bytes: int) -> Options:
+    options = _common_options()
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(32 * _MIB)
+    options.set_max_write_buffer_number(2)
+    options.set_target_file_size_base(64 * _MIB)
+    options.set_max_bytes_for_level_base(256 * _MIB)
+    options.set_level_zero_file_num_compaction_trigger(4)
+    table = _table_options(64 * 1024, cache_bytes)
+    table.set_bloom_filter(_BLOOM_BITS, block_based=False)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def _ledgers_options() -> Options:
+    options = _common_options()
+    options.set_compression_type(DBCompressionType.snappy())
+    options.set_write_buffer_size(8 * _MIB)
+    options.set_max_write_buffer_number(2)
+    options.set_block_based_table_factory(_table_options(4 * 1024, _LEDGERS_CACHE))
+    return options
