@@ -9,9 +9,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from bookie.core.disk_space import DirectoryUsage
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
 from bookie.journal_format import LogMark
 
@@ -25,14 +25,6 @@ _OLD_LAYOUT_SUFFIXES = (".txn", ".idx", ".log")
 
 class DirectoryException(OSError):
     """A directory can't be used; the message says which and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryUsage:
-    """Bytes of the file system that holds the entry logs; `free_bytes` is what an ordinary user may still take."""
-
-    total_bytes: int
-    free_bytes: int
 
 
 def current(directory: Path) -> Path:
@@ -108,6 +100,14 @@ def usage(directory: Path) -> DirectoryUsage:
     """Raises OSError."""
     status = os.statvfs(directory)
     return DirectoryUsage(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+
+def total_usage(paths: Iterable[Path]) -> DirectoryUsage:
+    """The sum over the directories' disks, each counted once. Raises OSError."""
+    disks = {os.stat(path).st_dev: usage(path) for path in paths}
+    return DirectoryUsage(
+        sum(disk.total_bytes for disk in disks.values()), sum(disk.free_bytes for disk in disks.values())
+    )
 
 
 def read_mark(files: FileSystem, directories: Iterable[Path]) -> LogMark:

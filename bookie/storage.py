@@ -370,8 +370,8 @@ class Storage:
         return not (self._cache.is_full or self._journal.is_full)
 
     def usage(self) -> DirectoryUsage:
-        """Room on the ledger directory's file system. Raises OSError."""
-        return directories.usage(self._config.ledger_directory)
+        """Room on the ledger directories' disks together. Raises OSError."""
+        return directories.total_usage(self._ledger_directories)
 
     def _request_checkpoint(self) -> None:
         if self._checkpointer is not None:

@@ -1,0 +1,129 @@
+"""Measures the disks of ledger and index directories, again and again, and knows which directories may be written.
+
+Each pass measures every directory and checks that it is one that can be read and written. One that can't ends the
+bookie. The measuring runs in a thread, since a sick disk may block; everything else is on the event loop. Directories
+to write are asked for from any thread.
+
+Not here: the rules (`core.disk_space`), what the bookie does about it (`state_manager`, garbage collection).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bookie import directories
+from bookie.core.disk_space import DirectoryUsage, DiskEvent, DiskEventKind, DiskSpace, DiskThresholds
+from bookie.directories import DirectoryException
+
+_log = logging.getLogger(__name__)
+
+Usage = Callable[[Path], DirectoryUsage]
+
+
+def measure(directory: Path) -> DirectoryUsage:
+    """Usage of the directory's disk. Raises DirectoryException when it can't be read and written, or is none."""
+    try:
+        if not directory.is_dir():
+            raise DirectoryException(f"directory {directory} is gone; mend the disk and start the bookie again")
+        # Also false where the system has remounted a sick disk read-only.
+        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+            raise DirectoryException(
+                f"directory {directory} can't be written any more; look at the disk, then start the bookie again"
+            )
+        return directories.usage(directory)
+    except DirectoryException:
+        raise
+    except OSError as error:
+        raise DirectoryException(f"directory {directory} has failed: {error.strerror}; look at the disk") from error
+
+
+class DiskMonitor:
+    """`ledger_directories` and `index_directories` are the configured ones; `usage` raises OSError for a failed one."""
+
+    def __init__(
+        self,
+        thresholds: DiskThresholds,
+        ledger_directories: Sequence[Path],
+        index_directories: Sequence[Path],
+        usage: Usage = measure,
+    ) -> None:
+        self._ledgers = DiskSpace(thresholds, ledger_directories)
+        self._indexes = DiskSpace(thresholds, index_directories)
+        self._directories = tuple(dict.fromkeys((*ledger_directories, *index_directories)))
+        self._usage = usage
+        self.listeners: list[Callable[[DiskEvent], None]] = []
+        """Told of every directory whose state changed, on the event loop."""
+
+    async def run(self, interval_seconds: float, on_measured: Callable[[], None]) -> None:
+        """Measures every interval and calls `on_measured` after each. Raises DirectoryException."""
+        while True:
+            await asyncio.sleep(interval_seconds)
+            await self.check()
+            on_measured()
+
+    async def check(self) -> None:
+        """One pass. Raises DirectoryException."""
+        self._take(await asyncio.get_running_loop().run_in_executor(None, self._measure))
+
+    def check_now(self) -> None:
+        """One pass, blocking: before storage is opened."""
+        self._take(self._measure())
+
+    def _measure(self) -> Mapping[Path, DirectoryUsage]:
+        return {directory: self._usage(directory) for directory in self._directories}
+
+    def _take(self, usages: Mapping[Path, DirectoryUsage]) -> None:
+        for space in (self._ledgers, self._indexes):
+            events = space.measured(usages)
+            if space is self._indexes:
+                events = [event for event in events if event.directory not in self._ledgers.usages]
+            self._tell(events)
+
+    def _tell(self, events: Iterable[DiskEvent]) -> None:
+        for event in events:
+            level = logging.WARNING if event.kind in _BAD_NEWS else logging.INFO
+            _log.log(level, "%s: %s, %.1f %% used", event.directory, _WORDS[event.kind], used_percent(event.usage))
+            for listener in self.listeners:
+                listener(event)
+
+    @property
+    def demands_read_only(self) -> bool:
+        return self._ledgers.demands_read_only or self._indexes.demands_read_only
+
+    @property
+    def room_for_high_priority(self) -> bool:
+        return self._ledgers.room_for_high_priority
+
+    @property
+    def usages(self) -> Mapping[Path, DirectoryUsage]:
+        """The last measurement of the ledger directories."""
+        return self._ledgers.usages
+
+    def writable_directories(self) -> tuple[Path, ...]:
+        """Ledger directories that are not full. Any thread, as the two below."""
+        return self._ledgers.writable()
+
+    def directories_for_entry_logs(self) -> tuple[Path, ...]:
+        """Ledger directories that a new entry log may begin in; none when even the minimum is not left."""
+        return self._ledgers.for_new_entry_log()
+
+    def directories_for_index_files(self) -> tuple[Path, ...]:
+        """Index directories that a new index file may go to."""
+        return self._indexes.for_new_index_file()
+
+
+def used_percent(usage: DirectoryUsage) -> float:
+    return 100 * usage.used_fraction
+
+
+_BAD_NEWS = {DiskEventKind.DISK_FULL, DiskEventKind.DISK_ALMOST_FULL}
+_WORDS = {
+    DiskEventKind.DISK_FULL: "full, nothing is written to it any more",
+    DiskEventKind.DISK_ALMOST_FULL: "almost full",
+    DiskEventKind.DISK_WRITABLE: "has room",
+    DiskEventKind.DISK_JUST_WRITABLE: "has room again, but not much",
+}
