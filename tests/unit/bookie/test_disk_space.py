@@ -220,7 +220,7 @@ def test_anything_else_is_no_status(content: bytes) -> None:
     assert status is None or content.startswith(b"1,READ_")
 
 
-@pytest.mark.parametrize("content", [b"", b"2,READ_ONLY,5,true", b"1,READ,5,true", b"1,READ_ONLY,x,true", b"1,READ_ONLY"])
+@pytest.mark.parametrize("content", [b"", b"2,READ_ONLY,5,true", b"1,READ,5,true", b"1,READ_ONLY,x,true"])
 def test_a_damaged_status_is_passed_over(tmp_path: Path, content: bytes) -> None:
     paths = ledger_directories(tmp_path)
     (paths[0] / "current" / "BOOKIE_STATUS").write_bytes(content)
