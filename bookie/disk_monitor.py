@@ -55,7 +55,7 @@ class DiskMonitor:
         self._indexes = DiskSpace(thresholds, index_directories)
         self._directories = tuple(dict.fromkeys((*ledger_directories, *index_directories)))
         self._usage = usage
-        self.listeners: list[Callable[[DiskEvent], None]] = []
+        self.listeners: list[Callable[[DiskEvent[Path]], None]] = []
         """Told of every directory whose state changed, on the event loop."""
 
     async def run(self, interval_seconds: float, on_measured: Callable[[], None]) -> None:
@@ -83,7 +83,7 @@ class DiskMonitor:
                 events = [event for event in events if event.directory not in self._ledgers.usages]
             self._tell(events)
 
-    def _tell(self, events: Iterable[DiskEvent]) -> None:
+    def _tell(self, events: Iterable[DiskEvent[Path]]) -> None:
         for event in events:
             level = logging.WARNING if event.kind in _BAD_NEWS else logging.INFO
             _log.log(level, "%s: %s, %.1f %% used", event.directory, _WORDS[event.kind], used_percent(event.usage))

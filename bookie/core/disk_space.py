@@ -17,10 +17,13 @@ Not here: measuring (`disk_monitor`), what mode the bookie is in (`bookie_mode`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path
+from typing import Generic, TypeVar
+
+D = TypeVar("D", bound=Hashable)
+"""What names a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +69,26 @@ class DiskEventKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DiskEvent:
+class DiskEvent(Generic[D]):
     kind: DiskEventKind
-    directory: Path
+    directory: D
     usage: DirectoryUsage
 
 
-class DiskSpace:
+class DiskSpace(Generic[D]):
     """The directories of one kind. All begin as writable."""
 
-    def __init__(self, thresholds: DiskThresholds, directories: Sequence[Path]) -> None:
+    def __init__(self, thresholds: DiskThresholds, directories: Sequence[D]) -> None:
         self._thresholds = thresholds
         low_water = thresholds.full if thresholds.low_water is None else thresholds.low_water
         self._low_water = min(low_water, thresholds.full)
         self._levels = dict.fromkeys(directories, Level.WRITABLE)
-        self._usages: dict[Path, DirectoryUsage] = {}
+        self._usages: dict[D, DirectoryUsage] = {}
 
-    def measured(self, usages: Mapping[Path, DirectoryUsage]) -> list[DiskEvent]:
+    def measured(self, usages: Mapping[D, DirectoryUsage]) -> list[DiskEvent[D]]:
         """Takes one measurement of every directory; what changed, in their order."""
         self._usages = {directory: usages[directory] for directory in self._levels}
-        events: list[DiskEvent] = []
+        events: list[DiskEvent[D]] = []
         for directory, before in self._levels.items():
             usage = usages[directory]
             after = self._level(before, usage.used_fraction)
@@ -102,7 +105,7 @@ class DiskSpace:
         return Level.ALMOST_FULL if used > self._thresholds.warn else Level.WRITABLE
 
     @property
-    def usages(self) -> Mapping[Path, DirectoryUsage]:
+    def usages(self) -> Mapping[D, DirectoryUsage]:
         """The last measurement; empty before the first."""
         return self._usages
 
@@ -115,18 +118,18 @@ class DiskSpace:
     def room_for_high_priority(self) -> bool:
         return any(usage.free_bytes > self._thresholds.min_high_priority_bytes for usage in self._usages.values())
 
-    def writable(self) -> tuple[Path, ...]:
+    def writable(self) -> tuple[D, ...]:
         """Directories that are not full."""
         return tuple(directory for directory, level in self._levels.items() if level is not Level.FULL)
 
-    def for_new_entry_log(self) -> tuple[Path, ...]:
+    def for_new_entry_log(self) -> tuple[D, ...]:
         """Where an entry log may begin; while all are full, where there is still room for one. Maybe none."""
         return self.writable() or self._with(self._thresholds.min_entry_log_bytes)
 
-    def for_new_index_file(self) -> tuple[Path, ...]:
+    def for_new_index_file(self) -> tuple[D, ...]:
         return self.writable() or self._with(self._thresholds.min_index_bytes)
 
-    def _with(self, minimum: int) -> tuple[Path, ...]:
+    def _with(self, minimum: int) -> tuple[D, ...]:
         return tuple(directory for directory, usage in self._usages.items() if usage.free_bytes > minimum)
 
 

@@ -33,11 +33,11 @@ def used(amount: int) -> DirectoryUsage:
     return DirectoryUsage(TOTAL, TOTAL - amount)
 
 
-def kinds(events: Sequence[DiskEvent]) -> list[tuple[Path, DiskEventKind]]:
+def kinds(events: Sequence[DiskEvent[Path]]) -> list[tuple[Path, DiskEventKind]]:
     return [(event.directory, event.kind) for event in events]
 
 
-def one_disk() -> DiskSpace:
+def one_disk() -> DiskSpace[Path]:
     return DiskSpace(THRESHOLDS, [A])
 
 
@@ -138,7 +138,7 @@ def test_full_and_writable_follow_the_marks_and_are_told_once(history: list[tupl
 def test_the_monitor_tells_of_each_directory_once_though_it_holds_ledgers_and_index() -> None:
     usages = {A: used(0), B: used(0)}
     monitor = DiskMonitor(THRESHOLDS, [A], [A, B], usages.__getitem__)
-    told: list[DiskEvent] = []
+    told: list[DiskEvent[Path]] = []
     monitor.listeners.append(told.append)
     monitor.check_now()
     assert not told
