@@ -31,8 +31,9 @@ from threading import Lock
 
 from bookie import directories, index_file, journal_format
 from bookie.checkpoint import Checkpointer, Flusher
+from bookie.core.disk_space import DirectoryUsage
 from bookie.core.ledger_state import LedgerState
-from bookie.directories import DirectoryLock, DirectoryUsage
+from bookie.directories import DirectoryLock
 from bookie.entry_log import EntryLogReader, EntryLogWriter
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException, StorageStoppedException
 from bookie.journal import Journal, JournalOptions

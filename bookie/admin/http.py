@@ -21,7 +21,7 @@ from starlette.routing import Route
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bookie.directories import DirectoryUsage
+    from bookie.core.disk_space import DirectoryUsage
 
 
 _GRACE_SECONDS = 2

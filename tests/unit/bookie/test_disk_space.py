@@ -41,7 +41,7 @@ def one_disk() -> DiskSpace[Path]:
     return DiskSpace(THRESHOLDS, [A])
 
 
-def levels(space: DiskSpace, *amounts: int) -> list[DiskEventKind]:
+def levels(space: DiskSpace[Path], *amounts: int) -> list[DiskEventKind]:
     return [event.kind for amount in amounts for event in space.measured({A: used(amount)})]
 
 
