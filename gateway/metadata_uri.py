@@ -1,8 +1,8 @@
 """Metadata service URIs, taken apart.
 
 Two shapes: `zk[+manager]://host1:port1;host2:port2/ledgers-root` (separators `;` and `,`, as BookKeeper has them)
-and `sqlite:///absolute/path`. The scheme is what stands before the first `+` or `:`; it picks the driver. Source:
-metadata page, section 3. No I/O here.
+and `sqlite:///absolute/path`. The scheme picks the driver (`ledger.drivers`). Source: metadata page, section 3. No
+I/O here.
 """
 
 from __future__ import annotations
@@ -31,17 +31,6 @@ class ZooKeeperUri:
     servers: tuple[str, ...]
     ledgers_root: str
     manager: str | None
-
-
-def scheme_of(uri: str) -> str:
-    """The part before `+` or `:`, in lower case. Raises IncorrectParameterException where there is none."""
-    match = re.match(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[^:]*)?:", uri)
-    if not match:
-        raise IncorrectParameterException(
-            f"metadata URI {uri!r} has no scheme; write for example sqlite:///var/lib/bookgate/metadata.db "
-            "or zk+hierarchical://host:2181/ledgers"
-        )
-    return match.group(1).lower()
 
 
 def parse_sqlite(uri: str) -> str:

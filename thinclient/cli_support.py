@@ -33,7 +33,13 @@ class ClientOptions:
 
 Gateways = Annotated[
     str | None,
-    typer.Option("--gateways", "-g", envvar="BOOKGATE_GATEWAYS", help="Metadata gateways: grpc://host:port,host:port."),
+    typer.Option(
+        "--gateways",
+        "-g",
+        "--metadata-uri",
+        envvar="BOOKGATE_GATEWAYS",
+        help="Metadata gateways: grpc://host:port,host:port; or a metadata store itself: zk+hierarchical://….",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Password = Annotated[

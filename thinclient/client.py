@@ -1,6 +1,8 @@
 """The client: creates, opens, lists and deletes ledgers.
 
-Metadata goes through gateways, entries go straight to and from the bookies.
+Metadata goes through gateways (`grpc://…`, `grpcs://…`), entries go straight to and from the bookies. With the URI of a
+metadata store in their place, `zk+hierarchical://…` for one, the same client speaks to that store itself: the way back
+to clients with ZooKeeper, for which its extra has to be installed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from ledger.drivers import load_driver
 from ledger.errors import (
     ClientClosedException,
     IllegalOpException,
@@ -19,13 +22,21 @@ from ledger.errors import (
     UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, LedgerManager, LedgerRecord, RegisteredBookie, ServiceDiscovery
+from ledger.manager import (
+    BookieSet,
+    LedgerManager,
+    LedgerManagerFactory,
+    LedgerRecord,
+    RegisteredBookie,
+    ServiceDiscovery,
+)
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from thinclient.bookie_connection import ConnectionSettings, Connector, tcp_connector
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.placement import EnsembleRequest
+from thinclient.gateway_uri import is_gateway_uri
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.placement import Placement, create_policy
 from thinclient.read_handle import ReadHandle, known_last_entry
@@ -58,14 +69,15 @@ class BookKeeper:
         policy = create_policy(self._config, self._rng)
         placement = Placement(service_discovery, policy, self._config, free_bytes=pool.free_bytes)
         self._context = ClientContext(ledger_manager, pool, self._config, placement)
-        self._factory: RpcLedgerManagerFactory | None = None
+        self._factory: LedgerManagerFactory | None = None
         self._closed = False
 
     @classmethod
     async def connect(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
         """A client of the cluster behind `grpc://host:port,host:port` (default: the configuration's `gateways`).
 
-        Raises MetaStoreException when no gateway answers, IncorrectParameterException for an address that is none.
+        Raises MetaStoreException when no gateway (or the store) answers, IncorrectParameterException for an address
+        that is none, or a store whose extra is not installed.
         """
         config = config or ClientConfig()
         factory = _factory(gateways, config)
@@ -78,12 +90,18 @@ class BookKeeper:
 
     @classmethod
     def connect_lazily(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
-        """The same without asking a gateway now: for readers of records they already have."""
+        """The same without asking a gateway now: for readers of records they already have.
+
+        Raises IncorrectParameterException for the URI of a store: stores want to be connected to first.
+        """
         config = config or ClientConfig()
+        uri = _metadata_uri(gateways, config)
+        if not is_gateway_uri(uri):
+            raise IncorrectParameterException(f"{uri!r} names no gateways: connect to a metadata store with `connect`")
         return cls.of_factory(_factory(gateways, config), config)
 
     @classmethod
-    def of_factory(cls, factory: RpcLedgerManagerFactory, config: ClientConfig) -> Self:
+    def of_factory(cls, factory: LedgerManagerFactory, config: ClientConfig) -> Self:
         """A client that owns `factory` and closes it."""
         client = cls(factory.ledger_manager, factory.service_discovery, config)
         client._factory = factory
@@ -275,10 +293,17 @@ def _unscoped(ledger_id: LedgerId) -> LedgerId:
     return ledger_id
 
 
-def _factory(gateways: str | None, config: ClientConfig) -> RpcLedgerManagerFactory:
+def _metadata_uri(gateways: str | None, config: ClientConfig) -> str:
     uri = gateways or config.gateways
     if not uri:
         raise IncorrectParameterException(
             "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"
         )
-    return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls)
+    return uri
+
+
+def _factory(gateways: str | None, config: ClientConfig) -> LedgerManagerFactory:
+    uri = _metadata_uri(gateways, config)
+    if is_gateway_uri(uri):
+        return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls)
+    return load_driver(uri)(uri)

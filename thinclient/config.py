@@ -27,7 +27,9 @@ class ClientConfig(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
 
-    gateways: str = Field(default="", description="metadata gateways: grpc://host:port,host:port")
+    gateways: str = Field(
+        default="", description="metadata gateways: grpc://host:port,host:port; or a store itself: zk+hierarchical://…"
+    )
     tls_ca: Path | None = Field(
         default=None, description="grpcs://: PEM file with the gateways' authorities; default: the system's"
     )

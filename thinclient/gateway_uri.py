@@ -50,6 +50,12 @@ class GatewayUri:
     tls: TlsFiles | None
 
 
+def is_gateway_uri(uri: str) -> bool:
+    """True for `grpc://` and `grpcs://`, and for addresses without a scheme; other schemes name a metadata store."""
+    scheme, separator, _ = uri.strip().partition("://")
+    return not separator or scheme.lower() in ("grpc", "grpcs")
+
+
 def parse_gateways(uri: str, tls: TlsFiles = TlsFiles()) -> GatewayUri:
     """Takes a URI apart; without a scheme it is `grpc://`. `tls` holds the files that the URI does not name.
 

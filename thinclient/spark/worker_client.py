@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ledger.errors import BKException
+from thinclient.gateway_uri import is_gateway_uri
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def _connect(gateways: str) -> BookKeeper:
     from thinclient.blocking import BookKeeper
 
-    return BookKeeper.connect_lazily(gateways)
+    return BookKeeper.connect_lazily(gateways) if is_gateway_uri(gateways) else BookKeeper.connect(gateways)
 
 
 class WorkerClients:

@@ -5,7 +5,8 @@ import importlib
 import pytest
 
 from gateway import drivers
-from gateway.metadata_uri import ZooKeeperUri, parse_sqlite, parse_zookeeper, scheme_of
+from gateway.metadata_uri import ZooKeeperUri, parse_sqlite, parse_zookeeper
+from ledger.drivers import scheme_of
 from ledger.errors import IncorrectParameterException
 
 
