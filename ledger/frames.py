@@ -31,6 +31,11 @@ class FrameDecoder:
         self._start = 0
         self._end = 0
 
+    @property
+    def pending(self) -> int:
+        """Bytes received that belong to no whole packet yet."""
+        return self._end - self._start
+
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
         """Where the transport may write next; never empty."""
         self._make_room()

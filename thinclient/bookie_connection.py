@@ -1,8 +1,11 @@
 """One bookie, as the client sees it: requests go out pipelined, answers come back in any order.
 
-States: *idle* (no connection; the next request makes one), *connecting* (requests wait), *open*, *closed* (for good).
-Whatever ends a connection fails everything that is outstanding on it, with an error that names the bookie, and leads
-back to idle. A request ends exactly once: with its answer, at its deadline, or with the connection.
+States: *idle* (no connection; the next request makes one), *connecting* (requests wait: the transport, then TLS and
+authentication where they are set up), *open*, *pausing* (attempts have failed: requests fail at once until it is
+tried again, see `reconnect`), *closed* (for good). Whatever ends a connection fails everything that is outstanding on
+it, with an error that names the bookie, and leads back to idle. A request ends exactly once: with its answer, at its
+deadline, or with the connection. A bookie that lets requests pass their deadlines and says nothing at all for
+`GIVEN_UP_AFTER` seconds has its connection dropped, since nobody else tells that a machine is gone.
 
 An answer belongs to the request with the same transaction id and operation; others are dropped. Bytes that are not
 the entry protocol end the connection. What is sent in one turn of the event loop leaves in one write; while the
@@ -11,33 +14,49 @@ transport's buffer is full frames wait here, each until its request's deadline, 
 There is no future and no task for a request: the caller passes a `sink`, called with its own token and either the
 response or the error.
 
-Not its job: who is asked and what an answer means (`core`), finding the address (`bookie_pool`).
+Not its job: who is asked and what an answer means (`core`), finding the address (`bookie_pool`), the steps before a
+connection is open (`connection_setup`), the binary protocol (`wire_v2`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, cast
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, cast
 
-from ledger.errors import BKException, BookieHandleNotAvailableException, ClientClosedException, TimeoutException
+from ledger import protocol_v3
+from ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    ClientClosedException,
+    TimeoutException,
+    TooManyRequestsException,
+)
 from ledger.frames import FrameDecoder, FrameError
 from ledger.protocol_v3 import ProtocolError, decode_response, stored_txn_id
 from ledger.requests import (
     AddResponse,
     AuthResponse,
+    BatchReadResponse,
     ForceLedgerResponse,
     GetBookieInfoResponse,
     ListEntriesResponse,
     Operation,
     ReadLacResponse,
     ReadResponse,
+    Request,
     Response,
     StartTlsResponse,
     Status,
     StatusResponse,
     WriteLacResponse,
 )
+from thinclient.reconnect import ReconnectPauses
+
+GIVEN_UP_AFTER = 10.0
+"""Seconds without a byte after which a connection whose requests time out is dropped."""
 
 Sink = Callable[[Any, Response | None, BKException | None], None]
 """Called on the event loop, never from within `send`: (token, response, None) or (token, None, error)."""
@@ -48,6 +67,7 @@ Connector = Callable[[Callable[[], asyncio.BufferedProtocol], str, int], Awaitab
 _OPERATIONS: dict[type, int] = {
     AddResponse: Operation.ADD_ENTRY,
     ReadResponse: Operation.READ_ENTRY,
+    BatchReadResponse: Operation.BATCH_READ_ENTRY,
     ReadLacResponse: Operation.READ_LAC,
     WriteLacResponse: Operation.WRITE_LAC,
     ForceLedgerResponse: Operation.FORCE_LEDGER,
@@ -72,11 +92,17 @@ class Address(NamedTuple):
 
 
 class ConnectionSettings(NamedTuple):
-    """Seconds and bytes."""
+    """Seconds and bytes.
+
+    `backpressure_timeout` is how long a connection's buffer may stay full before what waits for it is refused; None:
+    requests wait until their deadlines. `setup` is what stands between the transport and an open connection.
+    """
 
     connect_timeout: float
     max_frame_size: int
     send_buffer_size: int
+    backpressure_timeout: float | None = None
+    setup: Setup | None = None
 
 
 async def tcp_connector(factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
@@ -84,29 +110,46 @@ async def tcp_connector(factory: Callable[[], asyncio.BufferedProtocol], host: s
     return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
-class _Wire(asyncio.BufferedProtocol):
-    """One TCP connection's end. A lost one may still call back; only the owner's present one is listened to."""
+class Wire(asyncio.BufferedProtocol):
+    """One connection's end. A lost one may still call back; only the owner's present one is listened to.
 
-    def __init__(self, owner: BookieConnection, max_frame_size: int) -> None:
+    With a setup it begins as a mailbox: packets wait for `receive`, until `open`.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, owner: BookieConnection, max_frame_size: int, setting_up: bool) -> None:
         self._owner = owner
+        self._max_frame_size = max_frame_size
         self._decoder = FrameDecoder(max_frame_size)
+        self._mailbox: deque[bytes] | None = deque() if setting_up else None
+        self._reader: asyncio.Future[None] | None = None
+        self._ended: Exception | None = None
+        self.heard = False
+        """Something was received since the last scan."""
+        self.proven = False
+        """Something was received in an earlier one."""
+
+    # asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._owner.on_connected(self, cast("asyncio.Transport", transport))
+        self.transport = cast("asyncio.Transport", transport)
+        self._owner.on_transport(self, opened=self._mailbox is None)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.heard = True
         try:
-            for packet in self._decoder.buffer_updated(nbytes):
-                txn_id = stored_txn_id(packet)
-                if txn_id is None:
-                    self._owner.on_response(self, decode_response(packet))
-                else:
-                    self._owner.on_stored(self, txn_id)
+            packets = self._decoder.buffer_updated(nbytes)
+            if self._mailbox is None:
+                self.take(packets)
+            else:
+                self._mailbox += map(bytes, packets)
+                self._wake()
         except (FrameError, ProtocolError) as error:
-            self._owner.on_lost(self, f"sent what is not the entry protocol ({error}); the connection is closed")
+            self._end(f"sent what is not the entry protocol ({error}); the connection is closed", error)
 
     def pause_writing(self) -> None:
         self._owner.on_writable(self, False)
@@ -115,11 +158,64 @@ class _Wire(asyncio.BufferedProtocol):
         self._owner.on_writable(self, True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.on_lost(self, f"lost the connection: {exc or 'closed by the bookie'}")
+        self._owner.on_transport_lost(self)
+        self._end(f"lost the connection: {exc or 'closed by the bookie'}", exc)
+
+    # Answers of an open connection
+
+    def take(self, packets: Sequence[memoryview]) -> None:
+        """Hands answers to the owner. Raises ProtocolError."""
+        for packet in packets:
+            txn_id = stored_txn_id(packet)
+            if txn_id is None:
+                self._owner.on_response(self, decode_response(packet))
+            else:
+                self._owner.on_stored(self, txn_id)
+
+    # While the connection is set up
+
+    async def receive(self) -> bytes:
+        """The next packet. Raises FrameError for what is none, and ConnectionError once the connection is gone."""
+        while not self._mailbox:
+            if self._ended is not None:
+                raise self._ended
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        return self._mailbox.popleft()
+
+    def begin_tls(self) -> bool:
+        """Forgets what came in clear; False if there was anything, which nobody vouches for."""
+        clean = not self._mailbox and not self._decoder.pending
+        self._decoder = FrameDecoder(self._max_frame_size)
+        return clean
+
+    def open(self) -> None:
+        """Ends the setup. Raises ConnectionError or FrameError if the connection has ended meanwhile."""
+        if self._ended is not None:
+            raise self._ended
+        self._mailbox = None
+
+    def _end(self, reason: str, error: Exception | None) -> None:
+        if self._mailbox is None:
+            self._owner.on_lost(self, self._owner.loss(reason, error))
+            return
+        # `connection_setup` knows what the end of a connection means at the step at hand.
+        self._ended = error or ConnectionResetError("closed by the bookie")
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+Setup = Callable[["BookieConnection", Wire, Address], Awaitable[asyncio.Transport]]
+"""Makes a fresh connection usable and returns the transport to use from then on. Raises BKException."""
 
 
 class BookieConnection:
     """The pipelined connection to one bookie, made when it is needed and again after it was lost."""
+
+    wire_class: ClassVar[type[Wire]] = Wire
 
     def __init__(
         self,
@@ -127,6 +223,7 @@ class BookieConnection:
         resolve: Callable[[str], Awaitable[Address]],
         settings: ConnectionSettings,
         connector: Connector = tcp_connector,
+        rng: random.Random | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self._resolve = resolve
@@ -134,15 +231,22 @@ class BookieConnection:
         self._connector = connector
         self._loop = asyncio.get_running_loop()
         self._address: Address | None = None
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: set[Wire] = set()
+        """Those whose transports are not closed yet."""
+        self._pauses = ReconnectPauses(rng or random.SystemRandom())
         self._outstanding: dict[int, tuple[int, float, Sink, Any]] = {}
         self._frames: list[bytes] = []
         self._waiting: dict[int, bytes] = {}
         """Frames by transaction id, while there is no connection or its buffer is full."""
         self._flush_scheduled = False
         self._writable = False
+        self._full_since: float | None = None
+        self._silent_since: float | None = None
+        """When a request first passed its deadline since the bookie was last heard."""
         self._closed = False
 
     def __str__(self) -> str:
@@ -165,20 +269,54 @@ class BookieConnection:
 
     def send(self, operation: int, txn_id: int, frame: bytes, deadline: float, sink: Sink, token: Any) -> None:
         """Sends a request's frame. `deadline` is in the loop's time; the sink is called in any case, later."""
-        if self._closed:
-            error = ClientClosedException(f"the client is closed; bookie {self} can't be asked any more")
-            self._loop.call_soon(sink, token, None, error)
-            return
-        self._outstanding[txn_id] = (operation, deadline, sink, token)
         if self._writable:
+            self._outstanding[txn_id] = (operation, deadline, sink, token)
             self._frames.append(frame)
             if not self._flush_scheduled:
                 self._flush_scheduled = True
                 self._loop.call_soon(self._flush)
             return
+        refusal = self._refusal()
+        if refusal is not None:
+            self._loop.call_soon(sink, token, None, refusal)
+            return
+        self._outstanding[txn_id] = (operation, deadline, sink, token)
         self._waiting[txn_id] = frame
         if self._transport is None and self._connecting is None:
-            self._connecting = self._loop.create_task(self._connect())
+            task = self._connecting = self._loop.create_task(self._connect())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def encode(self, request: Request) -> bytes:
+        """The frame of a request in this connection's protocol. Raises ValueError for one that it has no words for."""
+        return protocol_v3.encode_request(request)
+
+    def decode(self, packet: bytes) -> Response:
+        """A response in this connection's protocol. Raises ProtocolError."""
+        return decode_response(packet)
+
+    def _refusal(self) -> BKException | None:
+        """Why a request can't even wait."""
+        if self._closed:
+            return ClientClosedException(f"the client is closed; bookie {self} can't be asked any more")
+        if self._transport is not None:
+            return self._overloaded()
+        if self._connecting is not None:
+            return None
+        pause = self._pauses.remaining(self._loop.time())
+        last = self._pauses.last_error
+        if not pause or last is None:
+            return None
+        return type(last)(f"bookie {self} is not asked: it is tried again in {pause:.1f} s, since: {last}")
+
+    def _overloaded(self) -> BKException | None:
+        limit, since = self._settings.backpressure_timeout, self._full_since
+        if limit is None or since is None or self._loop.time() - since < limit:
+            return None
+        return TooManyRequestsException(
+            f"bookie {self} takes in no requests: {self._settings.send_buffer_size} bytes wait for it and have for "
+            f"{limit:g} s or more"
+        )
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -192,37 +330,56 @@ class BookieConnection:
             self._transport.writelines(frames)
 
     async def _connect(self) -> None:
-        wire = self._wire = _Wire(self, self._settings.max_frame_size)
+        setup, timeout = self._settings.setup, self._settings.connect_timeout
+        wire = self._wire = self.wire_class(self, self._settings.max_frame_size, setup is not None)
         try:
-            async with asyncio.timeout(self._settings.connect_timeout):
-                self._address = await self._resolve(self.bookie_id)
-                await self._connector(lambda: wire, *self._address)
+            async with asyncio.timeout(timeout):
+                address = self._address = await self._resolve(self.bookie_id)
+                await self._connector(lambda: wire, *address)
+            if setup is not None:
+                wire.transport = await setup(self, wire, address)
+                wire.open()
+                self.on_opened(wire)
         except TimeoutError:
-            self.on_lost(wire, f"could not be reached within {self._settings.connect_timeout:g} s")
-        except (OSError, BKException, ValueError, OverflowError) as error:  # the last two: no host name, no port
-            self.on_lost(wire, f"could not be reached: {error}")
+            self.on_lost(wire, self.loss(f"could not be reached within {timeout:g} s", None))
+        except BKException as error:
+            self.on_lost(wire, type(error)(f"bookie {self} could not be reached: {error}"))
+        except (OSError, ValueError, OverflowError, FrameError, ProtocolError) as error:  # no host name, no port
+            self.on_lost(wire, self.loss(f"could not be reached: {error}", error))
 
     # What the wire tells
 
-    def on_connected(self, wire: _Wire, transport: asyncio.Transport) -> None:
+    def on_transport(self, wire: Wire, opened: bool) -> None:
+        """There is a transport; `opened` when nothing more is to be set up."""
+        self._wires.add(wire)
+        if wire is not self._wire:
+            wire.transport.abort()
+        elif opened:
+            self.on_opened(wire)
+
+    def on_opened(self, wire: Wire) -> None:
         """The connection stands."""
         if wire is not self._wire:
-            transport.abort()
+            wire.transport.abort()
             return
-        self._transport = transport
+        wire.heard = False
+        self._transport = wire.transport
         self._connecting = None
         self._writable = True
-        transport.set_write_buffer_limits(high=self._settings.send_buffer_size)
+        self._silent_since = None
+        self._transport.set_write_buffer_limits(high=self._settings.send_buffer_size)
         self._flush()
 
-    def on_writable(self, wire: _Wire, writable: bool) -> None:
+    def on_writable(self, wire: Wire, writable: bool) -> None:
         """The transport's buffer is full, or has room again."""
-        if wire is self._wire:
-            self._writable = writable
-            if writable:
-                self._flush()
+        if wire is not self._wire or self._transport is None:
+            return
+        self._writable = writable
+        self._full_since = None if writable else self._loop.time()
+        if writable:
+            self._flush()
 
-    def on_response(self, wire: _Wire, response: Response) -> None:
+    def on_response(self, wire: Wire, response: Response) -> None:
         """An answer; one that belongs to no request is dropped."""
         request = self._outstanding.get(response.txn_id)
         if request is None or wire is not self._wire:
@@ -233,7 +390,7 @@ class BookieConnection:
         del self._outstanding[response.txn_id]
         request[2](request[3], response, None)
 
-    def on_stored(self, wire: _Wire, txn_id: int) -> None:
+    def on_stored(self, wire: Wire, txn_id: int) -> None:
         """The answer "stored" to an add, by its transaction id alone; the sink gets `STORED`."""
         request = self._outstanding.get(txn_id)
         if request is None or request[0] != Operation.ADD_ENTRY or wire is not self._wire:
@@ -241,12 +398,24 @@ class BookieConnection:
         del self._outstanding[txn_id]
         request[2](request[3], STORED, None)
 
-    def on_lost(self, wire: _Wire, reason: str) -> None:
+    def loss(self, reason: str, error: Exception | None) -> BKException:
+        """What the requests of a connection get that ended for a reason."""
+        return BookieHandleNotAvailableException(f"bookie {self} {reason}")
+
+    def on_lost(self, wire: Wire, error: BKException) -> None:
         """The connection could not be made or is gone: everything outstanding fails, the next request makes another."""
         if wire is not self._wire:
             return
+        if self._transport is not None and (wire.heard or wire.proven):
+            self._pauses.succeeded()
+        else:
+            self._pauses.failed(self._loop.time(), error)
         self._drop_wire()
-        self._fail_outstanding(BookieHandleNotAvailableException(f"bookie {self} {reason}"))
+        self._fail_outstanding(error)
+
+    def on_transport_lost(self, wire: Wire) -> None:
+        """A transport is closed; perhaps one that was dropped long before."""
+        self._wires.discard(wire)
 
     # Endings
 
@@ -254,10 +423,38 @@ class BookieConnection:
         """Ends the requests whose deadline has passed; their late answers will be dropped."""
         late = [txn_id for txn_id, request in self._outstanding.items() if request[1] <= now]
         for txn_id in late:
-            self._waiting.pop(txn_id, None)
+            unsent = self._waiting.pop(txn_id, None) is not None
             request = self._outstanding.pop(txn_id, None)
             if request is not None:
+                self.forget(txn_id, unsent)
                 request[2](request[3], None, TimeoutException(f"bookie {self} did not answer in time"))
+        wire = self._wire
+        if wire is not None and self._transport is not None:
+            self._judge_silence(wire, now, bool(late))
+        overload = self._overloaded() if self._waiting else None
+        if overload is not None:
+            self._refuse_waiting(overload)
+
+    def forget(self, txn_id: int, unsent: bool) -> None:
+        """A request has ended without an answer."""
+
+    def _judge_silence(self, wire: Wire, now: float, late: bool) -> None:
+        if wire.heard:
+            wire.heard, wire.proven, self._silent_since = False, True, None
+            self._pauses.succeeded()
+        elif late and self._silent_since is None:
+            self._silent_since = now
+        elif late and self._silent_since is not None and now - self._silent_since >= GIVEN_UP_AFTER:
+            silence = now - self._silent_since
+            self.on_lost(wire, self.loss(f"has said nothing for {silence:.0f} s and was asked; it is given up", None))
+
+    def _refuse_waiting(self, error: BKException) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for txn_id in waiting:
+            request = self._outstanding.pop(txn_id, None)
+            if request is not None:
+                self.forget(txn_id, True)
+                request[2](request[3], None, error)
 
     def postpone(self, seconds: float) -> None:
         """Moves every deadline."""
@@ -275,12 +472,13 @@ class BookieConnection:
         self._fail_outstanding(ClientClosedException(f"the client was closed while bookie {self} was asked"))
 
     def _drop_wire(self) -> None:
-        transport, self._transport = self._transport, None
-        self._wire = None
+        wire, self._wire = self._wire, None
+        self._transport = None
         self._connecting = None
         self._writable = False
-        if transport is not None:
-            transport.abort()
+        self._full_since = None
+        if wire is not None and wire in self._wires:
+            wire.transport.abort()
 
     def _fail_outstanding(self, error: BKException) -> None:
         outstanding, self._outstanding = self._outstanding, {}

@@ -1,4 +1,7 @@
-"""All bookies that a client speaks to: one connection each, their addresses, and the scan that ends late requests.
+"""All bookies that a client speaks to: their connections and addresses, and the scan that ends late requests.
+
+A bookie has one connection of the client's protocol, or several, of which a ledger always uses the same one. Beside
+them stands, once it is asked for, one of v2 for batch reads (`batch_connection`) and, in a client of v2, one of v3.
 
 A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is made;
 an id of the form host:port that discovery does not know, or that it can't be asked about, is taken literally.
@@ -12,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
+from functools import partial
 
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import BKException, BookieHandleNotAvailableException
@@ -25,6 +30,10 @@ from thinclient.bookie_connection import (
     Connector,
     tcp_connector,
 )
+from thinclient.wire_v2 import V2Connection
+
+V2 = "v2"
+V3 = "v3"
 
 _SCAN_INTERVAL = 0.25
 
@@ -33,30 +42,58 @@ class BookiePool:
     """Connections by bookie id. Belongs to one event loop."""
 
     def __init__(
-        self, discovery: ServiceDiscovery, settings: ConnectionSettings, connector: Connector = tcp_connector
+        self,
+        discovery: ServiceDiscovery,
+        settings: ConnectionSettings,
+        connector: Connector = tcp_connector,
+        *,
+        wire_protocol: str = V3,
+        channels: int = 1,
+        rng: random.Random | None = None,
     ) -> None:
         self._discovery = discovery
         self._settings = settings
         self._connector = connector
+        self._wire_protocol = wire_protocol
+        self._channels = channels
+        self._rng = rng or random.SystemRandom()
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[str, BookieConnection] = {}
+        self._connections: dict[tuple[str, str, int], BookieConnection] = {}
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_due = 0.0
         self._closed = False
         self.next_txn_id = itertools.count(1).__next__
         """Unique among all requests of this client."""
 
-    def connection(self, bookie_id: str) -> BookieConnection:
-        """The connection to a bookie; it is opened by the first request."""
-        connection = self._connections.get(bookie_id)
+    def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
+        """The connection to a bookie for a ledger's requests; it is opened by the first one."""
+        return self._connection(self._wire_protocol, bookie_id, ledger_id)
+
+    def batch_connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
+        """The same for batch reads: a connection that speaks v2, beside that of `connection` if that one speaks v3.
+
+        A request is a frame of `ledger.protocol_v2.encode_request(BatchReadRequest(txn_id, …))`, sent as operation
+        BATCH_READ_ENTRY; its answer is a BatchReadResponse. A bookie that has no batch reads drops the connection: the
+        request ends with BookieHandleNotAvailableException, nothing else is touched.
+        """
+        return self._connection(V2, bookie_id, ledger_id)
+
+    def _connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
+        key = (protocol, bookie_id, ledger_id % self._channels)
+        connection = self._connections.get(key)
         if connection is None:
-            connection = BookieConnection(bookie_id, self._address, self._settings, self._connector)
-            self._connections[bookie_id] = connection
+            connection = self._connections[key] = self._new_connection(protocol, bookie_id, ledger_id)
             if self._closed:
                 connection.close()
             elif self._scan_timer is None:
                 self._scan_later()
         return connection
+
+    def _new_connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
+        if protocol == V3:
+            return BookieConnection(bookie_id, self._address, self._settings, self._connector, self._rng)
+        beside = partial(self._connection, V3, bookie_id, ledger_id)
+        return V2Connection(bookie_id, self._address, self._settings, self._connector, self._rng, v3=beside)
 
     async def free_bytes(self, bookie_id: str) -> int:
         """Free bytes of the bookie's ledger directories. Raises BKException."""
@@ -90,7 +127,7 @@ class BookiePool:
         self._closed = True
         if self._scan_timer is not None:
             self._scan_timer.cancel()
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             connection.close()
 
     def _scan_later(self) -> None:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ledger import protocol_v2
 from ledger.bookie_info import BookieServiceInfo
 from ledger.entry import decode_header
 from ledger.errors import (
@@ -37,6 +38,8 @@ from ledger.protocol_v3 import decode_request, encode_response, refusal
 from ledger.requests import (
     AddRequest,
     AddResponse,
+    BatchReadRequest,
+    BatchReadResponse,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
@@ -75,6 +78,8 @@ class FakeBookie:
         self.held: list[tuple[asyncio.StreamWriter, bytes]] = []
         self.holding = False
         """Answers are kept back until `let_go`."""
+        self.batches = True
+        """Batch reads are served; without, they close the connection, as in bookies that don't know them."""
         self.port = 0
         self._server: asyncio.Server | None = None
         self._requested = asyncio.Event()
@@ -114,14 +119,27 @@ class FakeBookie:
         try:
             while data := await reader.read(1 << 16):
                 for packet in decoder.feed(data):
-                    self._take(decode_request(packet), writer)
+                    if packet[0] == 0x0A:
+                        self._take(decode_request(packet), writer, encode_response)
+                    else:
+                        self._take_v2(packet, writer)
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    def _take(self, request: Request, writer: asyncio.StreamWriter) -> None:
+    def _take_v2(self, packet: memoryview, writer: asyncio.StreamWriter) -> None:
+        request = protocol_v2.decode_request(packet).request
+        if isinstance(request, AddRequest):
+            ids = decode_header(request.body)
+            request = request._replace(ledger_id=ids.ledger_id, entry_id=ids.entry_id)
+        if isinstance(request, BatchReadRequest) and not self.batches:
+            writer.transport.abort()
+            return
+        self._take(request, writer, protocol_v2.encode_response)
+
+    def _take(self, request: Request, writer: asyncio.StreamWriter, encode: Callable[[Response], bytes]) -> None:
         self.requests.append(request)
         self._requested.set()
         if self.silent:
@@ -131,7 +149,7 @@ class FakeBookie:
             return
         status = self.override(request)
         response = refusal(request, status) if status is not None else self.tamper(self.handle(request))
-        frame = encode_response(response)
+        frame = encode(response)
         if self.holding:
             self.held.append((writer, frame))
         else:
@@ -145,6 +163,8 @@ class FakeBookie:
                 return self._read(request)
             case ReadLacRequest():
                 return self._read_lac(request)
+            case BatchReadRequest():
+                return self._read_batch(request)
         return refusal(request, Status.EBADREQ)
 
     def _add(self, request: AddRequest) -> Response:
@@ -174,6 +194,20 @@ class FakeBookie:
         return ReadResponse(
             request.txn_id, Status.EOK, request.ledger_id, request.entry_id, entries[entry_id], max_lac=lac
         )
+
+    def _read_batch(self, request: BatchReadRequest) -> Response:
+        first = self._read(ReadRequest(request.txn_id, request.ledger_id, request.entry_id))
+        if first.status != Status.EOK:
+            return refusal(request, Status(first.status))
+        entries, entry_id, size = self.ledgers[request.ledger_id].entries, request.entry_id, 36
+        bodies: list[bytes] = []
+        while entry_id in entries and (request.max_count <= 0 or len(bodies) < request.max_count):
+            size += len(entries[entry_id]) + 4
+            if bodies and size > request.max_size:
+                break
+            bodies.append(entries[entry_id])
+            entry_id += 1
+        return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
 
     def _read_lac(self, request: ReadLacRequest) -> Response:
         ledger = self.ledgers.get(request.ledger_id)
