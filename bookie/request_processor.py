@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from bookie.core import admission
+from bookie.core.bookie_mode import BookieMode
 from bookie.core.ledger_state import LedgerState
 from bookie.entry_reads import EntryReads, ReadingClient
 from bookie.statistics import BookieStatistics
@@ -50,10 +51,11 @@ _Token = tuple[Client, bytes | ReadRequest | BatchReadRequest]
 class RequestProcessor:
     """Serves the requests of all connections of one bookie."""
 
-    def __init__(self, storage: Storage, reads: EntryReads, statistics: BookieStatistics) -> None:
+    def __init__(self, storage: Storage, reads: EntryReads, statistics: BookieStatistics, mode: BookieMode) -> None:
         self._storage = storage
         self._reads = reads
         self._statistics = statistics
+        self._mode = mode
 
     def process(self, client: Client, request: Request) -> None:
         """Serves one request; its answer may come later. Never raises."""
@@ -94,7 +96,7 @@ class RequestProcessor:
     # --- writing ---
 
     def _add(self, client: Client, request: AddRequest) -> None:
-        status = admission.check_add(request)
+        status = admission.check_add(request, self._mode)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             status = ledger.check_add(request.master_key, recovery=request.recovery)
@@ -110,7 +112,7 @@ class RequestProcessor:
             client.wait_for_room()
 
     def _write_lac(self, client: Client, request: requests.WriteLacRequest) -> None:
-        status = admission.check_write_lac(request)
+        status = admission.check_write_lac(request, self._mode)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             status = ledger.check_key(request.master_key)

@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from bookie.admin.http import AdminServer, BookieView
 from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
+from bookie.core.bookie_mode import BookieMode
 from bookie.entry_reads import EntryReads
 from bookie.registration import bookie_id_of, check_cookie, service_info
 from bookie.request_processor import RequestProcessor
@@ -54,6 +55,7 @@ class BookieServer:
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._running = False
+        self._mode = BookieMode()
         self._addresses: dict[str, str | None] = {}
 
     @property
@@ -151,7 +153,7 @@ class BookieServer:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._stack.callback(reader.shutdown)
         reads = EntryReads(storage, reader, self._statistics)
-        self._processor = RequestProcessor(storage, reads, self._statistics)
+        self._processor = RequestProcessor(storage, reads, self._statistics, self._mode)
         storage.on_room = self._room_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)

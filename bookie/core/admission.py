@@ -1,4 +1,5 @@
-"""Whether a request is fit to reach storage at all: ids in range, body and request of one mind, a key worth the name.
+"""Whether a request is fit to reach storage at all: a bookie that takes writes, ids in range, body and request of one
+mind, a key worth the name.
 
 A bookie of the Java kind stores what it can't serve or replay later (ids below zero, F6; bodies without a header).
 Here such requests are refused on arrival, before anything is written. Source: wire-protocol page, sections 4.3.1 and
@@ -11,15 +12,22 @@ from __future__ import annotations
 
 import struct
 
+from bookie.core.bookie_mode import BookieMode
 from bookie.core.ledger_state import is_acceptable_key
 from ledger.entry import HEADER_SIZE
 from ledger.requests import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Status, WriteLacRequest
 
 _IDS = struct.Struct(">qq")
 
+WRITABLE = BookieMode()
+"""The mode of a bookie that takes everything."""
 
-def check_add(request: AddRequest) -> Status:
-    """EBADREQ for a body without a header, ids below zero or ids that are not the body's; EUA for an unset key."""
+
+def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
+    """EREADONLY while read-only, unless recovery is taken and this is of it; EBADREQ for a body without a header, ids
+    below zero or ids that are not the body's; EUA for an unset key."""
+    if mode.read_only and not (request.priority > 0 and mode.takes_high_priority):
+        return Status.EREADONLY
     if len(request.body) < HEADER_SIZE or request.ledger_id < 0 or request.entry_id < 0:
         return Status.EBADREQ
     if _IDS.unpack_from(request.body) != (request.ledger_id, request.entry_id):
@@ -36,8 +44,11 @@ def check_read(request: ReadRequest | BatchReadRequest) -> Status:
     return Status.EOK
 
 
-def check_write_lac(request: WriteLacRequest) -> Status:
-    """EBADREQ for a packet without ids, of another ledger or with a LAC below -1; EUA for an unset key."""
+def check_write_lac(request: WriteLacRequest, mode: BookieMode = WRITABLE) -> Status:
+    """EREADONLY while read-only, whatever the priority; EBADREQ for a packet without ids, of another ledger or with a
+    LAC below -1; EUA for an unset key."""
+    if mode.read_only:
+        return Status.EREADONLY
     if len(request.body) < _IDS.size or request.ledger_id < 0:
         return Status.EBADREQ
     ledger_id, lac = _IDS.unpack_from(request.body)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.core import admission
 from bookie.core.bookie_mode import BookieMode, BookieStatus, Cause, Change, ModeRefusedException
+from ledger.requests import AddRequest, Status, WriteLacRequest
 
 
 def test_a_new_bookie_is_writable() -> None:
@@ -121,3 +125,38 @@ def test_it_is_read_only_exactly_while_something_holds_and_tells_every_change(ev
         assert change is expected
         assert mode.takes_high_priority or mode.read_only
         assert bool(mode.describe()) == mode.read_only
+
+
+# --- what it means for requests ---
+
+KEY = b"k" * 20
+
+
+def add_of(priority: int) -> AddRequest:
+    return AddRequest(1, 7, 3, KEY, struct.pack(">qqqq", 7, 3, 2, 0), recovery=priority > 0, priority=priority)
+
+
+LAC = WriteLacRequest(1, 7, 2, KEY, struct.pack(">qq", 7, 2) + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("event", "normal", "high"),
+    [
+        ("writable", Status.EOK, Status.EOK),
+        ("full", Status.EREADONLY, Status.EOK),
+        ("tight", Status.EREADONLY, Status.EREADONLY),
+        ("no space", Status.EREADONLY, Status.EREADONLY),
+        ("hold", Status.EREADONLY, Status.EOK),
+    ],
+)
+def test_which_adds_a_mode_takes(event: str, normal: Status, high: Status) -> None:
+    mode = BookieMode()
+    EVENTS[event](mode)
+    assert admission.check_add(add_of(0), mode) is normal
+    assert admission.check_add(add_of(100), mode) is high
+    assert admission.check_write_lac(LAC, mode) is normal
+
+
+def test_a_read_only_bookie_says_so_before_it_looks_at_the_request() -> None:
+    mode = BookieMode(force_read_only=True)
+    assert admission.check_add(AddRequest(1, -7, -3, b"", b""), mode) is Status.EREADONLY
