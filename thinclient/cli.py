@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 
 from ledger.errors import BKException
+from thinclient.cli_bench import bench_app
 from thinclient.cli_bookies import bookies_app
 from thinclient.cli_ledger import ledger_app
 from thinclient.cli_support import ClientOptions, fail
@@ -89,6 +90,7 @@ app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(bookies_app, name="bookies")
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback()

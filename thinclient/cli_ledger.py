@@ -1,4 +1,4 @@
-"""`bookgate ledger`: create, write, read, list, show and delete ledgers."""
+"""`bookgate ledger`: create, write, read, list, show, recover and delete ledgers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from thinclient.client import BookKeeper
 _CHUNK = 256 * 1024
 """Bytes of input read at once."""
 
-ledger_app = typer.Typer(no_args_is_help=True, help="Ledgers: create, write, read, list, show, delete.")
+ledger_app = typer.Typer(no_args_is_help=True, help="Ledgers: create, write, read, list, show, recover, delete.")
 
 
 class Digests(enum.StrEnum):
@@ -191,6 +191,30 @@ def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = N
     for key, value in description.items():
         table.add_row(key.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
     print_table(table)
+
+
+@ledger_app.command()
+def recover(
+    context: typer.Context,
+    ledger_id: LedgerNumber,
+    password: Password = "",
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Takes an open ledger from its writer: fences it, finds its end, makes that durable and closes it."""
+
+    async def work(bookkeeper: BookKeeper) -> tuple[bool, LedgerRecord]:
+        was_closed = (await bookkeeper.read_record(ledger_id)).metadata.is_closed
+        async with await bookkeeper.open_ledger(ledger_id, password.encode(), recovery=True) as reader:
+            return was_closed, reader.record
+
+    was_closed, record = with_client(context, gateways, work)
+    if as_json:
+        print_json({**describe(record), "recovered": not was_closed})
+        return
+    what = "was closed before" if was_closed else "is recovered and closed"
+    metadata = record.metadata
+    print(f"ledger {ledger_id} {what}: {metadata.last_entry_id + 1} entries, {metadata.length} bytes")
 
 
 @ledger_app.command()

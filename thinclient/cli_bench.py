@@ -1,0 +1,117 @@
+"""`bookgate bench`: how fast this cluster writes and reads, from here."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn, TimeElapsedColumn
+
+from ledger.metadata import DigestType
+from thinclient.cli_ledger import Digests
+from thinclient.cli_support import AsJson, Gateways, LedgerNumber, Password, print_json, with_client
+from thinclient.client import BookKeeper
+from thinclient.load import LoadResult, Progress, random_load, sequential_load, write_load
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measures writing and reading: rates and latencies.")
+
+
+class Order(enum.StrEnum):
+    """In which order entries are read."""
+
+    SEQUENTIAL = "sequential"
+    RANDOM = "random"
+
+
+@bench_app.command("write")
+def bench_write(
+    context: typer.Context,
+    size: Annotated[int, typer.Option(min=0, help="Payload bytes of an entry.")] = 1024,
+    entries: Annotated[int | None, typer.Option(min=1, help="So many entries; else as long as --seconds says.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long, without --entries.")] = 10.0,
+    outstanding: Annotated[int, typer.Option(min=1, help="Appends under way at a time.")] = 1000,
+    ensemble_size: Annotated[int, typer.Option(min=1, help="Bookies that the ledger is spread over.")] = 3,
+    write_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that get each entry.")] = 3,
+    ack_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that must have stored an entry.")] = 2,
+    digest: Annotated[Digests, typer.Option(help="Digest of the entries.")] = Digests.CRC32C,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the ledger and print its id.")] = False,
+    password: Password = "",
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes to a ledger of its own, closes it, and deletes it unless told to keep it."""
+    quorums = ensemble_size, write_quorum_size, ack_quorum_size
+
+    async def work(bookkeeper: BookKeeper) -> tuple[int, LoadResult]:
+        handle = await bookkeeper.create_ledger(*quorums, DigestType[digest.name], password.encode())
+        try:
+            async with handle:
+                with _progress("writing", entries) as progress:
+                    result = await write_load(
+                        handle,
+                        b"b" * size,
+                        outstanding=outstanding,
+                        entries=entries,
+                        seconds=None if entries else seconds,
+                        progress=progress,
+                    )
+        finally:
+            if not keep:
+                await bookkeeper.delete_ledger(handle.ledger_id)
+        return handle.ledger_id.ledger_id, result
+
+    ledger_id, result = with_client(context, gateways, work)
+    facts: dict[str, Any] = {"ledger_id": ledger_id} if keep else {}
+    facts |= {"payload_bytes": size, "outstanding": outstanding, "quorums": "/".join(map(str, quorums))}
+    _print(facts | result.summary(), as_json)
+
+
+@bench_app.command("read")
+def bench_read(
+    context: typer.Context,
+    ledger_id: LedgerNumber,
+    order: Annotated[Order, typer.Option(help="From the first entry on, or at random places.")] = Order.SEQUENTIAL,
+    entries: Annotated[int | None, typer.Option(min=1, help="So many; default: all (random: 10,000).")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Entries a read.")] = 1000,
+    outstanding: Annotated[int, typer.Option(min=1, help="Random reads under way at a time.")] = 10,
+    password: Password = "",
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reads a ledger, for one that `bench write --keep` has left. Latencies are those of a read of --batch entries."""
+
+    async def work(bookkeeper: BookKeeper) -> LoadResult:
+        async with await bookkeeper.open_ledger(ledger_id, password.encode()) as handle:
+            wanted = entries or (10_000 if order is Order.RANDOM else handle.last_add_confirmed + 1)
+            with _progress("reading", wanted) as progress:
+                if order is Order.SEQUENTIAL:
+                    return await sequential_load(handle, batch=batch, entries=entries, progress=progress)
+                return await random_load(
+                    handle, outstanding=outstanding, entries=wanted, width=batch, progress=progress
+                )
+
+    result = with_client(context, gateways, work)
+    _print({"ledger_id": ledger_id, "order": order.value, "batch": batch} | result.summary(), as_json)
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Progress]:
+    """A bar on standard error, where somebody may look at it."""
+    columns = (*Bar.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.completed:,.0f} entries"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        shown = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+        print(f"{name.replace('_', ' '):24}{shown}")
