@@ -73,6 +73,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.reads.clear()
         for client in self._binary.values():
             client.reads.clear()
+        self._processor.forget(self)
         self._connections.discard(self)
         self._statistics.connections -= 1
 

@@ -5,7 +5,7 @@ memory. What the write cache can't answer goes to the reader thread in batches o
 there at a time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop
 resolves ledgers, counts and encodes; the reader thread only looks up index and entry log.
 
-Source: wire-protocol page, sections 4.4, 4.5, 4.6 (the known LAC), 4.7 (READ_LAC) and 4.8.
+Source: wire-protocol page, sections 4.4, 4.5, 4.6 (the known LAC, the answer to a long poll), 4.7 (READ_LAC), 4.8.
 
 Not here: whether a read is allowed, and fencing, which comes before it (`request_processor`).
 """
@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bookie.core.batch_size import BatchSize
 from bookie.core.ledger_state import LedgerState
@@ -56,7 +56,26 @@ MAX_PENDING_READS = 10_000
 MAX_BATCH_READ_SIZE = 5 * 1024 * 1024
 """Bytes of one answer to a batch read, its first entry aside: BookKeeper's maxBatchReadSize."""
 
-QueuedRead = ReadRequest | BatchReadRequest | ReadLacRequest | ListEntriesRequest
+
+class TailingRead(NamedTuple):
+    """A long poll whose wait is over: it asks for the known LAC and, where that passed `previous_lac`, the next entry.
+
+    `lac_updated_ms` is when the LAC passed it, in milliseconds of the epoch, None when it was not seen to.
+    """
+
+    request: ReadRequest
+    lac_updated_ms: int | None
+
+    @property
+    def ledger_id(self) -> int:
+        return self.request.ledger_id
+
+    @property
+    def previous_lac(self) -> int:
+        return LAST_ENTRY if self.request.previous_lac is None else self.request.previous_lac
+
+
+QueuedRead = TailingRead | ReadRequest | BatchReadRequest | ReadLacRequest | ListEntriesRequest
 
 
 class ReadingClient(Protocol):
@@ -96,7 +115,7 @@ class EntryReads:
     def queue(self, client: ReadingClient, request: QueuedRead) -> None:
         """Takes up a read of a valid id; `pump` serves it."""
         if len(client.reads) >= MAX_PENDING_READS:
-            self._send(client, refusal(request, Status.ETOOMANYREQUESTS))
+            self._send(client, _refusal(request, Status.ETOOMANYREQUESTS))
             return
         client.reads.append(request)
 
@@ -109,7 +128,7 @@ class EntryReads:
                 ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
             except OSError as error:
                 _log.error("ledger %d can't be read: %s", request.ledger_id, error)
-                self._send(client, refusal(reads.popleft(), Status.EIO))
+                self._send(client, _refusal(reads.popleft(), Status.EIO))
                 continue
             answer = self._cached(request, ledger)
             if answer is None:
@@ -120,9 +139,9 @@ class EntryReads:
 
     def _send(self, client: ReadingClient, response: Response) -> None:
         if isinstance(response, ReadResponse):
-            if response.body is None:
+            if response.status:
                 self._statistics.reads_refused += 1
-            else:
+            elif response.body is not None:
                 self._statistics.reads += 1
                 self._statistics.read_bytes += len(response.body)
         elif isinstance(response, BatchReadResponse):
@@ -133,10 +152,23 @@ class EntryReads:
 
     def _cached(self, request: QueuedRead, ledger: LedgerState | None) -> Response | None:
         """The answer that needs no I/O, or None."""
-        if ledger is None or not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
+        if ledger is None:
+            return None
+        if isinstance(request, TailingRead):
+            return self._cached_tail(request, ledger)
+        if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
             return None
         packet = self._storage.read_cached(ledger, request.entry_id)
         return None if packet is None else _read_response(request, packet, ledger.known_lac)
+
+    def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
+        known_lac = self._storage.loaded_lac(ledger)
+        if known_lac is None or known_lac == LAST_ENTRY:
+            return None
+        if known_lac <= request.previous_lac:
+            return _tail_response(request, known_lac)
+        packet = self._storage.read_cached(ledger, request.previous_lac + 1)
+        return None if packet is None else _tail_response(request, known_lac, packet)
 
     def _hand_over(self, client: ReadingClient, ledger: LedgerState | None) -> None:
         """Gives the reader thread the reads at the front that are of one ledger, at most a batch of them."""
@@ -156,7 +188,7 @@ class EntryReads:
             return
         if future.exception() is not None:
             _log.error("reading failed: %s", future.exception())
-            answers: list[Response] = [refusal(request, Status.EIO) for request in batch]
+            answers: list[Response] = [_refusal(request, Status.EIO) for request in batch]
         else:
             answers = future.result()
         client.reads.extendleft(reversed(batch[len(answers) :]))
@@ -183,20 +215,22 @@ class EntryReads:
         if isinstance(request, ReadLacRequest):
             return self._lac(request, ledger)
         if ledger is None:
-            return refusal(request, Status.ENOLEDGER)
+            return _refusal(request, Status.ENOLEDGER)
         try:
             if isinstance(request, ListEntriesRequest):
                 runs = encode_runs(self._storage.entry_ids(ledger))
                 return ListEntriesResponse(request.txn_id, Status.EOK, request.ledger_id, runs)
             if isinstance(request, BatchReadRequest):
                 return self._batch(request, ledger)
+            if isinstance(request, TailingRead):
+                return self._tail(request, ledger)
             packet = self._packet(ledger, request.entry_id)
             return _read_response(request, packet, self._storage.known_lac(ledger))
         except NoSuchEntryException:
-            return refusal(request, Status.ENOENTRY)
+            return _refusal(request, Status.ENOENTRY)
         except Exception as error:
             _log.error("reading of ledger %d failed: %s", request.ledger_id, error)
-            return refusal(request, Status.EIO)
+            return _refusal(request, Status.EIO)
 
     def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadResponse:
         """The entries from the wanted one on. Raises for the first as a read does; a later failure ends the batch.
@@ -222,6 +256,18 @@ class EntryReads:
             entry_id += 1
         return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
 
+    def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:
+        """The known LAC, and the next entry if this bookie holds it. Raises as a read of the last entry does."""
+        known_lac = self._storage.known_lac(ledger)
+        if known_lac == LAST_ENTRY and self._storage.last_entry_id(ledger) == LAST_ENTRY:
+            raise NoSuchEntryException(f"ledger {ledger.ledger_id} has neither entries nor a LAC here")
+        if known_lac <= request.previous_lac:
+            return _tail_response(request, known_lac)
+        try:
+            return _tail_response(request, known_lac, self._storage.read_entry(ledger, request.previous_lac + 1))
+        except NoSuchEntryException:
+            return _tail_response(request, known_lac)
+
     def _packet(self, ledger: LedgerState, entry_id: int) -> bytes:
         if entry_id == LAST_ENTRY:
             entry_id = self._storage.last_entry_id(ledger)
@@ -242,6 +288,18 @@ class EntryReads:
         if explicit is None and last_entry is None:
             status = Status.ENOENTRY
         return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
+
+
+def _tail_response(request: TailingRead, known_lac: int, packet: bytes | None = None) -> ReadResponse:
+    """A long poll's answer: without an entry its entry id is -1; the time stands there if the LAC has passed."""
+    asked = request.request
+    entry_id = LAST_ENTRY if packet is None else request.previous_lac + 1
+    updated_ms = request.lac_updated_ms if known_lac > request.previous_lac else None
+    return ReadResponse(asked.txn_id, Status.EOK, asked.ledger_id, entry_id, packet, known_lac, updated_ms)
+
+
+def _refusal(request: QueuedRead, status: Status) -> Response:
+    return refusal(request.request if isinstance(request, TailingRead) else request, status)
 
 
 def _body_size(answer: Response) -> int:

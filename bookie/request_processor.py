@@ -19,12 +19,13 @@ from bookie.core import admission
 from bookie.core.bookie_mode import BookieMode
 from bookie.core.ledger_state import LedgerState
 from bookie.entry_reads import EntryReads, ReadingClient
+from bookie.long_polls import LongPolls
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from ledger import requests
 from ledger.ledger_id import LedgerId
 from ledger.protocol_v3 import refusal
-from ledger.requests import AddRequest, BatchReadRequest, ReadRequest, Request, Response, Status
+from ledger.requests import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Request, Response, Status
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +52,17 @@ _Token = tuple[Client, bytes | ReadRequest | BatchReadRequest]
 class RequestProcessor:
     """Serves the requests of all connections of one bookie."""
 
-    def __init__(self, storage: Storage, reads: EntryReads, statistics: BookieStatistics, mode: BookieMode) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        reads: EntryReads,
+        long_polls: LongPolls,
+        statistics: BookieStatistics,
+        mode: BookieMode,
+    ) -> None:
         self._storage = storage
         self._reads = reads
+        self._long_polls = long_polls
         self._statistics = statistics
         self._mode = mode
 
@@ -108,6 +117,8 @@ class RequestProcessor:
         self._statistics.adds += 1
         self._statistics.add_bytes += len(request.body)
         self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
+        if self._long_polls.is_awaited(request.ledger_id):
+            self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
             client.wait_for_room()
 
@@ -121,6 +132,7 @@ class RequestProcessor:
             return
         answer = client.encode(requests.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
         self._storage.write_explicit_lac(ledger, request.body, (client, answer))
+        self._long_polls.lac_moved(ledger)
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState:
         """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it."""
@@ -148,11 +160,12 @@ class RequestProcessor:
 
     def _read(self, client: Client, request: ReadRequest | BatchReadRequest) -> None:
         status = admission.check_read(request)
-        long_poll = isinstance(request, ReadRequest) and request.previous_lac is not None and not request.fence
-        if status is Status.EOK and long_poll:
-            status = Status.EBADREQ
         if status is Status.EOK and request.fence:
             status = self._fence(client, request)
+            if status is Status.EOK:
+                return
+        elif status is Status.EOK and isinstance(request, ReadRequest) and request.previous_lac is not None:
+            status = self._long_poll(client, request)
             if status is Status.EOK:
                 return
         if status is not Status.EOK:
@@ -161,18 +174,33 @@ class RequestProcessor:
             return
         self._reads.queue(client, request)
 
+    def _long_poll(self, client: Client, request: ReadRequest) -> Status:
+        if request.piggyback and request.entry_id != LAST_ENTRY:
+            return Status.EBADREQ
+        ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+        if ledger is None:
+            return Status.ENOLEDGER
+        return Status.EOK if self._long_polls.take(client, request, ledger) else Status.ETOOMANYREQUESTS
+
     def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
         """Fences first; the read goes on in `durable`."""
         key = request.master_key or b""
         ledger = self._open_ledger(request.ledger_id, key)
         status = ledger.check_key(key)
         if status is Status.EOK:
+            is_new = not ledger.fenced
             self._storage.fence(ledger, (client, request))
+            if is_new:
+                self._long_polls.wake(request.ledger_id)
         return status
 
     def pump_reads(self, client: Client) -> None:
         """Serves the reads that wait, as long as the client takes answers."""
         self._reads.pump(client)
+
+    def forget(self, client: Client) -> None:
+        """The client is gone."""
+        self._long_polls.forget(client)
 
     # --- the rest ---
 

@@ -25,6 +25,7 @@ from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
 from bookie.core.bookie_mode import BookieMode
 from bookie.entry_reads import EntryReads
+from bookie.long_polls import LongPolls
 from bookie.registration import bookie_id_of, check_cookie, service_info
 from bookie.request_processor import RequestProcessor
 from bookie.statistics import BookieCollector, BookieStatistics
@@ -153,7 +154,9 @@ class BookieServer:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._stack.callback(reader.shutdown)
         reads = EntryReads(storage, reader, self._statistics)
-        self._processor = RequestProcessor(storage, reads, self._statistics, self._mode)
+        self.long_polls = LongPolls(storage, reads, reader)
+        self._stack.callback(self.long_polls.close)
+        self._processor = RequestProcessor(storage, reads, self.long_polls, self._statistics, self._mode)
         storage.on_room = self._room_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)

@@ -330,6 +330,11 @@ class Storage:
         """Highest entry held, -1 if none. Never blocks."""
         return _stored(ledger).last_entry_id
 
+    def loaded_lac(self, ledger: LedgerState) -> int | None:
+        """What `known_lac` returns if that needs no file, else None. Never blocks."""
+        stored = _stored(ledger)
+        return None if stored.stored_lac is None else max(stored.known_lac, stored.stored_lac)
+
     def known_lac(self, ledger: LedgerState) -> int:
         """The highest LAC known; -1 if none. Reads the last entry when nobody asked since the ledger was loaded."""
         stored = _stored(ledger)

@@ -286,12 +286,6 @@ def test_tls_is_refused(bookie: EntryClient) -> None:
     assert bookie.ask(requests.StartTlsRequest(96)) == requests.StartTlsResponse(96, Status.EBADREQ)
 
 
-def test_long_polls_are_refused(bookie: EntryClient, ledger_id: int) -> None:
-    bookie.ask(add(ledger_id, 0))
-    request = requests.ReadRequest(97, ledger_id, -1, previous_lac=0, timeout_ms=100, piggyback=True)
-    assert bookie.ask(request).status == Status.EBADREQ
-
-
 def test_operations_have_the_numbers_of_the_wire() -> None:
     assert {operation.name: operation.value for operation in Operation} == dict(wire.OperationType.items())
     assert {status.name: status.value for status in Status} == dict(wire.StatusCode.items())

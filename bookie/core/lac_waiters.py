@@ -1,0 +1,137 @@
+"""Who waits for the LAC of which ledger: the long polls of a bookie while they are parked.
+
+A waiter is parked with the LAC it knows (P) and a deadline. It leaves exactly once, on the first of these events: the
+ledger's LAC passes P, the ledger is fenced or deleted, the deadline passes, its owner goes away. A LAC that grows to P
+or less leaves it where it is (the Java bookie forgets it then, and answers at the deadline only: F8). The end of the
+wait is no failure: whoever parked the request answers it with what is known by then. What an owner may have parked is
+bounded, and nothing is dropped without being handed back, but for an owner that is gone (F7).
+
+The time is an argument, on whatever scale the caller uses for deadlines. Source: wire-protocol page, section 4.6.
+
+Not here: the answer, loading the LAC from disk, timers (`long_polls`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import Generic, TypeVar
+
+Owner = TypeVar("Owner")
+Token = TypeVar("Token")
+
+_SLACK = 32
+
+
+class Waiter(Generic[Owner, Token]):
+    """One parked request."""
+
+    __slots__ = ("deadline", "ledger_id", "owner", "parked", "previous_lac", "token")
+
+    def __init__(self, owner: Owner, token: Token, ledger_id: int, previous_lac: int, deadline: float) -> None:
+        self.owner = owner
+        self.token = token
+        self.ledger_id = ledger_id
+        self.previous_lac = previous_lac
+        self.deadline = deadline
+        self.parked = True
+
+
+class _Queue(Generic[Owner, Token]):
+    """Waiters by a number, the lowest first. Those that left otherwise are skipped, and swept when they are many."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Waiter[Owner, Token]]] = []
+        self._numbers = itertools.count()
+        self.parked = 0
+
+    def push(self, key: float, waiter: Waiter[Owner, Token]) -> None:
+        heapq.heappush(self._heap, (key, next(self._numbers), waiter))
+        self.parked += 1
+
+    def lowest(self) -> float | None:
+        """The key of the first waiter, None without any."""
+        while self._heap and not self._heap[0][2].parked:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def up_to(self, limit: float) -> list[Waiter[Owner, Token]]:
+        """The waiters whose key is the limit or lower, the lowest first. They leave this heap, but not the count."""
+        found = []
+        while self._heap and self._heap[0][0] <= limit:
+            waiter = heapq.heappop(self._heap)[2]
+            if waiter.parked:
+                found.append(waiter)
+        return found
+
+    def everyone(self) -> list[Waiter[Owner, Token]]:
+        return [entry[2] for entry in sorted(self._heap) if entry[2].parked]
+
+    def left(self) -> None:
+        """One of the waiters is not parked any more."""
+        self.parked -= 1
+        if len(self._heap) > 2 * self.parked + _SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].parked]
+            heapq.heapify(self._heap)
+
+
+class LacWaiters(Generic[Owner, Token]):
+    """The waiters of one bookie. At most `limit` of one owner."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._ledgers: dict[int, _Queue[Owner, Token]] = {}
+        self._deadlines: _Queue[Owner, Token] = _Queue()
+        self._owners: dict[Owner, set[Waiter[Owner, Token]]] = {}
+
+    def __len__(self) -> int:
+        return self._deadlines.parked
+
+    def waits_for(self, ledger_id: int) -> bool:
+        """Whether anyone waits for this ledger."""
+        return ledger_id in self._ledgers
+
+    def has_room(self, owner: Owner) -> bool:
+        """Whether the owner may park one more."""
+        return len(self._owners.get(owner, ())) < self._limit
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines.lowest()
+
+    def park(self, waiter: Waiter[Owner, Token]) -> None:
+        """Takes up a new waiter of an owner that has room."""
+        self._ledgers.setdefault(waiter.ledger_id, _Queue()).push(waiter.previous_lac, waiter)
+        self._deadlines.push(waiter.deadline, waiter)
+        self._owners.setdefault(waiter.owner, set()).add(waiter)
+
+    def lac_is(self, ledger_id: int, lac: int) -> list[Waiter[Owner, Token]]:
+        """The waiters that this LAC has passed; they are not parked any more."""
+        queue = self._ledgers.get(ledger_id)
+        return self._leave(queue.up_to(lac - 1)) if queue else []
+
+    def wake(self, ledger_id: int) -> list[Waiter[Owner, Token]]:
+        """All waiters of a ledger that was fenced or deleted."""
+        queue = self._ledgers.get(ledger_id)
+        return self._leave(queue.everyone()) if queue else []
+
+    def expire(self, now: float) -> list[Waiter[Owner, Token]]:
+        """The waiters whose deadline is `now` or before."""
+        return self._leave(self._deadlines.up_to(now))
+
+    def forget(self, owner: Owner) -> None:
+        """Drops what an owner that is gone has parked."""
+        self._leave(list(self._owners.get(owner, ())))
+
+    def _leave(self, waiters: list[Waiter[Owner, Token]]) -> list[Waiter[Owner, Token]]:
+        for waiter in waiters:
+            waiter.parked = False
+            self._deadlines.left()
+            queue = self._ledgers[waiter.ledger_id]
+            queue.left()
+            if not queue.parked:
+                del self._ledgers[waiter.ledger_id]
+            own = self._owners[waiter.owner]
+            own.discard(waiter)
+            if not own:
+                del self._owners[waiter.owner]
+        return waiters
