@@ -13,7 +13,8 @@ So the index never points at what the log does not durably hold, and the mark ne
 fence or explicit LAC is not durable elsewhere (S1, S6).
 
 One checkpoint runs at a time. The thread makes one every interval, or when the active half of the cache is due. The
-first error ends it: the mark stays, `on_fatal` is told, the half that was being flushed stays readable.
+first error, whoever asked for that checkpoint, is the last: the mark stays, `on_fatal` is told, the half that was being
+flushed stays readable. A later checkpoint would move the mark past what this one failed to flush.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from threading import Condition, Lock, Thread
 
 from bookie import directories, journal_format
 from bookie.entry_log import EntryLogWriter
-from bookie.files import FileSystem
+from bookie.files import FileSystem, StorageStoppedException
 from bookie.index_file import IndexHeader, SlotRun, slot_runs
 from bookie.journal import list_journals
 from bookie.journal_format import LogMark
@@ -113,6 +114,7 @@ class Checkpointer:
         self._on_room = on_room
         self._on_fatal = on_fatal
         self._running = Lock()
+        self._broken = False
         self._persisted = journal_format.NO_MARK
         self._wake = Condition(Lock())
         self._requested = False
@@ -134,12 +136,24 @@ class Checkpointer:
             self._wake.notify()
 
     def checkpoint(self) -> None:
-        """Makes a checkpoint; blocks until it is complete. Raises OSError."""
+        """Makes a checkpoint; blocks until it is complete. Raises OSError, after which no other is made."""
         with self._running:
+            if self._broken:
+                raise StorageStoppedException("an earlier checkpoint failed; the journal is kept, no other is made")
+            self._broken = True
+            self._checkpoint()
+            self._broken = False
+
+    def _checkpoint(self) -> None:
+        try:
             mark = self._synced_mark()
             if self._flusher.flush():
                 self._on_room()
             self.complete(mark)
+        except BaseException as error:
+            _log.critical("checkpoint failed, the journal is kept: %s", error)
+            self._on_fatal(error)
+            raise
 
     def complete(self, mark: LogMark) -> None:
         """Step 5. Marks never move back."""
@@ -168,9 +182,8 @@ class Checkpointer:
         try:
             while self._wait():
                 self.checkpoint()
-        except BaseException as error:
-            _log.critical("checkpoint failed, the journal is kept: %s", error)
-            self._on_fatal(error)
+        except BaseException:  # the checkpoint has told on_fatal
+            return
 
     def _wait(self) -> bool:
         """Waits for a request or the interval; False when closing."""

@@ -48,16 +48,16 @@ class Acknowledgements:
             self._changed.notify_all()
 
     def wait_for(self, *tokens: object) -> None:
-        self._wait(lambda: all(token in self.tokens for token in tokens), f"tokens {tokens}")
+        self.wait_until(lambda: all(token in self.tokens for token in tokens), f"tokens {tokens}")
 
     def wait_for_count(self, count: int) -> None:
-        self._wait(lambda: len(self.tokens) >= count, f"{count} tokens")
+        self.wait_until(lambda: len(self.tokens) >= count, f"{count} tokens")
 
     def wait_for_failure(self) -> BaseException:
-        self._wait(lambda: bool(self.failures), "a failure")
+        self.wait_until(lambda: bool(self.failures), "a failure")
         return self.failures[0]
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         with self._changed:
             assert self._changed.wait_for(condition, _WAIT_SECONDS), f"{what} did not come; failures {self.failures}"
 
