@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -38,6 +39,7 @@ from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.placement import EnsembleRequest
 from thinclient.gateway_uri import is_gateway_uri
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
+from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement, create_policy
 from thinclient.read_handle import ReadHandle, known_last_entry
 from thinclient.recovery_driver import read_last_confirmed, recover
@@ -68,7 +70,7 @@ class BookKeeper:
         self._rng = rng or random.SystemRandom()
         policy = create_policy(self._config, self._rng)
         placement = Placement(service_discovery, policy, self._config, free_bytes=pool.free_bytes)
-        self._context = ClientContext(ledger_manager, pool, self._config, placement)
+        self._context = ClientContext(ledger_manager, pool, self._config, placement, ClientMetrics())
         self._factory: LedgerManagerFactory | None = None
         self._closed = False
 
@@ -130,6 +132,11 @@ class BookKeeper:
         return self._config
 
     @property
+    def metrics(self) -> ClientMetrics:
+        """What this client counts: `snapshot()`, or `collector()` for a registry of prometheus-client."""
+        return self._context.metrics
+
+    @property
     def ledger_manager(self) -> LedgerManager:
         return self._context.ledger_manager
 
@@ -160,11 +167,13 @@ class BookKeeper:
             )
         given = None if ledger_id is None else _unscoped(_ledger_id(ledger_id))
         request = EnsembleRequest(ensemble_size, write_quorum_size, ack_quorum_size, custom_metadata or {})
-        ensemble = await self._context.placement.new_ensemble(request)
-        metadata = LedgerMetadata.new(
-            ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
-        )
-        record = await self.ledger_manager.create(given, metadata)
+        with self.metrics.timed("LEDGER_CREATE"):
+            with self.metrics.timed("bookie_watcher_NEW_ENSEMBLE_TIME"):
+                ensemble = await self._context.placement.new_ensemble(request)
+            metadata = LedgerMetadata.new(
+                ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
+            )
+            record = await self.ledger_manager.create(given, metadata)
         return WriteHandle(self._context, record, LedgerSecrets.of(metadata, password))
 
     async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
@@ -178,10 +187,15 @@ class BookKeeper:
         is asked then), LedgerRecoveryException when too few bookies answer (the ledger can be opened again later).
         """
         self._check_open()
-        record = await self.ledger_manager.read(_ledger_id(ledger_id))
+        with self.metrics.timed("LEDGER_OPEN"):
+            return await self._open_ledger(_ledger_id(ledger_id), password, recovery)
+
+    async def _open_ledger(self, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
+        record = await self.ledger_manager.read(ledger_id)
         secrets = self._secrets(record, password)
         if recovery and not record.metadata.is_closed:
-            record = await recover(self._context, record, secrets)
+            with self.metrics.timed("LEDGER_RECOVER"):
+                record = await recover(self._context, record, secrets)
         if record.metadata.is_closed:
             return ReadHandle(self._context, record, secrets, record.metadata.last_entry_id)
         read = await read_last_confirmed(self._context, record, secrets)
@@ -218,10 +232,8 @@ class BookKeeper:
     async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
         """Removes a ledger's metadata; bookies drop its entries later. One that does not exist counts as removed."""
         self._check_open()
-        try:
+        with self.metrics.timed("LEDGER_DELETE"), suppress(NoSuchLedgerExistsOnMetadataServerException):
             await self.ledger_manager.remove(_ledger_id(ledger_id))
-        except NoSuchLedgerExistsOnMetadataServerException:
-            return
 
     async def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
         """A ledger's metadata and version."""

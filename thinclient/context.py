@@ -12,6 +12,7 @@ from ledger.metadata import DigestType, LedgerMetadata
 from ledger.requests import Status
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
+from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement
 
 
@@ -23,6 +24,7 @@ class ClientContext:
     pool: BookiePool
     config: ClientConfig
     placement: Placement
+    metrics: ClientMetrics
 
 
 @dataclass(frozen=True, slots=True)

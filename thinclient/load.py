@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from thinclient.latency import LatencyHistogram
+from ledger.latency import LatencyHistogram
 from thinclient.read_handle import ReadHandle
 from thinclient.write_handle import WriteHandle
 

@@ -1,9 +1,13 @@
-"""A histogram of latencies: constant memory, constant time a value, three per cent of error at worst.
+"""Latencies, and what an operation counts of itself.
 
+The histogram takes constant memory, constant time a value, and is off by three per cent at worst.
 Values are whole microseconds. Below 64 each has a bucket of its own; above, each power of two is cut into 32.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _SUB_BITS = 5
 _EXACT = 1 << (_SUB_BITS + 1)
@@ -60,3 +64,51 @@ class LatencyHistogram:
             "max_ms": self.max_microseconds / 1000,
             "mean_ms": round(mean, 3),
         }
+
+
+class OpStats:
+    """Successes, failures and latencies of one operation: BookKeeper's OpStatsLogger.
+
+    Counting is exact; latencies may be those of a sample where an operation is done by the hundred thousand.
+    """
+
+    __slots__ = ("failed", "failures", "succeeded", "successes")
+
+    def __init__(self) -> None:
+        self.successes = 0
+        self.failures = 0
+        self.succeeded = LatencyHistogram()
+        self.failed = LatencyHistogram()
+
+    def success(self, seconds: float) -> None:
+        self.successes += 1
+        self.succeeded.record(seconds)
+
+    def failure(self, seconds: float) -> None:
+        self.failures += 1
+        self.failed.record(seconds)
+
+    def samples(self) -> Iterator[Sample]:
+        """As BookKeeper's Prometheus provider shows it: a summary in milliseconds, `success` as a label."""
+        for label, count, latencies in (
+            ("true", self.successes, self.succeeded),
+            ("false", self.failures, self.failed),
+        ):
+            labels = {"success": label}
+            for fraction in QUANTILES:
+                yield Sample("", {**labels, "quantile": str(fraction)}, latencies.quantile(fraction))
+            mean = latencies.total_microseconds / latencies.count / 1000 if latencies.count else 0.0
+            yield Sample("_count", labels, count)
+            yield Sample("_sum", labels, mean * count)
+
+
+QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+"""Those of BookKeeper's Prometheus provider."""
+
+
+class Sample(NamedTuple):
+    """One line of a metric: what follows its name, the labels, the value."""
+
+    suffix: str
+    labels: dict[str, str]
+    value: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinclient.latency import LatencyHistogram
+from ledger.latency import LatencyHistogram
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=200), st.sampled_from([0.01, 0.5, 0.9, 0.99, 0.999, 1.0]))

@@ -1,0 +1,132 @@
+"""What a client counts of itself, under BookKeeper's names (`bookkeeper_client_…`; operations page, section 6).
+
+Plain numbers on the hot path, put together when somebody asks: `snapshot` for anybody, `collector` for a registry of
+prometheus-client where that is installed. Latencies of appends and of reads of single entries are those of every
+sixteenth; the counts are exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ledger.latency import OpStats, Sample
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+PREFIX = "bookkeeper_client_"
+
+SAMPLED = 15
+"""An append or read is timed when its entry id has none of these bits."""
+
+
+class ClientMetric(NamedTuple):
+    """A metric and its present samples. `kind` is `counter`, `gauge` or `summary`; summaries are in milliseconds."""
+
+    name: str
+    kind: str
+    text: str
+    samples: list[Sample]
+
+
+_OPERATIONS = {
+    "LEDGER_CREATE": "ledgers created",
+    "LEDGER_OPEN": "ledgers opened, with or without recovery",
+    "LEDGER_DELETE": "ledgers deleted",
+    "LEDGER_RECOVER": "recoveries",
+    "ADD_ENTRY": "appends, from the call to the acknowledgement",
+    "READ_ENTRY": "reads of an entry, all attempts together",
+    "READ_LAC": "quorum reads of the last add confirmed",
+    "WRITE_LAC": "explicit LACs written",
+    "FORCE": "forces of deferred-sync ledgers",
+    "READ_LAST_CONFIRMED_AND_ENTRY": "long polls",
+    "bookie_watcher_NEW_ENSEMBLE_TIME": "choosing an ensemble",
+    "bookie_watcher_REPLACE_BOOKIE_TIME": "choosing a replacement",
+}
+
+_COUNTERS = {
+    "ADD_ENTRY_UR": "adds that ended with a bookie's failure",
+    "NUM_ENSEMBLE_CHANGE": "ensembles changed",
+    "READ_ENTRY_DM": "copies whose digest did not match",
+    "SPECULATIVE_READ_COUNT": "reads sent to another bookie before the first had answered",
+    "LAC_UPDATE_HITS": "answers that moved the last add confirmed",
+    "LAC_UPDATE_MISSES": "answers that did not",
+    "BATCH_READ": "batches read",
+    "bookie_watcher_BOOKIE_QUARANTINE": "times that a bookie was put in quarantine",
+    "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL": "ensembles on fewer racks than wanted",
+    "per_channel_bookie_client_TIMEOUT": "requests that a bookie did not answer in time",
+    "per_channel_bookie_client_FAILED_CONNECTION_COUNTER": "connections that could not be made",
+}
+
+_GAUGES = {
+    "NUM_PENDING_ADD": "appends not yet acknowledged",
+    "per_channel_bookie_client_ACTIVE_TLS_CHANNEL_COUNTER": "connections to bookies over TLS",
+    "per_channel_bookie_client_ACTIVE_NON_TLS_CHANNEL_COUNTER": "connections to bookies in clear",
+}
+
+
+class ClientMetrics:
+    """One object a client."""
+
+    def __init__(self) -> None:
+        self.operations = {name: OpStats() for name in _OPERATIONS}
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.gauges: dict[str, Callable[[], float]] = {}
+        """Read when asked for."""
+        self.add_entry = self.operations["ADD_ENTRY"]
+        self.read_entry = self.operations["READ_ENTRY"]
+
+    def count(self, name: str, times: int = 1) -> None:
+        """Counts; `name` is one of the counters'."""
+        self.counters[name] += times
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Counts and times a block; one that raises is a failure."""
+        stats = self.operations[name]
+        began = time.perf_counter()
+        try:
+            yield
+        except BaseException:
+            stats.failure(time.perf_counter() - began)
+            raise
+        stats.success(time.perf_counter() - began)
+
+    def snapshot(self) -> list[ClientMetric]:
+        """All metrics as they stand."""
+        found = [
+            ClientMetric(PREFIX + name, "summary", text, list(self.operations[name].samples()))
+            for name, text in _OPERATIONS.items()
+        ]
+        for name, text in _COUNTERS.items():
+            found.append(ClientMetric(PREFIX + name, "counter", text, [Sample("", {}, self.counters[name])]))
+        for name, text in _GAUGES.items():
+            read = self.gauges.get(name)
+            found.append(ClientMetric(PREFIX + name, "gauge", text, [Sample("", {}, read() if read else 0)]))
+        return found
+
+    def collector(self) -> Collector:
+        """For a registry of prometheus-client. Raises ModuleNotFoundError where that is not installed."""
+        from prometheus_client.core import Metric
+        from prometheus_client.registry import Collector
+
+        metrics = self
+
+        class ClientCollector(Collector):
+            def collect(self) -> Iterator[Metric]:
+                for metric in metrics.snapshot():
+                    family = Metric(metric.name, metric.text, metric.kind)
+                    for sample in metric.samples:
+                        suffix = "_total" if metric.kind == "counter" else sample.suffix
+                        family.add_sample(metric.name + suffix, sample.labels, sample.value)
+                    yield family
+
+        return ClientCollector()
+
+    def values(self) -> dict[str, Any]:
+        """Counts alone, by name without the prefix: for a log line or a test."""
+        counted: dict[str, Any] = {name: stats.successes for name, stats in self.operations.items()}
+        return {**counted, **self.counters}
