@@ -26,6 +26,7 @@ from ledger.manager import BookieSet, ClusterInfo, LedgerRecord, RegisteredBooki
 from ledger.metadata import DigestType, LedgerMetadata
 from thinclient import client as asynchronous
 from thinclient import read_handle, write_handle
+from thinclient.auth import ClientAuthProvider
 from thinclient.config import ClientConfig
 from thinclient.write_handle import Payload
 
@@ -336,16 +337,26 @@ class BookKeeper:
         self._closed = False
 
     @classmethod
-    def connect(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+    def connect(
+        cls,
+        gateways: str | None = None,
+        config: ClientConfig | None = None,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
         """A client of the cluster behind `grpc://host:port,host:port`."""
-        return cls._make(asynchronous.BookKeeper.connect(gateways, config))
+        return cls._make(asynchronous.BookKeeper.connect(gateways, config, auth_provider))
 
     @classmethod
-    def connect_lazily(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+    def connect_lazily(
+        cls,
+        gateways: str | None = None,
+        config: ClientConfig | None = None,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
         """The same without asking a gateway now."""
 
         async def make() -> asynchronous.BookKeeper:
-            return asynchronous.BookKeeper.connect_lazily(gateways, config)
+            return asynchronous.BookKeeper.connect_lazily(gateways, config, auth_provider)
 
         return cls._make(make())
 

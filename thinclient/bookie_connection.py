@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
@@ -31,6 +32,7 @@ from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     ClientClosedException,
+    SecurityException,
     TimeoutException,
     TooManyRequestsException,
 )
@@ -57,6 +59,9 @@ from thinclient.reconnect import ReconnectPauses
 
 GIVEN_UP_AFTER = 10.0
 """Seconds without a byte after which a connection whose requests time out is dropped."""
+
+_CLOSE_TIMEOUT = 2.0
+"""Seconds for transports that were aborted to say that they are gone; they do so in the next turns of the loop."""
 
 Sink = Callable[[Any, Response | None, BKException | None], None]
 """Called on the event loop, never from within `send`: (token, response, None) or (token, None, error)."""
@@ -129,6 +134,8 @@ class Wire(asyncio.BufferedProtocol):
         """Something was received since the last scan."""
         self.proven = False
         """Something was received in an earlier one."""
+        self.hint = ""
+        """What it may mean when the bookie closes the connection without a word."""
 
     # asyncio's calls
 
@@ -197,6 +204,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _end(self, reason: str, error: Exception | None) -> None:
         if self._mailbox is None:
+            reason += "" if self.heard or self.proven else self.hint
             self._owner.on_lost(self, self._owner.loss(reason, error))
             return
         # `connection_setup` knows what the end of a connection means at the step at hand.
@@ -248,6 +256,7 @@ class BookieConnection:
         self._silent_since: float | None = None
         """When a request first passed its deadline since the bookie was last heard."""
         self._closed = False
+        self._all_closed: asyncio.Future[None] | None = None
 
     def __str__(self) -> str:
         if self._address is None or str(self._address) == self.bookie_id:
@@ -400,6 +409,8 @@ class BookieConnection:
 
     def loss(self, reason: str, error: Exception | None) -> BKException:
         """What the requests of a connection get that ended for a reason."""
+        if isinstance(error, ssl.SSLError):  # in TLS 1.3 a client learns after the handshake that it was refused
+            return SecurityException(f"bookie {self} {reason}")
         return BookieHandleNotAvailableException(f"bookie {self} {reason}")
 
     def on_lost(self, wire: Wire, error: BKException) -> None:
@@ -416,6 +427,8 @@ class BookieConnection:
     def on_transport_lost(self, wire: Wire) -> None:
         """A transport is closed; perhaps one that was dropped long before."""
         self._wires.discard(wire)
+        if not self._wires and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     # Endings
 
@@ -470,6 +483,14 @@ class BookieConnection:
             self._connecting.cancel()
         self._drop_wire()
         self._fail_outstanding(ClientClosedException(f"the client was closed while bookie {self} was asked"))
+
+    async def wait_closed(self) -> None:
+        """After `close`: returns once its task and its sockets are gone."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
+        if self._wires:
+            self._all_closed = self._loop.create_future()
+            await asyncio.wait([self._all_closed], timeout=_CLOSE_TIMEOUT)
 
     def _drop_wire(self) -> None:
         wire, self._wire = self._wire, None

@@ -17,12 +17,14 @@ import asyncio
 import itertools
 import random
 from functools import partial
+from typing import Self
 
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import BKException, BookieHandleNotAvailableException
 from ledger.manager import ServiceDiscovery
 from ledger.protocol_v3 import encode_request
 from ledger.requests import FREE_DISK_SPACE, GetBookieInfoRequest, Operation, Request, Response, Status
+from thinclient.auth import ClientAuthProvider, load_provider
 from thinclient.bookie_connection import (
     Address,
     BookieConnection,
@@ -30,6 +32,8 @@ from thinclient.bookie_connection import (
     Connector,
     tcp_connector,
 )
+from thinclient.config import ClientConfig
+from thinclient.connection_setup import setup_for
 from thinclient.wire_v2 import V2Connection
 
 V2 = "v2"
@@ -64,6 +68,28 @@ class BookiePool:
         self._closed = False
         self.next_txn_id = itertools.count(1).__next__
         """Unique among all requests of this client."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ClientConfig,
+        discovery: ServiceDiscovery,
+        connector: Connector,
+        rng: random.Random,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
+        """The pool that a configuration asks for. Raises IncorrectParameterException for an unusable auth_provider."""
+        if auth_provider is None and config.auth_provider is not None:
+            auth_provider = load_provider(config.auth_provider, config.auth_token_file, config.auth_token)
+        settings = ConnectionSettings(
+            config.connect_timeout,
+            config.max_frame_size,
+            config.send_buffer_size,
+            config.backpressure_timeout,
+            setup_for(config.tls_to_bookies, auth_provider),
+        )
+        channels = config.num_channels_per_bookie
+        return cls(discovery, settings, connector, wire_protocol=config.wire_protocol, channels=channels, rng=rng)
 
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
         """The connection to a bookie for a ledger's requests; it is opened by the first one."""
@@ -129,6 +155,12 @@ class BookiePool:
             self._scan_timer.cancel()
         for connection in list(self._connections.values()):
             connection.close()
+
+    async def close_and_wait(self) -> None:
+        """The same, and returns once no task and no socket is left."""
+        self.close()
+        for connection in list(self._connections.values()):
+            await connection.wait_closed()
 
     def _scan_later(self) -> None:
         self._scan_due = self._loop.time() + _SCAN_INTERVAL

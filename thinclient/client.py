@@ -32,7 +32,8 @@ from ledger.manager import (
     ServiceDiscovery,
 )
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from thinclient.bookie_connection import ConnectionSettings, Connector, tcp_connector
+from thinclient.auth import ClientAuthProvider
+from thinclient.bookie_connection import Connector, tcp_connector
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets
@@ -59,15 +60,13 @@ class BookKeeper:
         config: ClientConfig | None = None,
         rng: random.Random | None = None,
         connector: Connector = tcp_connector,
+        auth_provider: ClientAuthProvider | None = None,
     ) -> None:
         """Builds a client on given parts; `connect` is the usual way."""
         self._config = config or ClientConfig()
-        settings = ConnectionSettings(
-            self._config.connect_timeout, self._config.max_frame_size, self._config.send_buffer_size
-        )
-        pool = BookiePool(service_discovery, settings, connector)
         self._service_discovery = service_discovery
         self._rng = rng or random.SystemRandom()
+        pool = BookiePool.of(self._config, service_discovery, connector, self._rng, auth_provider)
         policy = create_policy(self._config, self._rng)
         placement = Placement(service_discovery, policy, self._config, free_bytes=pool.free_bytes)
         self._context = ClientContext(ledger_manager, pool, self._config, placement, ClientMetrics())
@@ -75,9 +74,15 @@ class BookKeeper:
         self._closed = False
 
     @classmethod
-    async def connect(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+    async def connect(
+        cls,
+        gateways: str | None = None,
+        config: ClientConfig | None = None,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
         """A client of the cluster behind `grpc://host:port,host:port` (default: the configuration's `gateways`).
 
+        `auth_provider` authenticates to bookies, instead of the one that the configuration names.
         Raises MetaStoreException when no gateway (or the store) answers, IncorrectParameterException for an address
         that is none, or a store whose extra is not installed.
         """
@@ -85,13 +90,18 @@ class BookKeeper:
         factory = _factory(gateways, config)
         try:
             await factory.initialize()
+            return cls.of_factory(factory, config, auth_provider)
         except BaseException:
             await factory.close()
             raise
-        return cls.of_factory(factory, config)
 
     @classmethod
-    def connect_lazily(cls, gateways: str | None = None, config: ClientConfig | None = None) -> Self:
+    def connect_lazily(
+        cls,
+        gateways: str | None = None,
+        config: ClientConfig | None = None,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
         """The same without asking a gateway now: for readers of records they already have.
 
         Raises IncorrectParameterException for the URI of a store: stores want to be connected to first.
@@ -100,12 +110,14 @@ class BookKeeper:
         uri = _metadata_uri(gateways, config)
         if not is_gateway_uri(uri):
             raise IncorrectParameterException(f"{uri!r} names no gateways: connect to a metadata store with `connect`")
-        return cls.of_factory(_factory(gateways, config), config)
+        return cls.of_factory(_factory(gateways, config), config, auth_provider)
 
     @classmethod
-    def of_factory(cls, factory: LedgerManagerFactory, config: ClientConfig) -> Self:
+    def of_factory(
+        cls, factory: LedgerManagerFactory, config: ClientConfig, auth_provider: ClientAuthProvider | None = None
+    ) -> Self:
         """A client that owns `factory` and closes it."""
-        client = cls(factory.ledger_manager, factory.service_discovery, config)
+        client = cls(factory.ledger_manager, factory.service_discovery, config, auth_provider=auth_provider)
         client._factory = factory
         return client
 
@@ -123,7 +135,7 @@ class BookKeeper:
             return
         self._closed = True
         await self._context.placement.close()
-        self._context.pool.close()
+        await self._context.pool.close_and_wait()
         if self._factory is not None:
             await self._factory.close()
 

@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
 from thinclient.gateway_uri import TlsFiles
+from thinclient.tls import BookieTls, TlsMode
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -59,11 +60,55 @@ class ClientConfig(BaseSettings):
         default=86_400.0, gt=0, description="getBookieInfoIntervalSeconds: how often bookies are asked for free space"
     )
     send_buffer_size: int = Field(default=1024 * 1024, gt=0, description="bytes that fill a connection's buffer")
+    backpressure_timeout: float | None = Field(
+        default=None,
+        ge=0,
+        description="waitTimeoutOnBackpressureMs: how long that buffer may stay full before requests are refused with "
+        "TooManyRequests; 0 refuses at once, none lets them wait until their timeouts",
+    )
+    num_channels_per_bookie: int = Field(
+        default=1, ge=1, description="numChannelsPerBookie: connections to a bookie; a ledger always uses the same one"
+    )
+    wire_protocol: Literal["v3", "v2"] = Field(
+        default="v3", description="useV2WireProtocol: v2 is the older, binary entry protocol"
+    )
+    bookie_tls: TlsMode = Field(
+        default=TlsMode.OFF, description="TLS to bookies: off, start-tls (BookKeeper's own way) or native"
+    )
+    bookie_tls_ca: Path | None = Field(
+        default=None, description="PEM file with the bookies' authorities; default: tls_ca, else the system's"
+    )
+    bookie_tls_cert: Path | None = Field(default=None, description="PEM file of the client's certificate for bookies")
+    bookie_tls_key: Path | None = Field(default=None, description="PEM file of its key")
+    bookie_tls_verify_host_name: bool = Field(
+        default=True,
+        description="tlsHostnameVerificationEnabled: a bookie's certificate must be for its advertised host",
+    )
+    bookie_tls_timeout: float = Field(
+        default=10.0, gt=0, description="startTLSTimeoutSecs: TLS and authentication of a fresh connection"
+    )
+    auth_provider: str | None = Field(
+        default=None, description="clientAuthProviderFactoryClass: how to authenticate to bookies, e.g. bookgate-token"
+    )
+    auth_token_file: Path | None = Field(default=None, description="bookgate-token: file with the token")
+    auth_token: str | None = Field(default=None, repr=False, description="bookgate-token: the token itself")
 
     @property
     def tls(self) -> TlsFiles:
         """The files of a TLS connection to the gateways."""
         return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def tls_to_bookies(self) -> BookieTls:
+        """How connections to bookies are encrypted."""
+        return BookieTls(
+            self.bookie_tls,
+            self.bookie_tls_ca or self.tls_ca,
+            self.bookie_tls_cert,
+            self.bookie_tls_key,
+            self.bookie_tls_verify_host_name,
+            self.bookie_tls_timeout,
+        )
 
     @property
     def max_packet_size(self) -> int:
