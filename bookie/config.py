@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from bookie.core.disk_space import DiskThresholds
 from bookie.storage import StorageConfig
 from gateway.config import GatewayConfig
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
@@ -48,6 +49,26 @@ class BookieConfig(BaseSettings):
     ledger_cache_mb: int = Field(64, ge=1, description="memory for index pages (pageLimit)")
     flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
     entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
+    disk_check_interval_seconds: float = Field(10.0, gt=0, description="diskCheckInterval")
+    disk_usage_threshold: float = Field(0.95, gt=0, le=1, description="diskUsageThreshold, as a fraction")
+    disk_usage_warn_threshold: float = Field(0.90, gt=0, le=1, description="diskUsageWarnThreshold")
+    disk_usage_low_water_mark: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="diskUsageLwmThreshold: below, a full disk is written again; default: threshold",
+    )
+    min_usable_for_high_priority_writes_mb: int = Field(
+        1024, ge=0, description="minUsableSizeForHighPriorityWrites: left for recovery while read-only"
+    )
+    min_usable_for_entry_log_mb: int = Field(
+        1024, ge=0, description="minUsableSizeForEntryLogCreation: left where a log may begin while all disks are full"
+    )
+    min_usable_for_index_mb: int = Field(100, ge=0, description="minUsableSizeForIndexFileCreation")
+    read_only_mode_enabled: bool = Field(True, description="readOnlyModeEnabled: off, the bookie stops instead")
+    read_only_on_any_disk_full: bool = Field(True, description="readOnlyModeOnAnyDiskFullEnabled")
+    persist_bookie_status: bool = Field(False, description="persistBookieStatusEnabled: the mode outlives a restart")
+    force_read_only: bool = Field(False, description="forceReadOnlyBookie")
     gateway: dict[str, Any] = Field(
         default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
     )
@@ -95,6 +116,18 @@ class BookieConfig(BaseSettings):
             ledger_cache_bytes=self.ledger_cache_mb * _MIB,
             flush_interval_seconds=self.flush_interval_seconds,
             entry_log_max_bytes=self.entry_log_max_mb * _MIB,
+        )
+
+    def disk_thresholds(self) -> DiskThresholds:
+        """The part that the disk monitor needs."""
+        return DiskThresholds(
+            full=self.disk_usage_threshold,
+            warn=self.disk_usage_warn_threshold,
+            low_water=self.disk_usage_low_water_mark,
+            any_full=self.read_only_on_any_disk_full,
+            min_high_priority_bytes=self.min_usable_for_high_priority_writes_mb * _MIB,
+            min_entry_log_bytes=self.min_usable_for_entry_log_mb * _MIB,
+            min_index_bytes=self.min_usable_for_index_mb * _MIB,
         )
 
     def advertised_host(self) -> str:

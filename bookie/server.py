@@ -3,9 +3,9 @@
 With a `grpc://` metadata URI it reaches the metadata through the gateways named there and hosts none itself.
 
 Start: bind the ports (so that one in use is known before anything is touched), reach the metadata store, lock the
-directories, check the cookie, replay the journal, serve, register. Stop: the same backwards, the registration first, so
-that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the bookie at once: nothing
-more is acknowledged, and the process exits with an error.
+directories, check the cookie, measure the disks, replay the journal, serve, register. Stop: the same backwards, the
+registration first, so that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the
+bookie at once: nothing more is acknowledged, and the process exits with an error.
 """
 
 from __future__ import annotations
@@ -15,19 +15,26 @@ import contextlib
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from bookie.admin.http import AdminServer, BookieView
+from bookie.admin.state_routes import StateView
+from bookie.bookie_status import mark_clean, mark_dirty
 from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
 from bookie.core.bookie_mode import BookieMode
+from bookie.disk_monitor import DiskMonitor, Usage, measure
 from bookie.entry_reads import EntryReads
+from bookie.files import REAL_FILE_SYSTEM
 from bookie.long_polls import LongPolls
 from bookie.registration import bookie_id_of, check_cookie, service_info
 from bookie.request_processor import RequestProcessor
+from bookie.state_manager import StateManager
 from bookie.statistics import BookieCollector, BookieStatistics
 from bookie.storage import Storage
 from gateway.drivers import create_factory
@@ -38,6 +45,7 @@ from ledger.manager import RegistrationManager
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_T = TypeVar("_T")
 
 
 class BookieFailedException(BKException):
@@ -47,16 +55,19 @@ class BookieFailedException(BKException):
 class BookieServer:
     """One bookie. `start`, then `run_until_stopped`, then `stop` (also after a start that failed)."""
 
-    def __init__(self, config: BookieConfig) -> None:
+    def __init__(self, config: BookieConfig, usage: Usage = measure) -> None:
+        """`usage` measures a directory's disk."""
         self._config = config
+        self._usage = usage
         self._statistics = BookieStatistics()
         self._metrics = CollectorRegistry()
         self._connections: set[BookieConnection] = set()
         self._stack = contextlib.AsyncExitStack()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
-        self._running = False
-        self._mode = BookieMode()
+        self._dirty = False
+        self._connected: Callable[[], bool] = lambda: False
+        self._mode = BookieMode(force_read_only=config.force_read_only, read_only_enabled=config.read_only_mode_enabled)
         self._addresses: dict[str, str | None] = {}
 
     @property
@@ -92,6 +103,7 @@ class BookieServer:
         self._stack.push_async_callback(factory.close)
         await factory.initialize()
 
+        self._connected = lambda: factory.connected
         storage = await self._open_storage(bookie_id, factory.registration_manager)
         if not config.metadata_behind_gateway:
             gateway = GatewayServer(
@@ -108,9 +120,9 @@ class BookieServer:
 
         await self._serve_entries(storage, entry_listener)
         await self._serve_http(storage, http_listener)
-        info = service_info(config, bookie_id, ports)
-        await factory.registration_manager.register_bookie(info, read_only=False)
-        self._stack.push_async_callback(factory.registration_manager.unregister_bookie, bookie_id)
+        self._stack.push_async_callback(self._state.close)
+        await self._state.register(service_info(config, bookie_id, ports))
+        self._watch_disks()
 
         host = config.advertised_host()
         self._addresses = {
@@ -119,12 +131,12 @@ class BookieServer:
             "gateway": None,
             **{kind: f"{host}:{port}" for kind, port in ports.items()},
         }
-        self._running = True
+        self._mode.start()
         _log.info("bookie %s serves on %s", bookie_id, self._addresses)
 
     async def stop(self) -> None:
         """Stops everything that was started, with a last checkpoint."""
-        self._running = False
+        self._mode.shut_down()
         await self._stack.aclose()
 
     def _listen(self, setting: str, port: int) -> socket.socket:
@@ -142,13 +154,35 @@ class BookieServer:
         return listener
 
     async def _open_storage(self, bookie_id: str, registration: RegistrationManager) -> Storage:
-        """Locks the directories, checks the cookie and replays the journal."""
-        storage = Storage(self._config.storage(), self._durable_from_journal, self._failed_from_thread)
-        self._stack.push_async_callback(_in_thread, storage.close)
+        """Locks the directories, checks the cookie, measures the disks and replays the journal."""
+        config = self._config
+        storage = Storage(config.storage(), self._durable_from_journal, self._failed_from_thread)
+        self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
-        await check_cookie(self._config, bookie_id, registration)
+        await check_cookie(config, bookie_id, registration)
+        self._monitor = DiskMonitor(config.disk_thresholds(), [config.ledgers], [config.ledgers], self._usage)
+        self._state = StateManager(
+            self._mode,
+            registration,
+            [config.ledgers],
+            persist=config.persist_bookie_status,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            on_fatal=self._fail,
+            files=REAL_FILE_SYSTEM,
+        )
+        await _in_thread(self._state.restore)
+        await _in_thread(self._monitor.check_now)
+        self._follow_disks()
         await _in_thread(storage.open)
+        if await _in_thread(lambda: mark_dirty(REAL_FILE_SYSTEM, [config.ledgers])):
+            _log.warning("the bookie was not stopped cleanly the last time; its journal has been replayed")
+        self._dirty = True
         return storage
+
+    async def _close_storage(self, storage: Storage) -> None:
+        await _in_thread(storage.close)
+        if self._dirty and self._failure is None:
+            await _in_thread(lambda: mark_clean(REAL_FILE_SYSTEM, [self._config.ledgers]))
 
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
@@ -170,9 +204,9 @@ class BookieServer:
             connection.close()
 
     async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
-        self._metrics.register(BookieCollector(self._statistics, lambda: 1 if self._running else -1))
-        view = BookieView(lambda: self._running, self._stopping.is_set, storage.usage, self._metrics)
-        admin = AdminServer(view, listener)
+        self._metrics.register(BookieCollector(self._statistics, self._server_status))
+        state = StateView(self._mode, self._state.set_by_operator, storage.usage)
+        admin = AdminServer(BookieView(state, self._metrics), listener)
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
         async def stop_admin() -> None:
@@ -180,6 +214,30 @@ class BookieServer:
             await task
 
         self._stack.push_async_callback(stop_admin)
+
+    def _server_status(self) -> int:
+        if not (self._mode.running and self._state.registered and self._connected()):
+            return -1
+        return 0 if self._mode.read_only else 1
+
+    # --- disks ---
+
+    def _watch_disks(self) -> None:
+        task = self._loop.create_task(self._monitor.run(self._config.disk_check_interval_seconds, self._follow_disks))
+        task.add_done_callback(self._disks_not_watched)
+        self._stack.callback(task.cancel)
+
+    def _disks_not_watched(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _follow_disks(self) -> None:
+        """The mode follows what was measured."""
+        if self._monitor.demands_read_only:
+            change = self._mode.disks_full(high_priority=self._monitor.room_for_high_priority)
+        else:
+            change = self._mode.disks_writable()
+        self._state.carry_out(change)
 
     # --- from storage's threads ---
 
@@ -193,7 +251,7 @@ class BookieServer:
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
-        _log.critical("storage failed; the bookie stops: %s", error)
+        _log.critical("the bookie stops: %s", error)
         for connection in list(self._connections):
             connection.abort()
         self._failure = self._failure or error
@@ -204,8 +262,8 @@ class BookieServer:
             connection.room_in_storage()
 
 
-async def _in_thread(work: Callable[[], None]) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, work)
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def _bind_problem(error: OSError, host: str, port: int, setting: str) -> str:

@@ -1,0 +1,173 @@
+"""Carries out a bookie's changes of mode: tells its ledger directories and the metadata store.
+
+The mode itself changes at once, and requests follow it at once; the rest comes after, by one task, one step at a time:
+BOOKIE_STATUS (where persisted), then the registration, which moves between the writable and the read-only list (made
+in the new one before it is taken out of the old). Changes that come meanwhile are not queued: the task goes on until
+what was told is what is.
+
+A store that is out of reach does not end the bookie, which serves reads all the same: it is asked again until it
+answers. Another process that holds the bookie id does. (Apache BookKeeper stops in both cases.) Sessions that end are
+the registration manager's: it registers anew in the mode that was told last.
+Source: operations page, section 3.
+
+Not here: why the mode changes (`core.bookie_mode`), measuring disks (`disk_monitor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bookie.bookie_status import read_status, write_status
+from bookie.core.bookie_mode import BookieMode, BookieStatus, Change, ModeRefusedException
+from bookie.files import FileSystem
+from ledger.bookie_info import BookieServiceInfo
+from ledger.errors import BKException, LedgerExistException
+from ledger.manager import RegistrationManager
+
+__all__ = ["ModeRefusedException", "StateManager"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+_OPERATOR_WAITS_SECONDS = 10.0
+
+
+class ReadOnlyDisabledException(BKException):
+    """The bookie would have to be read-only, which its settings do not allow."""
+
+
+class StateManager:
+    """See the module. Belongs to the event loop; files are written in a thread.
+
+    `now_ms` gives wall-clock milliseconds. `on_fatal` is called when the bookie must stop.
+    """
+
+    def __init__(
+        self,
+        mode: BookieMode,
+        registration: RegistrationManager,
+        status_directories: Sequence[Path],
+        *,
+        persist: bool,
+        now_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+        files: FileSystem,
+    ) -> None:
+        self._mode = mode
+        self._registration = registration
+        self._directories = tuple(status_directories) if persist else ()
+        self._now_ms = now_ms
+        self._on_fatal = on_fatal
+        self._files = files
+        self._info: BookieServiceInfo | None = None
+        self._registered_read_only = False
+        self._persisted: tuple[bool, bool] = (False, False)
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Whether the bookie has registered, in whatever mode."""
+        return self._info is not None
+
+    def restore(self) -> None:
+        """Blocking: takes up the persisted mode. Before anything else."""
+        status = read_status(self._files, self._directories)
+        if status is not None:
+            self._mode.restore(status)
+            self._persisted = (status.read_only, status.manual)
+
+    async def register(self, info: BookieServiceInfo) -> None:
+        """Registers in the mode that the bookie is in, and follows it from then on. Raises BKException."""
+        read_only = self._mode.read_only
+        await self._registration.register_bookie(info, read_only=read_only)
+        self._info, self._registered_read_only = info, read_only
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Takes the registration back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._info is not None:
+            bookie_id, self._info = self._info.bookie_id, None
+            await self._registration.unregister_bookie(bookie_id)
+
+    def carry_out(self, change: Change) -> None:
+        """Tells whoever must know of a change of the mode, in the background."""
+        match change:
+            case Change.STOP:
+                self._on_fatal(
+                    ReadOnlyDisabledException(
+                        "the disks have no room and read_only_mode_enabled is off: free space, or enable read-only mode"
+                    )
+                )
+            case Change.TO_READ_ONLY:
+                _log.warning("the bookie is read-only from now on: %s", self._mode.describe())
+            case Change.TO_READ_WRITE:
+                _log.info("the bookie takes writes again")
+        self._settled.clear()
+        self._changed.set()
+
+    async def set_by_operator(self, read_only: bool) -> bool:
+        """Sets or takes off the operator's hold; the mode that follows. Waits until it is told, for a while.
+
+        Raises ModeRefusedException.
+        """
+        self.carry_out(self._mode.set_by_operator(read_only))
+        try:
+            async with asyncio.timeout(_OPERATOR_WAITS_SECONDS):
+                await self._settled.wait()
+        except TimeoutError:
+            _log.warning("the mode set by the operator is in force, but not registered yet")
+        return self._mode.read_only
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                while not await self._tell():
+                    pass
+            except LedgerExistException as error:
+                self._on_fatal(error)
+                return
+            if not self._changed.is_set():
+                self._settled.set()
+
+    async def _tell(self) -> bool:
+        """One step; True when there is nothing left to tell."""
+        status = (self._mode.read_only, self._mode.manual)
+        if self._mode.shutting_down:
+            return True
+        if status != self._persisted:
+            self._persisted = status
+            await asyncio.get_running_loop().run_in_executor(None, self._persist, *status)
+            return False
+        read_only = self._mode.read_only
+        if self._info is None or read_only is self._registered_read_only:
+            return True
+        try:
+            await self._registration.register_bookie(self._info, read_only=read_only)
+        except LedgerExistException:
+            raise
+        except BKException as error:
+            _log.warning("the bookie can't be registered as %s yet: %s", _name(read_only), error)
+            await asyncio.sleep(_RETRY_SECONDS)
+            return False
+        self._registered_read_only = read_only
+        _log.info("the bookie is registered as %s", _name(read_only))
+        return False
+
+    def _persist(self, read_only: bool, manual: bool) -> None:
+        write_status(self._files, self._directories, BookieStatus(read_only, manual, self._now_ms()))
+
+
+def _name(read_only: bool) -> str:
+    return "read-only" if read_only else "writable"
