@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress lint format protos bench env env-dev java clean
+.PHONY: help run test test-stress lint format protos reference bench env env-dev java clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of the g
 format: env-dev ## let ruff format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: env-dev ## docs/reference from the docstrings
+	$(BIN)/python docs/generate_reference.py
 
 protos: env-dev ## regenerate the stubs from the .proto files
 	$(BIN)/python -m protos.generate
