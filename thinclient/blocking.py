@@ -436,6 +436,10 @@ class BookKeeper:
         """All ledgers of a scope, in pages."""
         return _iterate(self._thread, self._client.list_ledgers(scope_id, start_after, end_before, page_size))
 
+    def watch_ledger(self, ledger_id: int | LedgerId) -> Iterator[LedgerRecord]:
+        """A ledger's record now, then after each change; ends when the ledger is deleted."""
+        return _iterate(self._thread, self._client.watch_ledger(ledger_id))
+
     def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The bookies of the cluster, ordered by id."""
         return self._run(self._client.bookies(bookie_set))

@@ -7,6 +7,7 @@ to clients with ZooKeeper, for which its extra has to be installed.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -251,6 +252,31 @@ class BookKeeper:
         """A ledger's metadata and version."""
         self._check_open()
         return await self.ledger_manager.read(_ledger_id(ledger_id))
+
+    async def watch_ledger(self, ledger_id: int | LedgerId) -> AsyncIterator[LedgerRecord]:
+        """A ledger's record now, then after each change; ends when the ledger is deleted.
+
+        A reader of these that is slow gets the newest record only. Outages of gateways are bridged: nothing is missed.
+        """
+        self._check_open()
+        watched = _ledger_id(ledger_id)
+        newest: LedgerRecord | None = None
+        changed, gone = asyncio.Event(), False
+
+        def on_change(_ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            nonlocal newest, gone
+            newest, gone = record, record is None
+            changed.set()
+
+        await self.ledger_manager.register_listener(watched, on_change)
+        try:
+            while not gone:
+                await changed.wait()
+                changed.clear()
+                if newest is not None:
+                    yield newest
+        finally:
+            await self.ledger_manager.unregister_listener(watched, on_change)
 
     async def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The bookies of the cluster, ordered by id."""
