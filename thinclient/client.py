@@ -135,6 +135,8 @@ class BookKeeper:
         if self._closed:
             return
         self._closed = True
+        for handle in list(self._context.handles):
+            handle.client_closed(ClientClosedException("the client was closed while the ledger was open"))
         await self._context.placement.close()
         await self._context.pool.close_and_wait()
         if self._factory is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from ledger.digest import Digest, digest_for, ledger_master_key
 from ledger.errors import BKException, ReadException, exception_for_status
@@ -16,6 +17,13 @@ from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement
 
 
+class OpenHandle(Protocol):
+    """A handle with something going on in the background."""
+
+    def client_closed(self, error: BKException) -> None:
+        """Ends it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientContext:
     """The metadata, the bookies and the settings of one client."""
@@ -25,6 +33,8 @@ class ClientContext:
     config: ClientConfig
     placement: Placement
     metrics: ClientMetrics
+    handles: set[OpenHandle] = field(default_factory=set)
+    """Those that the client must end when it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
