@@ -355,7 +355,7 @@ async def test_recovery_replaces_a_dead_member_and_stores_the_fragment_when_it_c
         await lost.stop()
         reader = await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
         assert await payloads(reader) == list(numbered(0, 20))
-        _, fragment = stored(cluster, ledger).fragments
+        fragment = stored(cluster, ledger).last_fragment
         assert lost.bookie_id not in fragment.ensemble
         for bookie_id in fragment.ensemble:
             assert set(range(fragment.first_entry_id, 20)) <= set(cluster.bookie(bookie_id).ledgers[0].entries)
