@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bookie.entry_reads import QueuedRead
 from ledger import protocol_v2
-from ledger.requests import AddResponse, AuthResponse, Response, Status
+from ledger.requests import AUTH_DISABLED, AddResponse, AuthResponse, Response, Status
 
 
 class SharedConnection(Protocol):
@@ -54,9 +54,9 @@ class BinaryClient:
 
     def encode(self, response: Response) -> bytes:
         """The frame of an answer. Raises ValueError for one that the binary protocol can't say."""
-        # A bookie without authentication answers in the version of today, whatever it was asked in.
-        version = protocol_v2.CURRENT_VERSION if isinstance(response, AuthResponse) else self._version
-        return protocol_v2.encode_response(response, version)
+        # "Authentication is disabled" is said in the version of today, whatever it was asked in.
+        disabled = isinstance(response, AuthResponse) and response.plugin_name == AUTH_DISABLED
+        return protocol_v2.encode_response(response, protocol_v2.CURRENT_VERSION if disabled else self._version)
 
     def encode_stored(self, txn_id: int, ledger_id: int, entry_id: int) -> bytes:
         """The answer to an add that was stored."""
@@ -78,3 +78,7 @@ class BinaryClient:
 
     def wait_for_room(self) -> None:
         self._connection.wait_for_room()
+
+    def start_tls(self, txn_id: int) -> bool:
+        """The binary protocol has no START_TLS."""
+        return False

@@ -14,9 +14,13 @@ from typing import Any
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from bookie.authentication import load_provider
 from bookie.core.disk_space import DiskThresholds
+from bookie.security import Security
 from bookie.storage import StorageConfig
+from bookie.tls import ServerCertificates
 from gateway.config import GatewayConfig
+from gateway.tls_files import TlsFiles
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
 from thinclient.config import load_settings
 
@@ -41,8 +45,17 @@ class BookieConfig(BaseSettings):
     http_port: int = Field(8080, ge=0, le=65535, description="httpServerPort: HTTP admin; 0 = choose a free one")
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
     max_frame_size: int = Field(
-        DEFAULT_MAX_FRAME_SIZE, ge=1024, description="nettyMaxFrameSizeBytes, length bytes included"
+        DEFAULT_MAX_FRAME_SIZE, ge=1024, le=256 * _MIB, description="nettyMaxFrameSizeBytes, length bytes included"
     )
+    tls_certificate: Path | None = Field(None, description="PEM file; sets up TLS on the entry port, beside clear")
+    tls_key: Path | None = Field(None, description="PEM file of that certificate's key")
+    tls_client_ca: Path | None = Field(None, description="PEM file of the authorities that vouch for clients")
+    tls_require_client_certificate: bool = Field(False, description="TLS clients must show a certificate")
+    tls_required: bool = Field(False, description="serve nothing on connections in clear")
+    auth_provider: str | None = Field(
+        None, description="bookieAuthProviderFactoryClass: bookgate-token, bookgate-tls-role or an installed one"
+    )
+    auth_options: dict[str, str] = Field(default_factory=dict, description="settings of the authentication provider")
     journal_max_size_mb: int = Field(512, ge=1, description="journalMaxSizeMB")
     journal_max_backups: int = Field(5, ge=0, description="journalMaxBackups")
     write_cache_mb: int = Field(128, ge=1, description="memory for entries not yet in the entry log, both halves")
@@ -78,6 +91,35 @@ class BookieConfig(BaseSettings):
         if self.data_dir is None and (self.journal_directory is None or self.ledger_directory is None):
             raise ValueError("set data_dir, or both journal_directory and ledger_directory")
         return self
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> BookieConfig:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together; set both or none")
+        if self.tls_certificate is None and (self.tls_client_ca or self.tls_required):
+            raise ValueError("tls_client_ca and tls_required need TLS; set tls_certificate and tls_key too")
+        if self.tls_require_client_certificate and self.tls_client_ca is None:
+            raise ValueError(
+                "tls_require_client_certificate needs tls_client_ca, the authorities that vouch for clients"
+            )
+        if self.auth_options and self.auth_provider is None:
+            raise ValueError("auth_options have no effect without auth_provider; set that too")
+        return self
+
+    def security(self) -> Security:
+        """How the entry port is protected. Raises IncorrectParameterException for files or options of no use."""
+        return Security(
+            certificates=self._certificates(),
+            tls_required=self.tls_required,
+            provider=load_provider(self.auth_provider, self.auth_options) if self.auth_provider else None,
+        )
+
+    def _certificates(self) -> ServerCertificates | None:
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        authorities = str(self.tls_client_ca) if self.tls_client_ca else None
+        files = TlsFiles(str(self.tls_certificate), str(self.tls_key), authorities)
+        return ServerCertificates(files, require_client_certificate=self.tls_require_client_certificate)
 
     @property
     def journal(self) -> Path:

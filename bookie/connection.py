@@ -3,6 +3,9 @@
 The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
 that has once spoken the binary protocol stays with it (wire-protocol page, section 1.1).
 
+A connection may change over to TLS, by START_TLS or by beginning with it (`tls`). Where authentication or TLS is
+demanded, its requests pass a gate first (`core.gate`), which is out of the way once it is open.
+
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
 write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
 from it. A frame or packet that can't be followed closes the connection, with a line in the log that says why.
@@ -12,17 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 from bookie.binary_client import BinaryClient
+from bookie.core.gate import AuthenticationException, Gate
 from bookie.entry_reads import QueuedRead
-from bookie.request_processor import RequestProcessor
+from bookie.request_processor import Client, RequestProcessor
+from bookie.security import OPEN, Security
 from bookie.statistics import BookieStatistics
+from bookie.tls import CLIENT_HELLO, TlsChannel
 from ledger import protocol_v2
 from ledger.frames import FrameDecoder, FrameError
 from ledger.protocol_v3 import ProtocolError, decode_request, encode_response, encode_stored
-from ledger.requests import InvalidRequest, Response
+from ledger.requests import InvalidRequest, Request, Response, StartTlsRequest, StartTlsResponse, Status
 
 _log = logging.getLogger(__name__)
 
@@ -43,10 +51,17 @@ class BookieConnection(asyncio.BufferedProtocol):
         connections: set[BookieConnection],
         statistics: BookieStatistics,
         max_frame_size: int,
+        security: Security = OPEN,
     ) -> None:
         self._processor = processor
+        self._serve: Callable[[Client, Request], None] = processor.process
+        self._security = security
+        self._gate: Gate | None = None
+        self._tls: TlsChannel | None = None
+        self._tls_is_next = False
         self._connections = connections
         self._statistics = statistics
+        self._max_frame_size = max_frame_size
         self._decoder = FrameDecoder(max_frame_size)
         self._transport: asyncio.Transport | None = None
         self._answers: list[bytes] = []
@@ -64,6 +79,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         self._peer = str(transport.get_extra_info("peername"))
+        self._gate = self._security.new_gate(self._peer)
+        if self._gate is not None and not self._gate.is_open:
+            self._serve = self._serve_at_gate
         self._connections.add(self)
         self._statistics.connections += 1
 
@@ -78,21 +96,34 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._statistics.connections -= 1
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
+        return self._decoder.get_buffer(sizehint) if self._tls is None else self._tls.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for packet in self._decoder.buffer_updated(nbytes):
-                if packet[0] == _V3_FIRST_BYTE and not self._binary:
-                    self._processor.process(self, decode_request(packet))
-                else:
-                    self._take_binary(packet)
-        except (FrameError, ProtocolError) as error:
-            _log.warning("connection from %s is closed: %s", self._peer, error)
-            self.close()
+            if self._tls is not None:
+                self._tls.buffer_updated(nbytes)
+                self._take_encrypted(self._tls)
+            else:
+                self._take(nbytes)
+        except FrameError as error:
+            if self._tls is not None or not self._begins_tls():
+                self._give_up(error)
+                return
+        except (ProtocolError, AuthenticationException, ssl.SSLError) as error:
+            self._give_up(error)
             return
         self._pump()
         self.flush()
+
+    def _take(self, nbytes: int) -> None:
+        packets = self._decoder.buffer_updated(nbytes)
+        for packet in packets:
+            if packet[0] == _V3_FIRST_BYTE and not self._binary:
+                self._serve(self, decode_request(packet))
+            else:
+                self._take_binary(packet)
+        if self._tls_is_next:
+            self._upgrade(packets[-1])
 
     def _take_binary(self, packet: memoryview) -> None:
         request, version = protocol_v2.decode_request(packet)
@@ -102,7 +133,25 @@ class BookieConnection(asyncio.BufferedProtocol):
         if isinstance(request, InvalidRequest):
             client.answer(protocol_v2.refusal(request, request.status))
         else:
+            self._serve(client, request)
+
+    def _serve_at_gate(self, client: Client, request: Request) -> None:
+        gate = self._gate
+        if gate is None:
+            raise RuntimeError("a connection without a gate serves by itself")
+        verdict = gate.check(request, binary=client is not self)
+        if verdict.answer is not None:
+            client.answer(verdict.answer)
+        if verdict.ends is not None:
+            raise ProtocolError(verdict.ends)
+        if verdict.passes:
             self._processor.process(client, request)
+        if gate.is_open:
+            self._serve = self._processor.process
+
+    def _give_up(self, error: Exception) -> None:
+        _log.warning("connection from %s is closed: %s", self._peer, error)
+        self.close()
 
     def _pump(self) -> None:
         if self.reads:
@@ -110,6 +159,67 @@ class BookieConnection(asyncio.BufferedProtocol):
         for client in self._binary.values():
             if client.reads:
                 self._processor.pump_reads(client)
+
+    # --- TLS ---
+
+    def start_tls(self, txn_id: int) -> bool:
+        if self._tls is not None or self._tls_is_next or self._security.certificates is None:
+            return False
+        self.answer(StartTlsResponse(txn_id, Status.EOK))
+        self._tls_is_next = True
+        return True
+
+    def _upgrade(self, last: memoryview) -> None:
+        """Goes on in TLS after START_TLS. What came behind it in clear might be anyone's: it is not followed."""
+        if self._decoder.unread or not isinstance(decode_request(last), StartTlsRequest):
+            raise ProtocolError("something came in clear behind START_TLS")
+        self.flush()
+        self._tls_is_next = False
+        self._tls = self._new_channel()
+
+    def _begins_tls(self) -> bool:
+        """Whether what is no frame is a TLS client, which is served then."""
+        begin = self._decoder.unread
+        if self._security.certificates is None or begin[0] != CLIENT_HELLO:
+            return False
+        self._tls = self._new_channel()
+        self._tls.feed(begin)
+        self._decoder = FrameDecoder(self._max_frame_size)
+        try:
+            self._take_encrypted(self._tls)
+        except (FrameError, ProtocolError, AuthenticationException, ssl.SSLError) as error:
+            self._give_up(error)
+        return True
+
+    def _new_channel(self) -> TlsChannel:
+        certificates = self._security.certificates
+        if certificates is None:
+            raise RuntimeError("TLS begins where certificates are set only")
+        return TlsChannel(certificates.context())
+
+    def _take_encrypted(self, tls: TlsChannel) -> None:
+        if not tls.established and tls.handshake():
+            self._secured(tls)
+        if tls.established:
+            while count := tls.read_into(self._decoder.get_buffer()):
+                self._take(count)
+        self._write_outgoing(tls)
+        if tls.ended:
+            self.close()
+
+    def _secured(self, tls: TlsChannel) -> None:
+        if self._gate is None:
+            return
+        self._gate.secured(tls.certificate())
+        if self._gate.is_open:
+            self._serve = self._processor.process
+
+    def _write_outgoing(self, tls: TlsChannel) -> None:
+        data = tls.take_outgoing()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    # --- back-pressure ---
 
     def pause_writing(self) -> None:
         self.takes_answers = False
@@ -140,7 +250,13 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         if self._answers and self._transport is not None:
-            self._transport.write(b"".join(self._answers))
+            if self._tls is None:
+                self._transport.write(b"".join(self._answers))
+            elif self._tls.established:
+                self._tls.write(b"".join(self._answers))
+                self._write_outgoing(self._tls)
+            else:
+                return
         self._answers.clear()
         self._answer_bytes = 0
 
@@ -156,6 +272,9 @@ class BookieConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self.flush()
+            if self._tls is not None:
+                self._tls.close()
+                self._write_outgoing(self._tls)
             self._transport.close()
 
     def abort(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bookie import cookie, directories
 from bookie.config import BookieConfig
@@ -15,6 +16,9 @@ from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, BookieServiceInfo
 from ledger.manager import RegistrationManager
 
 _log = logging.getLogger(__name__)
+
+TLS_EXTENSION = "tls"
+"""Extension of the entry protocol's endpoint where it takes START_TLS, and TLS from the first byte."""
 
 
 def bookie_id_of(config: BookieConfig, port: int) -> str:
@@ -30,7 +34,12 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
         ("gateway", "gateway", GATEWAY_GRPC),
         ("httpserver", "http", HTTP),
     )
-    endpoints = (Endpoint(name, host, ports[kind], protocol) for name, kind, protocol in kinds if kind in ports)
+    endpoints = [Endpoint(name, host, ports[kind], protocol) for name, kind, protocol in kinds if kind in ports]
+    endpoints[0] = replace(
+        endpoints[0],
+        auth=(config.auth_provider,) if config.auth_provider else (),
+        extensions=(TLS_EXTENSION,) if config.tls_certificate else (),
+    )
     return BookieServiceInfo(bookie_id, tuple(endpoints))
 
 

@@ -29,8 +29,6 @@ from ledger.requests import LAST_ENTRY, AddRequest, BatchReadRequest, ReadReques
 
 _log = logging.getLogger(__name__)
 
-_DISABLED_PLUGIN = "AuthDisabledPlugin"
-
 
 class Client(ReadingClient, Protocol):
     """The processor's view of a connection; it knows in which version of the protocol to answer."""
@@ -40,6 +38,9 @@ class Client(ReadingClient, Protocol):
 
     def answer(self, response: Response) -> None:
         """Encodes and sends."""
+
+    def start_tls(self, txn_id: int) -> bool:
+        """Answers that TLS begins, and begins it; False, with nothing done, where that can't be."""
 
     def wait_for_room(self) -> None:
         """Stops reading requests until storage has room."""
@@ -95,10 +96,13 @@ class RequestProcessor:
             case requests.GetBookieInfoRequest():
                 client.answer(self._bookie_info(request))
             case requests.AuthRequest():
-                response_ = requests.AuthResponse(request.txn_id, Status.EOK, _DISABLED_PLUGIN, b"", request.priority)
+                response_ = requests.AuthResponse(
+                    request.txn_id, Status.EOK, requests.AUTH_DISABLED, b"", request.priority
+                )
                 client.answer(response_)
             case requests.StartTlsRequest():
-                client.answer(refusal(request, Status.EBADREQ))
+                if not client.start_tls(request.txn_id):
+                    client.answer(refusal(request, Status.EBADREQ))
             case requests.InvalidRequest():
                 client.answer(refusal(request, request.status))
 

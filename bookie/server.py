@@ -91,6 +91,7 @@ class BookieServer:
     async def start(self) -> None:
         """Serves when it returns. Raises BKException or OSError that says what is wrong and what to do."""
         config = self._config
+        self._security = config.security()
         # Storage's threads need it before anything is served.
         self._loop = asyncio.get_running_loop()
         entry_listener = self._listen("port", config.port)
@@ -121,7 +122,8 @@ class BookieServer:
         await self._serve_entries(storage, entry_listener)
         await self._serve_http(storage, http_listener)
         self._stack.push_async_callback(self._state.close)
-        await self._state.register(service_info(config, bookie_id, ports))
+        self.service_info = service_info(config, bookie_id, ports)
+        await self._state.register(self.service_info)
         self._watch_disks()
 
         host = config.advertised_host()
@@ -197,7 +199,9 @@ class BookieServer:
         self._stack.callback(server.close)
 
     def _connect(self) -> BookieConnection:
-        return BookieConnection(self._processor, self._connections, self._statistics, self._config.max_frame_size)
+        return BookieConnection(
+            self._processor, self._connections, self._statistics, self._config.max_frame_size, self._security
+        )
 
     def _close_connections(self) -> None:
         for connection in list(self._connections):

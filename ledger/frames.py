@@ -51,6 +51,11 @@ class FrameDecoder:
             self._start += size
         return packets
 
+    @property
+    def unread(self) -> bytes:
+        """What was received behind the last whole frame."""
+        return bytes(self._buffer[self._start : self._end])
+
     def feed(self, data: bytes) -> list[memoryview]:
         """The same for bytes that were received elsewhere. The returned packets are copies."""
         packets: list[memoryview] = []

@@ -50,6 +50,9 @@ class Operation(enum.IntEnum):
 LAST_ENTRY = -1
 """Entry id of a read that asks for the highest entry the bookie holds."""
 
+AUTH_DISABLED = "AuthDisabledPlugin"
+"""Plugin in whose name a bookie without authentication answers."""
+
 HIGH_PRIORITY = 100
 DEFERRED_SYNC = 1
 TOTAL_DISK_CAPACITY = 1

@@ -1,0 +1,27 @@
+"""How the entry port is protected: the settings' objects that every connection starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie.authentication import BookieAuthProvider
+from bookie.core.gate import Gate
+from bookie.tls import ServerCertificates
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Neither TLS nor authentication unless given. `tls_required` serves nothing on connections in clear."""
+
+    certificates: ServerCertificates | None = None
+    tls_required: bool = False
+    provider: BookieAuthProvider | None = None
+
+    def new_gate(self, peer: str) -> Gate | None:
+        """A gate for a fresh connection; None where everyone is let in."""
+        if self.provider is None:
+            return Gate(None, None, tls_required=True) if self.tls_required else None
+        return Gate(self.provider.new_session(peer), self.provider.name, tls_required=self.tls_required)
+
+
+OPEN = Security()
