@@ -2,128 +2,118 @@
 
 The order is what makes a crash at any point harmless (S1):
 
-1. take mark M, the end of what the journal has synced;
+1. take mark M of each journal, the end of what it has synced;
 2. swap the write cache: everything journaled up to M is in the half to flush, flushed before, or on the dirty headers'
    list, for it entered the cache before it was queued to the journal;
 3. write the entries, sorted by ledger and entry, to the entry log; sync it;
 4. write index slots and headers; sync them and their names;
-5. let the flushed half go; persist M; remove journals before M beyond the number kept as backup.
+5. let the flushed half go; persist each M; remove journal files before it beyond the number kept as backup.
 
 So the index never points at what the log does not durably hold, and the mark never passes a record whose entry, key,
 fence or explicit LAC is not durable elsewhere (S1, S6).
 
-One checkpoint runs at a time. The thread makes one every interval, or when the active half of the cache is due. The
-first error, whoever asked for that checkpoint, is the last: the mark stays, `on_fatal` is told, the half that was being
-flushed stays readable. A later checkpoint would move the mark past what this one failed to flush.
+One checkpoint runs at a time; `exclusive` keeps others out while somebody else changes the index. The thread makes one
+every interval, or when the active half of the cache is due. The first error, whoever asked for that checkpoint, is the
+last: the marks stay, `on_fatal` is told, the half that was being flushed stays readable. A later checkpoint would move
+a mark past what this one failed to flush.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Lock, Thread
 
 from bookie import directories, journal_format
-from bookie.entry_log import EntryLogWriter
 from bookie.files import FileSystem, StorageStoppedException
-from bookie.index_file import IndexHeader, SlotRun, slot_runs
 from bookie.journal import list_journals
 from bookie.journal_format import LogMark
-from bookie.ledger_cache import LedgerCache
-from bookie.stored_ledger import StoredLedger
+from bookie.ledger_store import LedgerStore
 from bookie.write_cache import Snapshot, WriteCache
 
 _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Steps 3 and 4: writes one snapshot of the cache to entry log and index."""
+    """Steps 2 to 4, and the first half of 5. A flush that failed is done again by the next."""
 
-    def __init__(self, cache: WriteCache, log: EntryLogWriter, index: LedgerCache) -> None:
+    def __init__(self, cache: WriteCache, stores: Sequence[LedgerStore]) -> None:
         self._cache = cache
-        self._log = log
-        self._index = index
+        self._stores = stores
+        self._failed: Snapshot | None = None
 
     def flush(self) -> bool:
         """Flushes what is cached; everything is durable on return. False when there was nothing."""
+        flushed = False
+        if self._failed is not None:
+            self._write(self._failed)
+            flushed = True
         snapshot = self._cache.swap()
         if snapshot.is_empty:
-            return False
-        slots = self._write_entries(snapshot)
-        self._log.sync()
-        new = {ledger for ledger in snapshot.tables if not ledger.has_header}
-        self._write_index(slots, snapshot.headers | new)
-        self._index.sync()
-        for ledger in snapshot.headers | new:
-            ledger.has_header = True
-        self._cache.drop_flushing()
+            return flushed
+        self._failed = snapshot
+        self._write(snapshot)
         return True
 
-    def _write_entries(self, snapshot: Snapshot) -> dict[StoredLedger, list[SlotRun]]:
-        slots: dict[StoredLedger, list[SlotRun]] = {}
-        for ledger in sorted(snapshot.tables, key=_by_id):
-            table = snapshot.tables[ledger]
-            entry_ids = sorted(table)
-            locations = self._log.append(ledger.number, [table[entry_id] for entry_id in entry_ids])
-            slots[ledger] = slot_runs(entry_ids, locations)
-        return slots
-
-    def _write_index(self, slots: dict[StoredLedger, list[SlotRun]], headers: set[StoredLedger]) -> None:
-        for ledger in sorted(slots.keys() | headers, key=_by_id):
-            header = None
-            if ledger in headers:
-                header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac)
-            self._index.update(ledger.ledger_id, header, slots.get(ledger, ()))
-
-    def close(self) -> None:
-        self._log.close()
-        self._index.close()
-
-
-def _by_id(ledger: StoredLedger) -> tuple[int, int]:
-    return ledger.ledger_id.scope_id, ledger.number
+    def _write(self, snapshot: Snapshot) -> None:
+        headers = snapshot.headers | {ledger for ledger in snapshot.tables if not ledger.has_header}
+        count = len(self._stores)
+        for number, store in enumerate(self._stores):
+            if count == 1:
+                store.flush(snapshot.tables, headers)
+                break
+            tables = {ledger: table for ledger, table in snapshot.tables.items() if ledger.number % count == number}
+            own = {ledger for ledger in headers if ledger.number % count == number}
+            if tables or own:
+                store.flush(tables, own)
+        for ledger in headers:
+            ledger.has_header = True
+        self._cache.drop_flushing()
+        self._failed = None
 
 
 class Checkpointer:
     """Runs checkpoints, on its own thread once started. `interval` is in seconds.
 
-    `synced_mark` gives the end of what the journal has synced; `on_room` is called after each flush.
+    `synced_marks` gives the end of what each journal has synced, in the order of `journal_directories`; `on_room` is
+    called after each flush.
     """
 
     def __init__(
         self,
         files: FileSystem,
         flusher: Flusher,
-        journal_directory: Path,
-        ledger_directories: tuple[Path, ...],
+        journal_directories: Sequence[Path],
+        ledger_directories: Sequence[Path],
         *,
         max_backups: int,
         interval: float,
-        synced_mark: Callable[[], LogMark],
+        synced_marks: Callable[[], Sequence[LogMark]],
         on_room: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._files = files
         self._flusher = flusher
-        self._journal_directory = journal_directory
+        self._journal_directories = journal_directories
         self._ledger_directories = ledger_directories
         self._max_backups = max_backups
         self._interval = interval
-        self._synced_mark = synced_mark
+        self._synced_marks = synced_marks
         self._on_room = on_room
         self._on_fatal = on_fatal
         self._running = Lock()
         self._broken = False
-        self._persisted = journal_format.NO_MARK
+        self._persisted = [journal_format.NO_MARK] * len(journal_directories)
         self._wake = Condition(Lock())
         self._requested = False
         self._closing = False
         self._thread: Thread | None = None
 
-    def start(self, persisted: LogMark) -> None:
-        """Starts the thread; `persisted` is the mark on disk."""
-        self._persisted = persisted
+    def start(self, persisted: Sequence[LogMark]) -> None:
+        """Starts the thread; `persisted` are the marks on disk."""
+        self._persisted = list(persisted)
         self._thread = Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -134,6 +124,12 @@ class Checkpointer:
         with self._wake:
             self._requested = True
             self._wake.notify()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps checkpoints out; waits for one that runs."""
+        with self._running:
+            yield
 
     def checkpoint(self) -> None:
         """Makes a checkpoint; blocks until it is complete. Raises OSError, after which no other is made."""
@@ -146,25 +142,26 @@ class Checkpointer:
 
     def _checkpoint(self) -> None:
         try:
-            mark = self._synced_mark()
+            marks = self._synced_marks()
             if self._flusher.flush():
                 self._on_room()
-            self.complete(mark)
+            for journal, mark in enumerate(marks):
+                self._complete(journal, mark)
         except BaseException as error:
             _log.critical("checkpoint failed, the journal is kept: %s", error)
             self._on_fatal(error)
             raise
 
-    def complete(self, mark: LogMark) -> None:
-        """Step 5. Marks never move back."""
-        if mark <= self._persisted:
+    def _complete(self, journal: int, mark: LogMark) -> None:
+        """The end of step 5 for one journal. Marks never move back."""
+        if mark <= self._persisted[journal]:
             return
-        directories.write_mark(self._files, self._ledger_directories, mark)
-        self._persisted = mark
-        self._remove_journals(mark)
+        name = directories.mark_file_name(journal, len(self._journal_directories))
+        directories.write_mark(self._files, self._ledger_directories, mark, name)
+        self._persisted[journal] = mark
+        self._remove_journals(directories.current(self._journal_directories[journal]), mark)
 
-    def _remove_journals(self, mark: LogMark) -> None:
-        directory = directories.current(self._journal_directory)
+    def _remove_journals(self, directory: Path, mark: LogMark) -> None:
         old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
         for journal_id in old[: max(0, len(old) - self._max_backups)]:
             self._files.unlink(directory / journal_format.file_name(journal_id))

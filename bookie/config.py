@@ -150,8 +150,8 @@ class BookieConfig(BaseSettings):
     def storage(self) -> StorageConfig:
         """The part that storage needs."""
         return StorageConfig(
-            journal_directory=self.journal,
-            ledger_directory=self.ledgers,
+            journal_directories=(self.journal,),
+            ledger_directories=(self.ledgers,),
             journal_max_size_bytes=self.journal_max_size_mb * _MIB,
             journal_max_backups=self.journal_max_backups,
             write_cache_bytes=self.write_cache_mb * _MIB,

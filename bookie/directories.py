@@ -7,6 +7,7 @@ nothing but what Apache BookKeeper puts there. Source: storage page, sections 1 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from bookie.core.disk_space import DirectoryUsage
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
 from bookie.journal_format import LogMark
+
+_log = logging.getLogger(__name__)
 
 CURRENT = "current"
 LOCK_FILE = "bookie.lock"
@@ -110,16 +113,30 @@ def total_usage(paths: Iterable[Path]) -> DirectoryUsage:
     )
 
 
-def read_mark(files: FileSystem, directories: Iterable[Path]) -> LogMark:
+def mark_file_name(journal: int, journals: int) -> str:
+    """Name of the file that holds the mark of one of a bookie's journals."""
+    return LAST_MARK_FILE if journals == 1 else f"{LAST_MARK_FILE}.{journal}"
+
+
+def read_mark(files: FileSystem, directories: Iterable[Path], name: str = LAST_MARK_FILE) -> LogMark:
     """The furthest mark persisted in any ledger directory; a missing or short file counts as none."""
-    contents = (read_whole(files, current(directory) / LAST_MARK_FILE) or b"" for directory in directories)
+    contents = (read_whole(files, current(directory) / name) or b"" for directory in directories)
     return max(map(LogMark.decode, contents))
 
 
-def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark) -> None:
-    """Persists the mark in every ledger directory, durably."""
+def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark, name: str = LAST_MARK_FILE) -> None:
+    """Persists the mark in every ledger directory, durably. The first OSError is raised when no directory took it."""
+    errors: list[OSError] = []
+    written = 0
     for directory in directories:
-        write_in_place(files, current(directory) / LAST_MARK_FILE, mark.encode())
+        try:
+            write_in_place(files, current(directory) / name, mark.encode())
+            written += 1
+        except OSError as error:
+            _log.warning("the mark of the journal can't be written to %s: %s", current(directory) / name, error)
+            errors.append(error)
+    if errors and not written:
+        raise errors[0]
 
 
 def read_version_files(files: FileSystem, directories: Iterable[Path]) -> dict[Path, bytes | None]:

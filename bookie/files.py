@@ -102,6 +102,10 @@ class FileSystem:
     def unlink(self, path: Path) -> None:
         path.unlink()
 
+    def rename(self, path: Path, target: Path) -> None:
+        """Gives a file another name on the same file system, replacing what has that name."""
+        path.rename(target)
+
 
 REAL_FILE_SYSTEM = FileSystem()
 

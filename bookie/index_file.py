@@ -9,6 +9,7 @@ Not its job: reading and writing the files, caching pages (`ledger_cache`).
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
@@ -26,6 +27,12 @@ PAGE_SIZE = SLOT_SIZE * SLOTS_PER_PAGE
 MAX_ENTRY_ID = (1 << 40) - 1
 """Slots beyond it would need a file longer than common file systems allow."""
 
+FILE_SUFFIX = ".idx"
+RELOCATION_SUFFIX = ".rloc"
+
+_FILE_NAME = re.compile(r"([0-9a-f]{1,16})\.idx")
+_RELOCATED_NAME = re.compile(r"([0-9a-f]{1,16})\.idx\.rloc")
+_LEVEL_NAME = re.compile(r"[0-9a-f]{1,2}")
 _FENCED = 1
 _MIN_LAC_PACKET = 16
 _head = struct.Struct(">4sii")
@@ -98,7 +105,28 @@ def relative_path(ledger_id: LedgerId) -> PurePosixPath:
     if ledger_id.scope_id != 0:
         raise ValueError(f"ledger {ledger_id} has a scope; this index has no place for it")
     number = ledger_id.ledger_id
-    return PurePosixPath(f"{number >> 8 & 0xFF:x}") / f"{number & 0xFF:x}" / f"{number:x}.idx"
+    return PurePosixPath(f"{number >> 8 & 0xFF:x}") / f"{number & 0xFF:x}" / f"{number:x}{FILE_SUFFIX}"
+
+
+def ledger_id_of(name: str) -> int | None:
+    """Id of the ledger (scope 0) in the name of an index file; None for any other name."""
+    return _id_in(_FILE_NAME, name)
+
+
+def relocated_ledger_id_of(name: str) -> int | None:
+    """The same for a file that was being moved to another directory."""
+    return _id_in(_RELOCATED_NAME, name)
+
+
+def _id_in(pattern: re.Pattern[str], name: str) -> int | None:
+    match = pattern.fullmatch(name)
+    number = int(match[1], 16) if match else -1
+    return number if 0 <= number < 1 << 63 else None
+
+
+def is_level_name(name: str) -> bool:
+    """Whether a directory of that name is one of the two levels above index files."""
+    return _LEVEL_NAME.fullmatch(name) is not None
 
 
 def slot_offset(entry_id: int) -> int:
@@ -126,6 +154,12 @@ def location_in(page: bytes, entry_id: int) -> int:
     """The entry's location in its page, 0 when it is not held."""
     location: int = _slot.unpack_from(page, entry_id % SLOTS_PER_PAGE * SLOT_SIZE)[0]
     return location
+
+
+def locations_in(page: bytes, entry_id: int, count: int) -> tuple[int, ...]:
+    """Locations of up to `count` entries from `entry_id` on, as many as the page has."""
+    slot = entry_id % SLOTS_PER_PAGE
+    return struct.unpack_from(f">{min(count, SLOTS_PER_PAGE - slot)}Q", page, slot * SLOT_SIZE)
 
 
 def held_in(page: bytes) -> list[int]:

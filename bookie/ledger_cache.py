@@ -1,11 +1,17 @@
-"""The index files of one directory: slots and headers written by checkpoints, pages cached for readers.
+"""Index files over one or several directories: slots and headers written by checkpoints, pages cached for readers.
+
+A ledger's file is found by looking into every directory; a new one is made in a directory that may take it.
 
 Pages are cached only as they are on disk: a checkpoint writes slots through, and drops the pages it touched. So a page
 is never dirty, and memory is bounded by the LRU alone. A reader that loaded a page while an update went on does not
 leave it in the cache (`_generation`), for it may be the older one. Until an update is complete readers find its entries
 in the write cache.
 
-The checkpoint thread updates; any thread reads. Index files are opened where needed and closed again.
+The checkpoint thread updates; any thread reads. Index files are opened where needed and closed again, so that the
+number of open ones is bounded by the threads that read, and a batch of updates.
+
+`*.idx.rloc` is a file that was being moved to another directory: a start removes it where the ledger has a file, and
+otherwise gives it its name.
 
 Not its job: what is in a header and where a slot stands (`index_file`), when to update (`checkpoint`).
 """
@@ -13,10 +19,14 @@ Not its job: what is in a header and where a slot stands (`index_file`), when to
 from __future__ import annotations
 
 import os
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import Lock
+
+from pyroaring import BitMap64
 
 from bookie import index_file
 from bookie.files import FileSystem
@@ -26,21 +36,35 @@ from ledger.ledger_id import NO_ENTRY, LedgerId
 _SYNC_BATCH = 256
 """Index files that are written before the first of them is synced: the kernel writes them out together."""
 
+_LISTING_CHUNK = 10_000
+"""Ids copied at once where a listing is turned into an array: other threads run in between."""
+
 _PageKey = tuple[int, int, int]
 
 
 class LedgerCache:
-    """`capacity` is in bytes of pages."""
+    """`directories` are those that hold the index (the `current` ones); `capacity` is in bytes of pages.
 
-    def __init__(self, files: FileSystem, directory: Path, capacity: int) -> None:
+    `writable` gives those of the directories that may take a new file; when it gives none, all may.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directories: Sequence[Path],
+        capacity: int,
+        writable: Callable[[], Sequence[Path]] | None = None,
+    ) -> None:
         self._files = files
-        self._directory = directory
+        self._directories = tuple(directories)
+        self._writable = writable or (lambda: self._directories)
         self._max_pages = max(1, capacity // PAGE_SIZE)
         self._lock = Lock()
         self._pages: OrderedDict[_PageKey, bytes] = OrderedDict()
         self._generation = 0
         self._unsynced: list[int] = []
         self._new_names: set[Path] = set()
+        self._deleted: set[tuple[int, int]] = set()
 
     # Reading
 
@@ -49,34 +73,51 @@ class LedgerCache:
 
         The header is None when it was never written. Raises StorageCorruptException when it can't be read.
         """
-        path = self._path(ledger_id)
-        fd = self._open(path)
+        fd = self._open(ledger_id)
         if fd is None:
             return None
         try:
-            header = index_file.decode_header(self._files.pread(fd, index_file.HEADER_SIZE, 0), str(path))
+            name = str(index_file.relative_path(ledger_id))
+            header = index_file.decode_header(self._files.pread(fd, index_file.HEADER_SIZE, 0), name)
             return header, self._last_entry_id(fd)
         finally:
             self._files.close(fd)
 
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""
-        page_number, key = self._key(ledger_id, entry_id)
+        page = self._page(ledger_id, entry_id // index_file.SLOTS_PER_PAGE)
+        return index_file.location_in(page, entry_id) if page is not None else 0
+
+    def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
+        """`location` of up to `count` consecutive entries, ending before the first that is absent."""
+        found: list[int] = []
+        while len(found) < count:
+            entry_id = first_entry_id + len(found)
+            page = self._page(ledger_id, entry_id // index_file.SLOTS_PER_PAGE)
+            slots = index_file.locations_in(page, entry_id, count - len(found)) if page is not None else ()
+            held = slots.index(0) if 0 in slots else len(slots)
+            found.extend(slots[:held])
+            if held == 0 or held < len(slots):
+                break
+        return found
+
+    def _page(self, ledger_id: LedgerId, number: int) -> bytes | None:
+        """A page from the cache or its file; None when there is no file."""
+        key = (ledger_id.scope_id, ledger_id.ledger_id, number)
         with self._lock:
             page = self._pages.get(key)
             if page is not None:
                 self._pages.move_to_end(key)
+                return page
             generation = self._generation
-        if page is None:
-            page = self._load_page(ledger_id, page_number)
-            if page is None:
-                return 0
+        page = self._load_page(ledger_id, number)
+        if page is not None:
             self._keep(key, page, generation)
-        return index_file.location_in(page, entry_id)
+        return page
 
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the entries in the index, ascending; parts of the file that were never written are passed over."""
-        fd = self._open(self._path(ledger_id))
+        fd = self._open(ledger_id)
         if fd is None:
             return
         try:
@@ -99,7 +140,7 @@ class LedgerCache:
         return NO_ENTRY
 
     def _load_page(self, ledger_id: LedgerId, number: int) -> bytes | None:
-        fd = self._open(self._path(ledger_id))
+        fd = self._open(ledger_id)
         if fd is None:
             return None
         try:
@@ -118,12 +159,49 @@ class LedgerCache:
             if len(self._pages) > self._max_pages:
                 self._pages.popitem(last=False)
 
+    def ledger_ids(self) -> array[int]:
+        """Ids of all ledgers that have an index file, ascending. Lists directories only, looks at no file."""
+        found = BitMap64()
+        for leaf in self._leaves():
+            names = self._files.list_directory(leaf)
+            found.update(number for name in names if (number := index_file.ledger_id_of(name)) is not None)
+        ids = array("q")
+        ascending = iter(found)
+        while chunk := list(islice(ascending, _LISTING_CHUNK)):
+            ids.extend(chunk)
+        return ids
+
+    def _leaves(self) -> Iterator[Path]:
+        """The directories that hold index files."""
+        for directory in self._directories:
+            for upper in self._level(directory):
+                yield from self._level(upper)
+
+    def _level(self, directory: Path) -> list[Path]:
+        return [directory / name for name in self._files.list_directory(directory) if index_file.is_level_name(name)]
+
+    def finish_relocations(self) -> None:
+        """Brings moves of files between directories to an end that another process left. Before anything is read."""
+        for leaf in self._leaves():
+            for name in self._files.list_directory(leaf):
+                number = index_file.relocated_ledger_id_of(name)
+                if number is None:
+                    continue
+                fd = self._open(LedgerId.unscoped(number))
+                if fd is None:
+                    self._files.rename(leaf / name, leaf / name.removesuffix(index_file.RELOCATION_SUFFIX))
+                else:
+                    self._files.close(fd)
+                    self._files.unlink(leaf / name)
+                self._files.sync_directory(leaf)
+
     # Writing
 
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Writes slots, and the header if given, of one ledger. A new file needs its header. Durable after `sync`."""
-        path = self._path(ledger_id)
-        fd = self._files.open(path, os.O_RDWR) if header is None else self._open_or_create(path)
+        fd = self._open(ledger_id, os.O_RDWR) if header is None else self._open_or_create(ledger_id)
+        if fd is None:
+            raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
         if header is not None:
@@ -146,6 +224,18 @@ class LedgerCache:
             self._files.sync_directory(directory)
         self._new_names.clear()
 
+        self._forget_deleted()
+
+    def _forget_deleted(self) -> None:
+        """Drops the pages of deleted ledgers: all at once, since there may be many ledgers and many pages."""
+        if not self._deleted:
+            return
+        with self._lock:
+            self._generation += 1
+            for key in [key for key in self._pages if key[:2] in self._deleted]:
+                del self._pages[key]
+        self._deleted.clear()
+
     def _sync_files(self) -> None:
         while self._unsynced:
             fd = self._unsynced.pop()
@@ -153,6 +243,16 @@ class LedgerCache:
                 self._files.fdatasync(fd)
             finally:
                 self._files.close(fd)
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Removes the ledger's file; there may be none. Durable after `sync`."""
+        for path in self._paths(ledger_id):
+            try:
+                self._files.unlink(path)
+            except FileNotFoundError:
+                continue
+            self._new_names.add(path.parent)
+        self._deleted.add((ledger_id.scope_id, ledger_id.ledger_id))
 
     def close(self) -> None:
         """Lets go of files that an update which failed left open."""
@@ -168,28 +268,37 @@ class LedgerCache:
                 for number in range(first, last + 1):
                     self._pages.pop((ledger_id.scope_id, ledger_id.ledger_id, number), None)
 
-    def _open_or_create(self, path: Path) -> int:
-        # Names are synced even where they exist: an earlier process may have been killed before it could.
-        self._new_names.update((path.parent, path.parent.parent, self._directory))
-        fd = self._open(path, os.O_RDWR)
-        if fd is not None:
-            return fd
+    def _open_or_create(self, ledger_id: LedgerId) -> int:
+        for directory, path in zip(self._directories, self._paths(ledger_id), strict=True):
+            fd = self._open_path(path, os.O_RDWR)
+            if fd is not None:
+                # Synced even where it exists: an earlier process may have been killed before it could.
+                self._new_names.update((path.parent, path.parent.parent, directory))
+                return fd
+        places = self._writable() or self._directories
+        directory = places[ledger_id.ledger_id % len(places)]
+        path = directory / index_file.relative_path(ledger_id)
+        self._new_names.update((path.parent, path.parent.parent, directory))
         self._files.make_directory(path.parent.parent)
         self._files.make_directory(path.parent)
         return self._files.open(path, os.O_RDWR | os.O_CREAT)
 
     # Both
 
-    def _open(self, path: Path, flags: int = os.O_RDONLY) -> int | None:
+    def _open(self, ledger_id: LedgerId, flags: int = os.O_RDONLY) -> int | None:
+        for path in self._paths(ledger_id):
+            fd = self._open_path(path, flags)
+            if fd is not None:
+                return fd
+        return None
+
+    def _open_path(self, path: Path, flags: int) -> int | None:
         try:
             return self._files.open(path, flags)
         except FileNotFoundError:
             return None
 
-    def _path(self, ledger_id: LedgerId) -> Path:
-        return self._directory / index_file.relative_path(ledger_id)
-
-    @staticmethod
-    def _key(ledger_id: LedgerId, entry_id: int) -> tuple[int, _PageKey]:
-        number = entry_id // index_file.SLOTS_PER_PAGE
-        return number, (ledger_id.scope_id, ledger_id.ledger_id, number)
+    def _paths(self, ledger_id: LedgerId) -> Iterator[Path]:
+        """Where the ledger's file may lie, a path for each directory."""
+        name = index_file.relative_path(ledger_id)
+        return (directory / name for directory in self._directories)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from threading import Lock
 from weakref import WeakValueDictionary
 
 from bookie.files import StorageCorruptException
-from bookie.ledger_cache import LedgerCache
+from bookie.ledger_index import LedgerIndex
+from bookie.ledger_store import LedgerStore, store_of
 from bookie.stored_ledger import StoredLedger
 from ledger.ledger_id import LedgerId
 
@@ -34,8 +36,8 @@ def decode_lac_ids(packet: bytes) -> tuple[int, int]:
 class LedgerTable:
     """`limit` bounds the ledgers kept although nobody uses them."""
 
-    def __init__(self, index: LedgerCache, limit: int) -> None:
-        self._index = index
+    def __init__(self, stores: Sequence[LedgerStore], limit: int) -> None:
+        self._stores = stores
         self._limit = limit
         self._lock = Lock()
         self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
@@ -67,11 +69,36 @@ class LedgerTable:
     def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
         """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
         with self._lock:
-            found = self._index.read_header(ledger_id)
+            found = self._index(ledger_id).read_header(ledger_id)
             last_entry_id = found[1] if found else -1
             ledger = StoredLedger(ledger_id, master_key, last_entry_id=last_entry_id)
             self._keep(ledger)
         return ledger
+
+    def delete(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> bool:
+        """Deletes the ledger from its index, and lets `discard` drop what is in memory. True when it was fenced.
+
+        Nobody can look the ledger up before it is gone.
+        """
+        key = (ledger_id.scope_id, ledger_id.ledger_id)
+        with self._lock:
+            ledger = self._recent.pop(key, None) or self._held.get(key)
+            self._held.pop(key, None)
+            fenced = ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id)
+            if ledger is not None:
+                discard(ledger)
+            self._index(ledger_id).delete(ledger_id)
+        return fenced
+
+    def _is_fenced_on_disk(self, ledger_id: LedgerId) -> bool:
+        try:
+            found = self._index(ledger_id).read_header(ledger_id)
+        except StorageCorruptException:
+            return False
+        return found is not None and found[0] is not None and found[0].fenced
+
+    def _index(self, ledger_id: LedgerId) -> LedgerIndex:
+        return store_of(self._stores, ledger_id.ledger_id).index
 
     def _known(self, ledger_id: LedgerId) -> StoredLedger | None:
         key = (ledger_id.scope_id, ledger_id.ledger_id)
@@ -85,7 +112,7 @@ class LedgerTable:
         return ledger
 
     def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
-        found = self._index.read_header(ledger_id)
+        found = self._index(ledger_id).read_header(ledger_id)
         if found is None:
             return None
         header, last_entry_id = found

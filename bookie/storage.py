@@ -12,6 +12,8 @@ queued (S1, S6); the ledger's key, and the fence it was loaded with, is journale
 process, so that no fence and no explicit LAC of a ledger without entries is lost (F3); a ledger read back from its
 index header has its stored key (S7).
 
+A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
+
 Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
 `on_room` and `on_fatal` from either that or the checkpoint thread.
 
@@ -24,8 +26,11 @@ from __future__ import annotations
 import heapq
 import logging
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
 
@@ -33,14 +38,17 @@ from bookie import directories, index_file, journal_format
 from bookie.checkpoint import Checkpointer, Flusher
 from bookie.core.disk_space import DirectoryUsage
 from bookie.core.ledger_state import LedgerState
+from bookie.deleted_ledgers import FencedAndDeleted
 from bookie.directories import DirectoryLock
-from bookie.entry_log import EntryLogReader, EntryLogWriter
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException, StorageStoppedException
 from bookie.journal import Journal, JournalOptions
-from bookie.ledger_cache import LedgerCache
+from bookie.journal_format import LogMark
+from bookie.ledger_store import LedgerStore, store_of
 from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.replay import Replay
-from bookie.stored_ledger import StoredLedger
+from bookie.storage_config import StorageConfig
+from bookie.store_factory import open_stores
+from bookie.stored_ledger import LedgerDeletedException, StoredLedger
 from bookie.write_cache import WriteCache
 from ledger.errors import IncorrectParameterException, NoSuchEntryException
 from ledger.ledger_id import NO_ENTRY, LedgerId
@@ -55,36 +63,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_MIB = 1 << 20
 _entry_ids = struct.Struct(">qqq")
 _MIN_PACKET = 32
 _MIN_LAC_PACKET = 16
-
-
-@dataclass(frozen=True, slots=True)
-class StorageConfig:
-    """Where storage keeps its files and how much it may take. Sizes in bytes unless the name says otherwise."""
-
-    journal_directory: Path
-    ledger_directory: Path
-    journal_max_size_bytes: int = 512 * _MIB
-    journal_pre_alloc_bytes: int = 16 * _MIB
-    journal_alignment: int = 512
-    journal_max_group_wait_ms: int = 0
-    """How long a flush waits for more requests; 0 flushes whenever the journal thread is free."""
-    journal_buffered_writes_bytes: int = 512 * 1024
-    journal_max_backups: int = 5
-    write_cache_bytes: int = 64 * _MIB
-    """Both halves together, with an allowance for each entry's bookkeeping."""
-    ledger_cache_bytes: int = 64 * _MIB
-    open_file_limit: int = 256
-    """Entry logs kept open for reading."""
-    ledger_state_limit: int = 20_000
-    """Ledgers kept in memory although nobody uses them."""
-    entry_log_max_bytes: int = 1024 * _MIB
-    flush_interval_seconds: float = 10.0
-    sync_data: bool = True
-    """False acknowledges before the journal is synced: for tests and throw-away data only."""
 
 
 class Storage:
@@ -104,23 +85,26 @@ class Storage:
         self._failed = False
         self.on_room: Callable[[], None] = lambda: None
         """Called from the checkpoint or the journal thread when there may be room for adds again."""
-        self._lock: DirectoryLock | None = None
-        self._ledger_directories = (config.ledger_directory,)
-        ledgers = directories.current(config.ledger_directory)
-        self._cache = WriteCache(config.write_cache_bytes)
-        self._index = LedgerCache(files, ledgers, config.ledger_cache_bytes)
-        self._table = LedgerTable(self._index, config.ledger_state_limit)
-        self._reader = EntryLogReader(files, ledgers, config.open_file_limit)
-        self._journal = Journal(
-            files,
-            directories.current(config.journal_directory),
-            _journal_options(config),
-            on_durable,
-            self._fail,
-            lambda: self.on_room(),
+        self.writable_ledger_directories: Callable[[], Sequence[Path]] = lambda: config.ledger_directories
+        """Which ledger directories may take a new entry log; asked at checkpoints. None of them: all are tried."""
+        self.writable_index_directories: Callable[[], Sequence[Path]] = lambda: (
+            config.index_directories or config.ledger_directories
         )
+        """The same for new index files."""
+        self.stores: tuple[LedgerStore, ...] = ()
+        """Index and entry logs, while open."""
+        self._lock: DirectoryLock | None = None
+        self._cache = WriteCache(config.write_cache_bytes)
+        self._deleted = FencedAndDeleted(time.monotonic)
+        options = _journal_options(config)
+        self._journals = tuple(
+            Journal(files, directories.current(path), options, on_durable, self._fail, lambda: self.on_room())
+            for path in config.journal_directories
+        )
+        self._journal = self._journals[0] if len(self._journals) == 1 else None
+        """The only journal: the path of every add is spared the choice."""
+        self._table = LedgerTable((), config.ledger_state_limit)
         self._checkpointer: Checkpointer | None = None
-        self._flusher: Flusher | None = None
 
     # Life
 
@@ -130,13 +114,14 @@ class Storage:
         Raises DirectoryException naming the directory.
         """
         if self._lock is None:
-            paths = (self._config.journal_directory, *self._ledger_directories)
+            config = self._config
+            paths = (*config.journal_directories, *config.ledger_directories, *config.index_directories)
             for path in paths:
                 directories.prepare(path)
             self._lock = DirectoryLock(paths)
 
     def open(self) -> None:
-        """Blocking: locks, replays the journal, flushes, persists the mark, and starts the threads.
+        """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
 
         Raises DirectoryException, StorageCorruptException or another OSError; the directories are free again then.
         """
@@ -148,41 +133,65 @@ class Storage:
             raise
 
     def _open(self) -> None:
-        ledgers = directories.current(self._config.ledger_directory)
-        log = EntryLogWriter(self._files, ledgers, self._config.entry_log_max_bytes)
-        self._flusher = Flusher(self._cache, log, self._index)
-        mark = directories.read_mark(self._files, self._ledger_directories)
-        journal_directory = directories.current(self._config.journal_directory)
-        replayed = Replay(self._files, journal_directory, self._table, self._cache, self._flusher).run(mark)
+        config = self._config
+        self.stores = open_stores(
+            config,
+            self._files,
+            lambda: self.writable_ledger_directories(),
+            lambda: self.writable_index_directories(),
+        )
+        self._table = LedgerTable(self.stores, config.ledger_state_limit)
+        flusher = Flusher(self._cache, self.stores)
+        marks = [self._replay(journal, flusher) for journal in range(len(self._journals))]
         checkpointer = Checkpointer(
             self._files,
-            self._flusher,
-            self._config.journal_directory,
-            self._ledger_directories,
-            max_backups=self._config.journal_max_backups,
-            interval=self._config.flush_interval_seconds,
-            synced_mark=lambda: self._journal.synced_mark,
+            flusher,
+            config.journal_directories,
+            config.ledger_directories,
+            max_backups=config.journal_max_backups,
+            interval=config.flush_interval_seconds,
+            synced_marks=lambda: [journal.synced_mark for journal in self._journals],
             on_room=lambda: self.on_room(),
             on_fatal=self._fail,
         )
-        if replayed > mark:
-            directories.write_mark(self._files, self._ledger_directories, replayed)
-        self._journal.open()
+        for journal in self._journals:
+            journal.open()
         self._checkpointer = checkpointer
-        checkpointer.start(max(mark, replayed))
+        checkpointer.start(marks)
+
+    def _replay(self, journal: int, flusher: Flusher) -> LogMark:
+        """Brings what one journal holds behind its mark into the stores; returns the mark persisted then."""
+        name = directories.mark_file_name(journal, len(self._journals))
+        mark = directories.read_mark(self._files, self._config.ledger_directories, name)
+        directory = directories.current(self._config.journal_directories[journal])
+        replayed = Replay(self._files, directory, self._table, self._cache, flusher).run(mark)
+        if replayed > mark:
+            directories.write_mark(self._files, self._config.ledger_directories, replayed, name)
+        return max(mark, replayed)
 
     def checkpoint(self) -> None:
         """Blocking: makes everything that is durable in the journal durable in entry log and index."""
+        self._running_checkpointer().checkpoint()
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Holds the checkpoint lock: no flush runs meanwhile. For whoever else changes the index (compaction).
+
+        Raises StorageStoppedException.
+        """
+        return self._running_checkpointer().exclusive()
+
+    def _running_checkpointer(self) -> Checkpointer:
         if self._checkpointer is None or self._failed:
             raise StorageStoppedException("storage is not open; no checkpoint can be made")
-        self._checkpointer.checkpoint()
+        return self._checkpointer
 
     def close(self) -> None:
         """Blocking: acknowledges what is queued, makes a last checkpoint, and frees the directories."""
         try:
             if self._checkpointer is not None:
                 self._checkpointer.stop()
-                self._journal.close()
+                for journal in self._journals:
+                    journal.close()
                 if not self._failed:
                     self._checkpointer.checkpoint()
         finally:
@@ -190,10 +199,8 @@ class Storage:
             self._release()
 
     def _release(self) -> None:
-        if self._flusher is not None:
-            self._flusher.close()
-            self._flusher = None
-        self._reader.close()
+        for store in self.stores:
+            store.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -236,24 +243,35 @@ class Storage:
         stored = _stored(ledger)
         self._check_packet(stored, entry_id, packet)
         # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
-        if self._cache.put(stored, entry_id, packet):
+        try:
+            is_due = self._cache.put(stored, entry_id, packet)
+            if not stored.key_journaled:
+                self._journal_key(stored)
+        except LedgerDeletedException:
+            self.add_entry(self._recreate(stored), entry_id, packet, token)
+            return
+        if is_due:
             self._request_checkpoint()
-        if not stored.key_journaled:
-            self._journal_key(stored)
-        self._journal.append_one(packet, token)
+        (self._journal or self._journal_of(stored.number)).append_one(packet, token)
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
     def fence(self, ledger: LedgerState, token: object) -> None:
         """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
         stored = _stored(ledger)
-        if not stored.key_journaled:
-            self._journal_key(stored)
-        if stored.fenced:
-            self._journal.force(token)
+        try:
+            self._fence(stored, token)
+        except LedgerDeletedException:
+            self._fence(self._recreate(stored), token)
+
+    def _fence(self, ledger: StoredLedger, token: object) -> None:
+        if not ledger.key_journaled:
+            self._journal_key(ledger)
+        if ledger.fenced:
+            self._journal_of(ledger.number).force(token)
             return
-        stored.fenced = True
-        self._write_state(stored, journal_format.encode_fence(stored.number), token)
+        ledger.fenced = True
+        self._write_state(ledger, journal_format.encode_fence(ledger.number), token)
 
     def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
         """Replaces the ledger's explicit LAC packet; `token` comes back once it is durable.
@@ -268,13 +286,20 @@ class Storage:
         number, lac = decode_lac_ids(packet)
         if number != stored.number:
             raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
-        stored.explicit_lac = packet
-        stored.advance_lac(lac)
-        self._write_state(stored, journal_format.encode_explicit_lac(stored.number, packet), token)
+        record = journal_format.encode_explicit_lac(number, packet)
+        try:
+            self._set_explicit_lac(stored, packet, lac, record, token)
+        except LedgerDeletedException:
+            self._set_explicit_lac(self._recreate(stored), packet, lac, record, token)
+
+    def _set_explicit_lac(self, ledger: StoredLedger, packet: bytes, lac: int, record: bytes, token: object) -> None:
+        ledger.explicit_lac = packet
+        ledger.advance_lac(lac)
+        self._write_state(ledger, record, token)
 
     def force(self, ledger_id: LedgerId, token: object) -> None:
         """`token` comes back once everything queued before is durable. The ledger need not exist."""
-        self._journal.force(token)
+        self._journal_of(ledger_id.ledger_id).force(token)
 
     def _check_packet(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> None:
         """Checks what replay relies on, and takes notice of the LAC."""
@@ -295,16 +320,49 @@ class Storage:
         self._cache.mark_header(ledger)
         if not ledger.key_journaled:
             self._journal_key(ledger)
-        self._journal.append_one(record, token)
+        self._journal_of(ledger.number).append_one(record, token)
 
     def _journal_key(self, ledger: StoredLedger) -> None:
         """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         ledger.key_journaled = True
-        self._journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
+        journal = self._journal_of(ledger.number)
+        journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
         if ledger.fenced:
-            self._journal.append_one(journal_format.encode_fence(ledger.number), None)
+            journal.append_one(journal_format.encode_fence(ledger.number), None)
+
+    def _journal_of(self, number: int) -> Journal:
+        return self._journals[number % len(self._journals)]
+
+    # Deleting
+
+    def delete_ledgers(self, numbers: Sequence[int]) -> None:
+        """Blocking: forgets ledgers of scope 0, durably; their bytes in entry logs are for garbage collection.
+
+        Entries that are only cached go as well. What the journal still holds of them may bring them back at a replay.
+        Raises OSError, StorageStoppedException.
+        """
+        with self.exclusive():
+            for number in numbers:
+                if self._table.delete(LedgerId.unscoped(number), self._cache.discard):
+                    self._deleted.add(number)
+            for store in self.stores:
+                store.index.sync()
+
+    def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
+        """Whether the ledger was fenced when it was deleted here, within the last days: it takes no normal add."""
+        return ledger_id.scope_id == 0 and ledger_id.ledger_id in self._deleted
+
+    def ledger_ids(self) -> array[int]:
+        """Ids (type code q) of all ledgers held, ascending, those in memory included. Lists directories; any thread."""
+        on_disk = heapq.merge(*(store.ledger_ids() for store in self.stores)) if len(self.stores) > 1 else None
+        found = array("q", on_disk) if on_disk is not None else self.stores[0].ledger_ids()
+        return _with_cached(found, sorted(ledger.number for ledger in self._cache.ledgers()))
+
+    def _recreate(self, gone: StoredLedger) -> StoredLedger:
+        """The ledger that a request was looked up for before it was deleted: it begins anew."""
+        return self._table.get(gone.ledger_id) or self._table.create(gone.ledger_id, gone.master_key)
 
     # Reading
 
@@ -321,10 +379,22 @@ class Storage:
         packet = self._cache.get(stored, entry_id)
         if packet is not None:
             return packet
-        location = self._index.location(stored.ledger_id, entry_id) if 0 <= entry_id <= index_file.MAX_ENTRY_ID else 0
-        if not location:
-            raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
-        return self._reader.read(location, stored.number, entry_id)
+        while location := self._location(stored, entry_id):
+            try:
+                return self._store(stored).logs.read(location, stored.number, entry_id)
+            except StorageCorruptException:
+                # Compaction may have moved the entry and removed the log since the location was looked up.
+                if self._location(stored, entry_id) == location:
+                    raise
+        raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
+
+    def _location(self, ledger: StoredLedger, entry_id: int) -> int:
+        if not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
+            return 0
+        return self._store(ledger).index.location(ledger.ledger_id, entry_id)
+
+    def _store(self, ledger: StoredLedger) -> LedgerStore:
+        return store_of(self.stores, ledger.number)
 
     def last_entry_id(self, ledger: LedgerState) -> int:
         """Highest entry held, -1 if none. Never blocks."""
@@ -357,7 +427,7 @@ class Storage:
         stored = _stored(ledger)
         cached = self._cache.entry_ids(stored)
         first = end = -1
-        for entry_id in heapq.merge(cached, self._index.entry_ids(stored.ledger_id)):
+        for entry_id in heapq.merge(cached, self._store(stored).index.entry_ids(stored.ledger_id)):
             if entry_id < end:
                 continue
             if entry_id != end:
@@ -373,15 +443,28 @@ class Storage:
     @property
     def accepts_adds(self) -> bool:
         """False while the write cache or the journal's queue is full: whoever feeds adds waits for on_room."""
-        return not (self._cache.is_full or self._journal.is_full)
+        return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
 
     def usage(self) -> DirectoryUsage:
         """Room on the ledger directories' disks together. Raises OSError."""
-        return directories.total_usage(self._ledger_directories)
+        return directories.total_usage(self._config.ledger_directories)
 
     def _request_checkpoint(self) -> None:
         if self._checkpointer is not None:
             self._checkpointer.request()
+
+
+def _with_cached(on_disk: array[int], cached: Sequence[int]) -> array[int]:
+    """Both ascending listings as one; `cached` is short against what may be on disk."""
+    missing = [number for number in cached if not _contains(on_disk, number)]
+    if not missing:
+        return on_disk
+    return array("q", heapq.merge(on_disk, missing))
+
+
+def _contains(ascending: array[int], number: int) -> bool:
+    index = bisect_left(ascending, number)
+    return index < len(ascending) and ascending[index] == number
 
 
 def _stored(ledger: LedgerState) -> StoredLedger:

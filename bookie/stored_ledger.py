@@ -6,13 +6,17 @@ from bookie.core.ledger_state import LedgerState
 from ledger.ledger_id import NO_ENTRY, LedgerId
 
 
+class LedgerDeletedException(Exception):
+    """The ledger was deleted after this object was looked up; look it up, or create it, again."""
+
+
 class StoredLedger(LedgerState):
     """A ledger known to storage. There is at most one object for a ledger at any time.
 
     Hashed by identity: it is the key of the write cache.
     """
 
-    __slots__ = ("__weakref__", "has_header", "key_journaled", "last_entry_id", "number", "stored_lac")
+    __slots__ = ("__weakref__", "deleted", "has_header", "key_journaled", "last_entry_id", "number", "stored_lac")
 
     def __init__(
         self,
@@ -28,6 +32,8 @@ class StoredLedger(LedgerState):
         self.number = ledger_id.ledger_id
         self.last_entry_id = last_entry_id
         """Highest entry held anywhere, -1 if none."""
+        self.deleted = False
+        """Set under the write cache's lock once the ledger was deleted: this object takes nothing more."""
         self.has_header = False
         """Whether this process has made the index file with its header durable since the ledger was loaded."""
         self.key_journaled = False

@@ -16,7 +16,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import NamedTuple
 
-from bookie.stored_ledger import StoredLedger
+from bookie.stored_ledger import LedgerDeletedException, StoredLedger
 
 ENTRY_OVERHEAD = 128
 """Bytes of memory an entry costs beyond its packet, about."""
@@ -48,19 +48,46 @@ class WriteCache:
         self._flushing_bytes = 0
 
     def put(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> bool:
-        """Adds an entry or replaces it. True when the active half is due for a flush."""
+        """Adds an entry or replaces it. True when the active half is due for a flush.
+
+        Raises LedgerDeletedException.
+        """
         with self._lock:
             table = self._active.get(ledger)
             if table is None:
-                table = self._active[ledger] = {}
+                table = self._new_table(ledger)
             table[entry_id] = packet
             self._active_bytes += len(packet) + ENTRY_OVERHEAD
         return 2 * self._active_bytes >= self._capacity
 
+    def _new_table(self, ledger: StoredLedger) -> Table:
+        if ledger.deleted:
+            raise LedgerDeletedException
+        table = self._active[ledger] = {}
+        return table
+
     def mark_header(self, ledger: StoredLedger) -> None:
-        """The ledger's key, fence or explicit LAC is to be written by the next checkpoint."""
+        """The ledger's key, fence or explicit LAC is to be written by the next checkpoint.
+
+        Raises LedgerDeletedException.
+        """
         with self._lock:
+            if ledger.deleted:
+                raise LedgerDeletedException
             self._active_headers.add(ledger)
+
+    def discard(self, ledger: StoredLedger) -> None:
+        """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
+        with self._lock:
+            ledger.deleted = True
+            table = self._active.pop(ledger, {})
+            self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table)
+            self._active_headers.discard(ledger)
+
+    def ledgers(self) -> set[StoredLedger]:
+        """Ledgers of which something is not flushed yet."""
+        with self._lock:
+            return {*self._active, *self._active_headers, *self._flushing}
 
     def get(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
         """The newest cached copy of an entry."""

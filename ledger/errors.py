@@ -9,16 +9,36 @@ Not here: transport details. What a message says is up to whoever raises it: wha
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ledger.ledger_id import LedgerId
 
 
 class BKException(Exception):
-    """Base of every error of the entry protocol, the metadata and the client."""
+    """Base of every error of the entry protocol, the metadata and the client.
+
+    Where they are known it says which ledger, the fragment that begins at which entry, and what each bookie answered
+    (the message says so too).
+    """
 
     code: ClassVar[int] = -999
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        ledger_id: LedgerId | None = None,
+        first_entry_id: int | None = None,
+        bookies: Mapping[str, BKException] | None = None,
+    ) -> None:
         super().__init__(message or type(self).__name__)
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        """First entry of the fragment concerned."""
+        self.bookies: Mapping[str, BKException] = dict(bookies or {})
+        """Bookie id → its error."""
 
 
 class ReadException(BKException):
@@ -121,6 +141,18 @@ class LedgerExistException(BKException):
     """The ledger id is in use."""
 
     code = -20
+
+
+class AddEntryQuorumTimeoutException(BKException):
+    """An entry was not stored on an ack quorum within the quorum timeout."""
+
+    code = -21
+
+
+class DuplicateEntryIdException(BKException):
+    """The entry id was used before."""
+
+    code = -22
 
 
 class TimeoutException(BKException):

@@ -135,6 +135,8 @@ class BookKeeper:
         if self._closed:
             return
         self._closed = True
+        for handle in list(self._context.handles):
+            handle.client_closed(ClientClosedException("the client was closed while the ledger was open"))
         await self._context.placement.close()
         await self._context.pool.close_and_wait()
         if self._factory is not None:
@@ -224,7 +226,7 @@ class BookKeeper:
         """
         self._check_open()
         secrets = self._secrets(record, password)
-        return ReadHandle(self._context, record, secrets, known_last_entry(record), asks_metadata=False)
+        return ReadHandle(self._context, record, secrets, known_last_entry(record))
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.

@@ -44,21 +44,25 @@ class ClientConfig(BaseSettings):
     max_in_flight_bytes: int = Field(default=32 * 1024 * 1024, gt=0, description="payload bytes of those")
     read_ahead_entries: int = Field(default=1024, gt=0, description="entries asked for ahead of a reader")
     read_ahead_bytes: int = Field(default=4 * 1024 * 1024, gt=0, description="payload bytes of those")
-    batch_reads: bool = Field(default=True, description="read many entries with one request where bookies can")
-    batch_read_entries: int = Field(default=2000, gt=0, description="entries of one such request")
-    speculative_read_timeout: float = Field(
-        default=2.0, ge=0, description="a read without answer goes to another bookie too; 0: never"
-    )
-    long_poll_timeout: float = Field(default=1.0, gt=0, description="how long a bookie holds back a tailing reader")
-    first_speculative_lac_timeout: float = Field(
-        default=1.5, ge=0, description="a long poll without answer goes to another bookie too, again after twice that"
-    )
-    max_speculative_lac_timeout: float = Field(default=5.0, ge=0, description="the longest such wait; 0: never")
-    tail_poll_interval: float = Field(default=0.1, gt=0, description="tailing without long polls: time between two")
-    tail_failure_timeout: float = Field(
-        default=30.0, gt=0, description="tailing ends with an error when no bookie answers for so long"
-    )
     max_frame_size: int = Field(default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes")
+    delay_ensemble_change: bool = Field(
+        default=False, description="delayEnsembleChange: replace bookies only when an entry's ack quorum is in danger"
+    )
+    require_replacement: bool = Field(
+        default=False,
+        description="end a ledger when none of its failed bookies can be replaced, as BookKeeper does, though an ack "
+        "quorum is left",
+    )
+    max_ensemble_changes: int = Field(default=2**31 - 1, ge=0, description="maxAllowedEnsembleChanges of a ledger")
+    recovery_read_batch_size: int = Field(
+        default=32, ge=1, description="recoveryReadBatchSize: entries that recovery reads ahead"
+    )
+    ensemble_change_timeout: float = Field(
+        default=30.0, gt=0, description="how long appends wait for an ensemble change while metadata is out of reach"
+    )
+    failed_bookie_interval: float = Field(
+        default=30.0, gt=0, description="how long a ledger leaves a bookie alone that failed it"
+    )
     placement_policy: str = Field(
         default="default", description="ensemblePlacementPolicy: default, rackaware, or a name"
     )

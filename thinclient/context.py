@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ledger.digest import Digest, digest_for, ledger_master_key
 from ledger.errors import BKException, ReadException, exception_for_status
@@ -12,9 +13,15 @@ from ledger.metadata import DigestType, LedgerMetadata
 from ledger.requests import Status
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
-from thinclient.core.read_health import ReadHealth
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement
+
+
+class OpenHandle(Protocol):
+    """A handle with something going on in the background."""
+
+    def client_closed(self, error: BKException) -> None:
+        """Ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,8 @@ class ClientContext:
     config: ClientConfig
     placement: Placement
     metrics: ClientMetrics
-    read_health: ReadHealth = field(default_factory=ReadHealth)
+    handles: set[OpenHandle] = field(default_factory=set)
+    """Those that the client must end when it is closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ A transform is a pure function of the metadata as it stands: it returns the new 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ledger.errors import MetadataVersionException, UnknownOutcomeException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManager, LedgerRecord
-from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from thinclient.core.ensemble_change import with_fragments
 
 Transform = Callable[[LedgerMetadata], LedgerMetadata | None]
 
@@ -49,11 +50,13 @@ def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata | None:
     return metadata.begin_recovery() if metadata.state is LedgerState.OPEN else None
 
 
-def end_recovery(last_entry_id: int, length: int) -> Transform:
-    """IN_RECOVERY → CLOSED; a ledger that someone else has closed stays as it is."""
+def end_recovery(last_entry_id: int, length: int, fragments: Sequence[Fragment] = ()) -> Transform:
+    """IN_RECOVERY → CLOSED, with the recovery's fragments; a ledger that someone else has closed stays as it is."""
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
-        return metadata.close(last_entry_id, length) if metadata.state is LedgerState.IN_RECOVERY else None
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            return None
+        return with_fragments(metadata, fragments).close(last_entry_id, length)
 
     return transform
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from ledger.manager import LedgerRecord
 from ledger.protocol_v3 import encode_request
 from ledger.requests import HIGH_PRIORITY, LAST_ENTRY, Operation, Response, Status
 from thinclient.context import ClientContext, LedgerSecrets, status_error
+from thinclient.core.ensemble_change import Failures, Replacements
 from thinclient.core.last_confirmed import LastConfirmedRead
 from thinclient.core.recovery import (
     Answer,
@@ -26,10 +28,14 @@ from thinclient.core.recovery import (
     Missing,
     RecoveryAdd,
     RecoveryRead,
+    Replace,
     Unreadable,
 )
-from thinclient.core.writing import PendingAdd
+from thinclient.core.writing import Member, PendingAdd
+from thinclient.ensemble_changer import RecentFailures, find_replacements, writer_rules
 from thinclient.metadata_update import begin_recovery, end_recovery, update
+
+_log = logging.getLogger(__name__)
 
 _MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
 
@@ -43,25 +49,35 @@ async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerS
     if record.metadata.is_closed:
         return record
     finished = await _Run(context, record, secrets).run()
-    return await update(context.ledger_manager, record, end_recovery(finished.last_entry_id, finished.length))
+    transform = end_recovery(finished.last_entry_id, finished.length, finished.fragments)
+    return await update(context.ledger_manager, record, transform)
 
 
 class _Run:
     """One recovery under way."""
 
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+        self._context = context
         self._pool = context.pool
         self._config = context.config
+        self._metadata = record.metadata
         self._ledger_id = record.ledger_id
         self._secrets = secrets
-        self._ensemble = record.metadata.last_fragment.ensemble
-        self._machine = LedgerRecovery(record.ledger_id, record.metadata)
+        self._machine = LedgerRecovery(
+            record.ledger_id, record.metadata, writer_rules(self._config), self._config.recovery_read_batch_size
+        )
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[Finished] = self._loop.create_future()
+        self._failures = RecentFailures(self._config.failed_bookie_interval, self._loop.time)
+        self._replacing: asyncio.Task[None] | None = None
 
     async def run(self) -> Finished:
         self._perform(self._machine.begin())
-        return await self._result
+        try:
+            return await self._result
+        finally:
+            if self._replacing is not None:
+                self._replacing.cancel()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         queue = deque(effects)
@@ -71,12 +87,26 @@ class _Run:
                     self._read(LAST_ENTRY, bookie_id, partial(self._on_fence_answer, index))
                 case RecoveryRead(entry_id, bookie_id):
                     self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
-                case RecoveryAdd(add, payload):
-                    self._add(add, payload)
+                case RecoveryAdd(add, payload, members):
+                    self._add(add, payload, members)
+                case Replace(ensemble, failed):
+                    self._replacing = self._loop.create_task(self._replace(ensemble, failed))
                 case Finished() as finished:
                     self._result.set_result(finished)
                 case Failed(error):
                     self._result.set_exception(error)
+
+    async def _replace(self, ensemble: tuple[str, ...], failed: Failures) -> None:
+        for bookie_id in failed.values():
+            self._failures.note(bookie_id)
+        found: Replacements = {}
+        try:
+            avoid = self._failures.bookies
+            found = await find_replacements(self._context, self._metadata, ensemble, failed, avoid)
+        except BKException as error:
+            # Recovery goes on with the bookies it has, if they are enough.
+            _log.warning("event=ensemble_not_changed ledger=%s error=%s", self._ledger_id, error)
+        self._perform(self._machine.on_replacements(found))
 
     def _read(self, entry_id: int, bookie_id: str, sink: Any) -> None:
         priority = 0 if entry_id == LAST_ENTRY else HIGH_PRIORITY
@@ -88,7 +118,7 @@ class _Run:
         connection = self._pool.connection(bookie_id)
         connection.send(Operation.READ_ENTRY, txn_id, encode_request(request), deadline, sink, bookie_id)
 
-    def _add(self, add: PendingAdd, payload: bytes) -> None:
+    def _add(self, add: PendingAdd, payload: bytes, members: Sequence[Member]) -> None:
         ledger_id = self._ledger_id.ledger_id
         packet = encode_entry(
             self._secrets.digest, ledger_id, add.entry_id, add.last_add_confirmed, add.length, payload
@@ -100,9 +130,9 @@ class _Run:
             )
         )
         deadline = self._loop.time() + self._config.add_timeout
-        for index in add.indexes:
-            connection = self._pool.connection(self._ensemble[index])
-            connection.send(Operation.ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, index), add)
+        for member in members:
+            connection = self._pool.connection(member.bookie_id)
+            connection.send(Operation.ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
 
     def _on_fence_answer(
         self, index: int, bookie_id: str, response: Response | None, error: BKException | None
@@ -116,14 +146,16 @@ class _Run:
         answer = self._answer(entry_id, bookie_id, response, error)
         self._perform(self._machine.on_read_answer(entry_id, answer))
 
-    def _on_add_answer(self, index: int, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
+    def _on_add_answer(
+        self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None
+    ) -> None:
         if response is not None and response.status == Status.EOK:
-            self._perform(self._machine.on_add_ack(add, index))
+            self._perform(self._machine.on_add_ack(add, member))
             return
         if response is not None:
             what = f"recovery add of entry {add.entry_id}"
-            error = status_error(response.status, self._ensemble[index], self._ledger_id, what, WriteException)
-        self._perform(self._machine.on_add_failure(index, error or WriteException()))
+            error = status_error(response.status, member.bookie_id, self._ledger_id, what, WriteException)
+        self._perform(self._machine.on_add_failure(add, member, error or WriteException()))
 
     def _answer(self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None) -> Answer:
         if response is None:

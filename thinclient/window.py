@@ -73,6 +73,11 @@ class InFlightWindow:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
+    def retain(self, size: int) -> None:
+        """An entry that was released goes to a bookie again."""
+        self.retained_entries += 1
+        self.retained_bytes += size
+
     def release(self, size: int) -> None:
         """An entry is no longer retained."""
         self.retained_entries -= 1

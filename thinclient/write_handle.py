@@ -7,7 +7,7 @@ the event loop that the client was made on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -25,12 +25,17 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
 from ledger.protocol_v3 import AddRequestEncoder
 from ledger.requests import Operation, Response
+from thinclient.bookie_connection import Sink
 from thinclient.context import ClientContext, LedgerSecrets, status_error
-from thinclient.core.writing import LedgerWriter, PendingAdd
+from thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd
+from thinclient.ensemble_changer import EnsembleChanger, writer_rules
 from thinclient.metadata_update import close_by_writer, update
 from thinclient.window import InFlightWindow
 
 Payload = bytes | bytearray | memoryview
+
+Send = Callable[[int, int, bytes, float, Sink, Any], None]
+"""`BookieConnection.send`."""
 
 _APPENDS_A_TURN = 128
 """Bulk appends between two turns of the event loop, so that answers are taken in while frames go out."""
@@ -42,19 +47,22 @@ class WriteHandle:
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
         metadata = record.metadata
         self._context = context
-        self._record = record
         self._loop = asyncio.get_running_loop()
-        ensemble = metadata.last_fragment.ensemble
-        self._writer = LedgerWriter(record.ledger_id, ensemble, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._writer = LedgerWriter(
+            record.ledger_id,
+            metadata.last_fragment.ensemble,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            rules=writer_rules(context.config),
+        )
         self._number = record.ledger_id.ledger_id
         self._digest = secrets.digest
         self._encoder = AddRequestEncoder(self._number, secrets.master_key)
         self._window = InFlightWindow(context.config.max_in_flight_entries, context.config.max_in_flight_bytes)
-        self._ensemble = ensemble
-        self._targets = [
-            (context.pool.connection(bookie_id).send, partial(self._on_answer, index))
-            for index, bookie_id in enumerate(ensemble)
-        ]
+        self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
+        self._targets: list[tuple[Member, Send, Sink]] = []
+        self._aim()
+        context.handles.add(self)
         self._max_payload = context.config.max_packet_size - HEADER_SIZE - secrets.digest.length
         self._add_timeout = context.config.add_timeout
         self._bulk_turn = asyncio.Lock()
@@ -74,15 +82,15 @@ class WriteHandle:
 
     @property
     def ledger_id(self) -> LedgerId:
-        return self._record.ledger_id
+        return self._changer.record.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._record.metadata
+        return self._changer.record.metadata
 
     @property
     def record(self) -> LedgerRecord:
-        return self._record
+        return self._changer.record
 
     @property
     def last_add_confirmed(self) -> int:
@@ -96,7 +104,7 @@ class WriteHandle:
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Bookies of the ensemble that failed and are no longer written to."""
+        """Bookies of the ensemble that failed, could not be replaced and are not written to for a while."""
         return self._writer.failed_bookies
 
     async def append(self, payload: Payload) -> int:
@@ -154,11 +162,23 @@ class WriteHandle:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._window.wait_until_idle()
+        try:
+            await self._window.wait_until_idle()
+        finally:
+            self._stop()
         if isinstance(self._writer.error, LedgerFencedException):
             raise self._writer.error
         transform = close_by_writer(self.ledger_id, self.last_add_confirmed, self.length)
-        self._record = await update(self._context.ledger_manager, self._record, transform)
+        changer = self._changer
+        changer.record = await update(self._context.ledger_manager, changer.record, transform)
+
+    def client_closed(self, error: BKException) -> None:
+        """Ends the handle with its client; the ledger stays open in the metadata."""
+        self._end(error)
+
+    def _stop(self) -> None:
+        self._changer.stop()
+        self._context.handles.discard(self)
 
     # Adding
 
@@ -201,31 +221,78 @@ class WriteHandle:
             self._window.release(size)
             self._window.fail(error)
             raise
-        packet = encode_entry(self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload)
+        packet = add.packet = encode_entry(
+            self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
+        )
         txn_id = self._context.pool.next_txn_id()
         frame = self._encoder.encode(txn_id, add.entry_id, packet)
         deadline = self._loop.time() + self._add_timeout
         for index in add.indexes:
-            send, sink = self._targets[index]
+            _, send, sink = self._targets[index]
             send(Operation.ADD_ENTRY, txn_id, frame, deadline, sink, add)
+        if self._writer.change_wanted:
+            self._changer.start()
+        if not add.unsettled:
+            self._window.release(size)
         return add
 
-    def _on_answer(self, index: int, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
+    def _on_answer(self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
         add.unsettled -= 1
         if not add.unsettled:
             self._window.release(add.size)
         if response is not None and response.status == 0:
-            confirmed = self._writer.on_ack(add, index)
+            confirmed = self._writer.on_ack(add, member)
             if confirmed:
                 self._settle(confirmed, None)
             return
         if response is not None:
             what = f"the add of entry {add.entry_id}"
-            error = status_error(response.status, self._ensemble[index], self.ledger_id, what, WriteException)
-        failed = self._writer.on_failure(index, error or WriteException())
+            error = status_error(response.status, member.bookie_id, self.ledger_id, what, WriteException)
+        self._on_failure(member, error or WriteException(), add)
+
+    def _on_failure(self, member: Member, error: BKException, add: PendingAdd | None) -> None:
+        failed = self._writer.on_failure(member, error, add)
         if self._writer.error is not None:
-            self._settle(failed, self._writer.error)
-            self._window.fail(self._writer.error)
+            self._ended(failed)
+        elif self._writer.change_wanted:
+            self._changer.start()
+
+    # Changes of the ensemble, and the end
+
+    def _on_changed(self, changed: Changed) -> None:
+        self._aim()
+        deadline = self._loop.time() + self._add_timeout
+        for add, index in changed.resend:
+            if not add.unsettled:
+                self._window.retain(add.size)
+            add.unsettled += 1
+            txn_id = self._context.pool.next_txn_id()
+            frame = self._encoder.encode(txn_id, add.entry_id, add.packet)
+            _, send, sink = self._targets[index]
+            send(Operation.ADD_ENTRY, txn_id, frame, deadline, sink, add)
+        if changed.confirmed:
+            self._settle(changed.confirmed, None)
+        if self._writer.error is not None:
+            self._ended(changed.failed)
+
+    def _aim(self) -> None:
+        """Where the adds of each index go, and who takes their answers."""
+        pool, known = self._context.pool, {member: (send, sink) for member, send, sink in self._targets}
+        self._targets = [
+            (member, *(known.get(member) or (pool.connection(member.bookie_id).send, partial(self._on_answer, member))))
+            for member in self._writer.members
+        ]
+
+    def _end(self, error: BKException) -> None:
+        """The ledger takes no more entries."""
+        self._ended(self._writer.abort(error))
+
+    def _ended(self, failed: Sequence[PendingAdd]) -> None:
+        error = self._writer.error
+        assert error is not None
+        self._stop()
+        self._settle(failed, error)
+        self._window.fail(error)
 
     def _settle(self, adds: Sequence[PendingAdd], error: BKException | None) -> None:
         """Tells the application, in entry order."""

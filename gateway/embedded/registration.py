@@ -56,6 +56,9 @@ class SqliteRegistrationManager(RegistrationManager):
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
+        if info.bookie_id in self._held:
+            # A renewal between the change and its end must not take it back.
+            self._held[info.bookie_id] = (info, read_only)
         wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
             _LOG.info("bookie id %s is registered; waiting %d ms for that lease to end", info.bookie_id, wait_ms)

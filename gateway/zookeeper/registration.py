@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
@@ -41,18 +42,21 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._new_sessions = 0
         self._lost: set[str] = set()
         self._again: asyncio.Task[None] | None = None
+        # Two at a time, one to each list, could each delete what the other has made.
+        self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def cluster_instance_id(self) -> str:
         return await read_instance_id(self._session, self._paths)
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
-        new_sessions = -1
-        while new_sessions != self._new_sessions:
-            # One that began meanwhile does not have what was made before it.
-            new_sessions = self._new_sessions
-            await self._put(info, read_only)
-        self._held[info.bookie_id] = (info, read_only)
+        async with self._moving[info.bookie_id]:
+            new_sessions = -1
+            while new_sessions != self._new_sessions:
+                # One that began meanwhile does not have what was made before it.
+                new_sessions = self._new_sessions
+                await self._put(info, read_only)
+            self._held[info.bookie_id] = (info, read_only)
 
     async def unregister_bookie(self, bookie_id: str) -> None:
         self._held.pop(bookie_id, None)
@@ -207,14 +211,15 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def _try_again(self, bookie_id: str) -> bool:
         """False if it failed. A session that is lost meanwhile makes the bookie lost again."""
         self._lost.discard(bookie_id)
-        held = self._held.get(bookie_id)
-        if held is None:
-            return True
         try:
-            await self._put(*held)
-            if bookie_id not in self._held:
-                await self._take_back(bookie_id)
-                return True
+            async with self._moving[bookie_id]:
+                held = self._held.get(bookie_id)
+                if held is None:
+                    return True
+                await self._put(*held)
+                if bookie_id not in self._held:
+                    await self._take_back(bookie_id)
+                    return True
         except BKException as error:
             _LOG.warning("bookie %s can't be registered again yet: %s", bookie_id, error)
             return False

@@ -394,6 +394,13 @@ class MemoryDisk(FileSystem):
             self._find(path)
             self._rename("unlink", path, None)
 
+    def rename(self, path: Path, target: Path) -> None:
+        """The new name, then the old one gone: over a power loss this is less than the atomic change of a real disk."""
+        with self._lock:
+            self._need_power()
+            self._rename("rename", target, self._find(path))
+            self._rename("unlink", path, None)
+
     # Behind it
 
     def _operation(self, kind: str, path: Path) -> int:

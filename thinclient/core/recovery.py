@@ -9,12 +9,16 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has don
   read with fencing from one replica after the other: positive with one good copy, negative with write quorum − ack
   quorum + 1 explicit "missing" answers, else recovery fails. Good copies are added again to the whole write set, in
   entry order; the first negative is the end. A few entries are read ahead; what lies behind the end is dropped.
+  A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
+  fragments (client-protocol page, 6.5). Until it is stored the ledger's ensembles are those of the start, and those
+  hold everything acknowledged: a recovery that dies loses nothing.
 * *sizing*, only when nothing was added again and L ≥ 0: entry L is read, since the ledger's length stands in its packet
   and the packets seen while fencing may be of later entries.
 * *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin anew.
 
-Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`. Effects out: a list of
-`FenceRead`, `RecoveryRead`, `RecoveryAdd`, `Finished`, `Failed`. Reads go to the ensembles as they were at the start.
+Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`, `on_replacements`. Effects out:
+a list of `FenceRead`, `RecoveryRead`, `RecoveryAdd`, `Replace`, `Finished`, `Failed`. Reads go to the ensembles as they
+were at the start.
 
 Invariants. P2/P3: the last entry is at least every LAC told to a writer, and every entry up to it has an ack quorum. P8
 and P11: a read that counts as negative was fencing, so no older writer can complete that entry afterwards; two
@@ -28,22 +32,24 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ledger.entry import Entry
 from ledger.errors import (
     BKException,
     LedgerRecoveryException,
     NoSuchEntryException,
+    NotEnoughBookiesException,
     TimeoutException,
     UnauthorizedAccessException,
     UnexpectedConditionException,
 )
 from ledger.ledger_id import NO_ENTRY, LedgerId
-from ledger.metadata import LedgerMetadata
+from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import CoverageSet
+from thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
 from thinclient.core.reading import EntryRead, write_set_bookies
-from thinclient.core.writing import LedgerWriter, PendingAdd
+from thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 
 
 class FenceRead(NamedTuple):
@@ -61,17 +67,26 @@ class RecoveryRead(NamedTuple):
 
 
 class RecoveryAdd(NamedTuple):
-    """Send a recovery add of `payload` to the add's indexes of the last ensemble."""
+    """Send a recovery add of `payload` to these members; answer with the member."""
 
     add: PendingAdd
     payload: bytes
+    members: Sequence[Member]
+
+
+class Replace(NamedTuple):
+    """Find bookies instead of those that failed (index → bookie) in `ensemble`; answer with `on_replacements`."""
+
+    ensemble: tuple[str, ...]
+    failed: Failures
 
 
 class Finished(NamedTuple):
-    """Close the ledger with these."""
+    """Close the ledger with these, and with the fragments that recovery added or changed."""
 
     last_entry_id: int
     length: int
+    fragments: tuple[Fragment, ...] = ()
 
 
 class Failed(NamedTuple):
@@ -80,7 +95,7 @@ class Failed(NamedTuple):
     error: BKException
 
 
-Effect = FenceRead | RecoveryRead | RecoveryAdd | Finished | Failed
+Effect = FenceRead | RecoveryRead | RecoveryAdd | Replace | Finished | Failed
 
 
 class Missing(enum.Enum):
@@ -98,7 +113,9 @@ class Unreadable:
 
 Answer = Entry | Missing | Unreadable
 
-_READ_AHEAD_ENTRIES = 32
+DEFAULT_READ_BATCH = 32
+"""Entries read ahead of the last one that is stored again."""
+
 _READ_AHEAD_BYTES = 8 * 1024 * 1024
 
 
@@ -135,9 +152,20 @@ class _ReplicaRead:
 class LedgerRecovery:
     """One recovery of one ledger."""
 
-    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        rules: WriterRules | None = None,
+        read_batch: int = DEFAULT_READ_BATCH,
+    ) -> None:
         self._ledger_id = ledger_id
         self._metadata = metadata
+        self._rules = rules or WriterRules()
+        self._read_batch = read_batch
+        self._fragments = RecoveredFragments(metadata)
+        self._failed: Failures = {}
+        self._replacing = False
         self._ensemble = metadata.last_fragment.ensemble
         self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._fence_outstanding = set(range(len(self._ensemble)))
@@ -214,6 +242,7 @@ class LedgerRecovery:
             metadata.write_quorum_size,
             metadata.ack_quorum_size,
             last_add_confirmed=self._start,
+            rules=self._rules,
         )
         self._next_to_read = self._next_to_add = self._start + 1
         return self._read_ahead()
@@ -230,7 +259,7 @@ class LedgerRecovery:
     def _has_room(self) -> bool:
         assert self._writer is not None
         ahead = self._next_to_read - self._writer.last_add_confirmed - 1
-        return ahead < _READ_AHEAD_ENTRIES and (ahead == 0 or self._retained_bytes < _READ_AHEAD_BYTES)
+        return ahead < self._read_batch and (ahead == 0 or self._retained_bytes < _READ_AHEAD_BYTES)
 
     def on_read_answer(self, entry_id: int, answer: Answer) -> Sequence[Effect]:
         """A replica's answer to a recovery read."""
@@ -262,7 +291,7 @@ class LedgerRecovery:
             effects.append(self._add_again(read.answer))
             if isinstance(effects[-1], Failed):
                 return effects
-        return [*effects, *self._read_ahead(), *self._finish_if_done()]
+        return [*effects, *self._replace_if_wanted(), *self._read_ahead(), *self._finish_if_done()]
 
     def _add_again(self, entry: Entry) -> Effect:
         assert self._writer is not None
@@ -281,26 +310,58 @@ class LedgerRecovery:
             return self._fail_at(entry.entry_id, error)[0]
         self._closing_length = entry.length
         self._retained_bytes += add.size
-        return RecoveryAdd(add, entry.payload)
+        add.token = entry.payload
+        members = self._writer.members
+        return RecoveryAdd(add, entry.payload, [members[index] for index in add.indexes])
 
     # Adding again
 
-    def on_add_ack(self, add: PendingAdd, index: int) -> Sequence[Effect]:
+    def on_add_ack(self, add: PendingAdd, member: Member) -> Sequence[Effect]:
         """A bookie has stored a recovery add."""
         if self._over or self._writer is None:
             return ()
-        confirmed = self._writer.on_ack(add, index)
-        if not confirmed:
+        return self._confirmed(self._writer.on_ack(add, member))
+
+    def _confirmed(self, adds: Sequence[PendingAdd]) -> Sequence[Effect]:
+        if not adds:
             return ()
-        self._retained_bytes -= sum(done.size for done in confirmed)
+        self._retained_bytes -= sum(done.size for done in adds)
         return [*self._read_ahead(), *self._finish_if_done()]
 
-    def on_add_failure(self, index: int, error: BKException) -> Sequence[Effect]:
+    def on_add_failure(self, add: PendingAdd, member: Member, error: BKException) -> Sequence[Effect]:
         """A bookie has not stored a recovery add."""
         if self._over or self._writer is None:
             return ()
-        failed = self._writer.on_failure(index, error)
-        return self._fail_at(failed[0].entry_id, self._writer.error or error) if failed else ()
+        failed = self._writer.on_failure(member, error, add)
+        return self._fail_at(failed[0].entry_id, self._writer.error or error) if failed else self._replace_if_wanted()
+
+    def _replace_if_wanted(self) -> Sequence[Effect]:
+        assert self._writer is not None
+        if not self._writer.change_wanted or self._replacing:
+            return ()
+        try:
+            self._failed = self._writer.begin_change()
+        except BKException as error:
+            return self._fail_at(self._writer.last_add_confirmed + 1, error)
+        self._replacing = True
+        return [Replace(self._fragments.ensemble, still_failed(self._fragments.ensemble, self._failed))]
+
+    def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
+        """The bookies that placement found, as far as there are any."""
+        writer = self._writer
+        if self._over or writer is None or not self._replacing:
+            return ()
+        self._replacing = False
+        ensemble = replaced(self._fragments.ensemble, self._failed, replacements)
+        if ensemble != self._fragments.ensemble:
+            self._fragments.change(writer.last_add_confirmed + 1, ensemble)
+        if writer.change_wanted:
+            return self._replace_if_wanted()
+        changed = writer.finish_change(ensemble)
+        if changed.failed:
+            return self._fail_at(changed.failed[0].entry_id, writer.error or NotEnoughBookiesException())
+        again = [RecoveryAdd(add, cast("bytes", add.token), [writer.members[i]]) for add, i in changed.resend]
+        return [*again, *self._confirmed(changed.confirmed)]
 
     # The end
 
@@ -321,7 +382,7 @@ class LedgerRecovery:
 
     def _finish(self, last_entry_id: int, length: int) -> Sequence[Effect]:
         self._over = True
-        return [Finished(last_entry_id, length)]
+        return [Finished(last_entry_id, length, self._fragments.fragments)]
 
     def _fail_at(self, entry_id: int, error: BKException) -> Sequence[Effect]:
         if isinstance(error, UnauthorizedAccessException):

@@ -1,29 +1,38 @@
-"""The writer's side of a ledger: which entry gets which id, when it is acknowledged, when the ledger is lost.
+"""The writer's side of a ledger: which entry gets which id, when it is acknowledged, when the ensemble is to change,
+when the ledger is lost.
 
-An add moves through: *pending* (sent to its write set) → *confirmed* (ack quorum reached, and every lower entry is
-confirmed) or *failed*. The ledger is *accepting* until its first fatal event; then `error` says why and nothing is
-accepted any more.
+An add moves through: *pending* (sent to its write set) → *confirmed* (ack quorum reached, every lower entry confirmed,
+no ensemble change running) or *failed*. The ledger is *steady*, *changing* (an ensemble change runs), or *ended*: then
+`error` says why and nothing is accepted any more.
 
-Events in: `begin_add`, `on_ack`, `on_failure`. Effects out: the adds that were confirmed or failed by the event, always
-in entry order. The caller sends packets, keeps the clock and answers the application.
+Events in: `begin_add`, `on_ack`, `on_failure`, `begin_change`, `finish_change`, `abort`. Effects out: the adds that
+were confirmed or failed by the event, in entry order; `change_wanted`; the adds to send again. The caller sends
+packets, keeps the clock, answers the application, and changes the metadata (`ensemble_change`).
 
-Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum,
-and adds are confirmed in entry order. The LAC is at most the highest id handed out. After a fatal event the LAC never
+Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum in
+the ensemble as it is, and adds are confirmed in entry order. P1: an acknowledgement counts only from a member of the
+ensemble; when a bookie is replaced, what it had acknowledged of pending adds is forgotten and sent to the new one, and
+later answers of it are ignored. The LAC is at most the highest id handed out. After a fatal event the LAC never
 moves again, so that what the application was told and what `close` stores agree.
 
-Failures. A bookie that failed once is out for this ledger: it counts as a failure of its index for every pending and
-every later add whose write set holds it (an acknowledgement that still comes in from it counts: the entry is durable
-there). As long as no add has more than write quorum − ack quorum failures the ledger goes on. One answer that says
-fenced, unauthorised or not allowed ends it at once (another client has it, or the key is wrong), and so does the end of
-the client itself.
+Failures (client-protocol page, 4.2 to 4.6). The first failure of a bookie starts a change; those that come while it
+runs are merged into it; one for an add that is complete already waits for the next add. With `delay_ensemble_change` an
+add tolerates write quorum − ack quorum failures first. Adds that begin during a change are not sent to the failed
+members: they go to the new ones when it ends. A bookie that can't be replaced, since there is none left, is out: adds
+go to the rest of their write set as long as that holds an ack quorum (`require_replacement`: the ledger ends then, as
+in BookKeeper). One answer that says fenced, unauthorised or not allowed ends the ledger at once, and so does the end of
+the client itself. With `deferred_sync` adds are acknowledged before they are durable, so the LAC waits for
+`on_forced`, and any failure ends the ledger: a new bookie could not be given what was acknowledged.
 
-Not its job: replacing a failed bookie, time, packets, and what happens to the ledger's metadata.
+Not its job: time, packets, placement, and what happens to the ledger's metadata.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ledger.errors import (
     BKException,
@@ -32,6 +41,8 @@ from ledger.errors import (
     LedgerFencedException,
     NotEnoughBookiesException,
     UnauthorizedAccessException,
+    WriteException,
+    WriteOnReadOnlyBookieException,
 )
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.quorum import write_set
@@ -40,10 +51,43 @@ FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpExc
 """One such answer from one bookie ends the ledger for this writer (client-protocol page, 4.2)."""
 
 
-class PendingAdd:
-    """An add that is under way. `token` is the caller's own, untouched here."""
+@dataclass(frozen=True, slots=True)
+class WriterRules:
+    """What a writer does about failures."""
 
-    __slots__ = ("acked", "acks", "entry_id", "indexes", "last_add_confirmed", "length", "size", "token", "unsettled")
+    delay_ensemble_change: bool = False
+    require_replacement: bool = False
+    max_ensemble_changes: int = 2**31 - 1
+    deferred_sync: bool = False
+
+
+class Member:
+    """A bookie in its place of the ensemble. `bit` marks it in sets of indexes; 0 once the bookie was replaced."""
+
+    __slots__ = ("bit", "bookie_id", "index")
+
+    def __init__(self, index: int, bookie_id: str) -> None:
+        self.index = index
+        self.bookie_id = bookie_id
+        self.bit = 1 << index
+
+
+class PendingAdd:
+    """An add that is under way. `token`, `packet` and `unsettled` are the caller's own."""
+
+    __slots__ = (
+        "acked",
+        "acks",
+        "entry_id",
+        "failures",
+        "indexes",
+        "last_add_confirmed",
+        "length",
+        "packet",
+        "size",
+        "token",
+        "unsettled",
+    )
 
     def __init__(self, entry_id: int, size: int, length: int, last_add_confirmed: int, indexes: Sequence[int]) -> None:
         self.entry_id = entry_id
@@ -52,21 +96,32 @@ class PendingAdd:
         self.length = length
         """The ledger's payload bytes including this entry."""
         self.last_add_confirmed = last_add_confirmed
-        """What the packet says; fixed when the add begins."""
+        """What the packet says; fixed when the add begins, also for those who get it later."""
         self.indexes = indexes
         """Where to send it: the write set without the indexes that failed before."""
         self.unsettled = len(indexes)
         """Bookies that have neither answered nor failed; counted by the caller."""
         self.acked = 0
         self.acks = 0
+        self.failures = 0
+        self.packet = b""
         self.token: object = None
+
+
+class Changed(NamedTuple):
+    """What follows from an ensemble change that has ended."""
+
+    resend: Sequence[tuple[PendingAdd, int]]
+    """Adds and the index whose bookie is to get them now."""
+    confirmed: Sequence[PendingAdd]
+    failed: Sequence[PendingAdd]
 
 
 _NONE: tuple[PendingAdd, ...] = ()
 
 
 class LedgerWriter:
-    """The adds of one ledger on one ensemble. Also carries recovery's adds, which start after `last_add_confirmed`."""
+    """The adds of one ledger. Also carries recovery's adds, which start after `last_add_confirmed`."""
 
     def __init__(
         self,
@@ -76,20 +131,35 @@ class LedgerWriter:
         ack_quorum_size: int,
         last_add_confirmed: int = NO_ENTRY,
         length: int = 0,
+        rules: WriterRules | None = None,
     ) -> None:
         self._ledger_id = ledger_id
-        self._ensemble = tuple(ensemble)
+        self._rules = rules or WriterRules()
+        self._members = [Member(index, bookie_id) for index, bookie_id in enumerate(ensemble)]
         self._write_quorum_size = write_quorum_size
         self._ack_quorum_size = ack_quorum_size
         self._tolerated = write_quorum_size - ack_quorum_size
         self._pending: deque[PendingAdd] = deque()
         self._failed: dict[int, BKException] = {}
+        self._noted: set[int] = set()
+        """Failed for adds that were complete: dealt with when the next add begins."""
+        self._errors: dict[int, BKException] = {}
+        self._changes = 0
+        self._ensemble_size = len(ensemble)
         # The write set of entry e depends on e mod E only; kept without the failed indexes.
         self._write_sets = self._make_write_sets()
+        self.changing = False
+        """An ensemble change runs; nothing is confirmed."""
+        self.change_wanted = False
+        """The caller is to call `begin_change`, now or when the change that runs has been stored."""
         self.last_add_confirmed = last_add_confirmed
         self.last_add_pushed = last_add_confirmed
+        self.sequence_head = last_add_confirmed
+        """The last entry acknowledged to the application; above the LAC with deferred sync only."""
         self.length = length
         """Payload bytes of all entries handed out so far."""
+        self.acknowledged_length = length
+        """Payload bytes of the entries up to `sequence_head`."""
         self.confirmed_length = length
         """Payload bytes of the entries up to the LAC."""
         self.error: BKException | None = None
@@ -99,82 +169,241 @@ class LedgerWriter:
         return len(self._pending)
 
     @property
+    def oldest_incomplete(self) -> PendingAdd | None:
+        """The add that all others wait for, while it lacks acknowledgements."""
+        head = next(iter(self._waiting()), None)
+        return head if head is not None and head.acks < self._ack_quorum_size else None
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return tuple(member.bookie_id for member in self._members)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """By index. Answers are told with the member that was asked."""
+        return self._members
+
+    @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Bookies that are out for this ledger, and why."""
-        return {self._ensemble[index]: error for index, error in self._failed.items()}
+        """Bookies of the ensemble that failed and are not written to, and why."""
+        return {self._members[index].bookie_id: error for index, error in self._failed.items()}
+
+    # Adds
 
     def begin_add(self, size: int) -> PendingAdd:
         """Hands out the next entry id for a payload of `size` bytes. Raises the error that ended the ledger."""
         if self.error is not None:
             raise self.error.with_traceback(None)
         entry_id = self.last_add_pushed + 1
-        indexes = self._write_sets[entry_id % len(self._ensemble)]
-        if len(indexes) < self._ack_quorum_size:
-            self.error = self._too_many_failures(entry_id)
-            raise self.error
+        indexes = self._write_sets[entry_id % self._ensemble_size]
+        if len(indexes) < self._write_quorum_size:
+            self._check_write_set(entry_id, indexes)
         self.last_add_pushed = entry_id
         self.length += size
         add = PendingAdd(entry_id, size, self.length, self.last_add_confirmed, indexes)
         self._pending.append(add)
         return add
 
-    def on_ack(self, add: PendingAdd, index: int) -> Sequence[PendingAdd]:
+    def _check_write_set(self, entry_id: int, indexes: Sequence[int]) -> None:
+        """An add begins while members are out: failures that were only noted are dealt with now."""
+        if self._noted:
+            self.want_change()
+        if len(indexes) < self._ack_quorum_size and not self.changing:
+            self.error = self._too_many_failures(entry_id)
+            raise self.error
+
+    def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
         """A bookie has stored the entry. Returns the adds that are confirmed by it, in entry order."""
-        bit = 1 << index
-        if add.acked & bit:
+        bit = member.bit
+        if not bit or add.acked & bit:
             return _NONE
         add.acked |= bit
         add.acks += 1
         if add.acks != self._ack_quorum_size:
             return _NONE
         pending = self._pending
-        if not pending or pending[0] is not add:
+        if not pending or pending[0] is not add or self.changing:
             return _NONE
         return self._confirm()
 
-    def _confirm(self) -> list[PendingAdd]:
+    def _confirm(self) -> Sequence[PendingAdd]:
+        confirmed = self._take_complete()
+        if confirmed:
+            last = confirmed[-1]
+            self.sequence_head = last.entry_id
+            self.acknowledged_length = last.length
+            if not self._rules.deferred_sync:
+                self.last_add_confirmed = last.entry_id
+                self.confirmed_length = last.length
+        return confirmed
+
+    def _take_complete(self) -> list[PendingAdd]:
+        """Takes the adds out that can be confirmed: the complete ones from the head on."""
         pending = self._pending
         confirmed = []
         while pending and pending[0].acks >= self._ack_quorum_size:
             confirmed.append(pending.popleft())
-        last = confirmed[-1]
-        self.last_add_confirmed = last.entry_id
-        self.confirmed_length = last.length
         return confirmed
 
-    def on_failure(self, index: int, error: BKException) -> Sequence[PendingAdd]:
-        """A bookie failed. Returns the adds that fail by it: none, or all that are pending (then `error` is set)."""
-        if self.error is not None and not self._pending:
+    def on_forced(self, entry_id: int, length: int) -> None:
+        """Everything up to `entry_id` (a former `sequence_head`, with its length) is durable on the whole ensemble."""
+        if entry_id > self.last_add_confirmed:
+            self.last_add_confirmed = entry_id
+            self.confirmed_length = length
+
+    # Failures
+
+    def on_failure(self, member: Member, error: BKException, add: PendingAdd | None = None) -> Sequence[PendingAdd]:
+        """A bookie failed, for `add` if it is known. Returns the adds that fail by it: none, or all (`error` is set).
+
+        Look at `change_wanted` afterwards.
+        """
+        if self._members[member.index] is not member or (self.error is not None and not self.pending_count):
             return _NONE
         if isinstance(error, FATAL_ERRORS):
             return self.abort(error)
-        if index in self._failed:
+        if self._rules.deferred_sync:
+            return self.abort(self._failed_unforced(member, error))
+        complete = add is not None and add.acks >= self._ack_quorum_size
+        if self._rules.delay_ensemble_change and add is not None:
+            if not complete:
+                self._on_delayed_failure(member, error, add)
             return _NONE
-        self._failed[index] = error
+        index = member.index
+        if index in self._failed and (complete or index not in self._noted):
+            return _NONE
+        self._set_failed({index: error})
+        if complete and not self.changing:
+            self._noted.add(index)
+        else:
+            self.want_change()
+        return _NONE
+
+    def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd) -> None:
+        add.failures |= member.bit
+        self._errors[member.index] = error
+        lacking = add.failures & ~add.acked
+        if lacking.bit_count() <= self._tolerated and not isinstance(error, WriteOnReadOnlyBookieException):
+            return
+        indexes = [
+            index for index in range(self._ensemble_size) if lacking & (1 << index) and index not in self._failed
+        ]
+        if indexes:
+            self._set_failed({index: self._errors.get(index, error) for index in indexes})
+            self.want_change()
+
+    def _set_failed(self, failed: dict[int, BKException]) -> None:
+        self._failed.update(failed)
         self._write_sets = self._make_write_sets()
-        lost = next((add for add in self._pending if self._failures(add) > self._tolerated), None)
-        return self.abort(self._too_many_failures(lost.entry_id)) if lost else _NONE
+
+    def want_change(self) -> None:
+        """Starts a change for the members that are out, without a new failure."""
+        self._noted.clear()
+        self.changing = True
+        self.change_wanted = True
 
     def abort(self, error: BKException) -> Sequence[PendingAdd]:
         """Ends the ledger for this writer (the first reason stays). Returns what was pending, failed now."""
         self.error = self.error or error
-        failed = list(self._pending)
-        self._pending.clear()
+        self.change_wanted = False
+        failed = list(self._waiting())
+        self._clear_pending()
         return failed
 
-    def _failures(self, add: PendingAdd) -> int:
-        full = write_set(add.entry_id, len(self._ensemble), self._write_quorum_size)
+    # Ensemble changes
+
+    def begin_change(self) -> dict[int, str]:
+        """The failed bookies by index that a change is to replace. Raises WriteException after too many changes."""
+        self.change_wanted = False
+        self._changes += 1
+        if self._changes > self._rules.max_ensemble_changes:
+            raise WriteException(
+                f"ledger {self._ledger_id} takes no more entries: its ensemble was changed "
+                f"{self._rules.max_ensemble_changes} times, the most that is allowed "
+                f"({self._reasons()}). Open it with recovery, and write on in a new one",
+                ledger_id=self._ledger_id,
+                bookies=self.failed_bookies,
+            )
+        return {index: self._members[index].bookie_id for index in self._failed}
+
+    def finish_change(self, ensemble: Sequence[str]) -> Changed:
+        """The metadata has this ensemble now: "unset and resend" for every pending add and replaced index."""
+        new = [index for index, member in enumerate(self._members) if member.bookie_id != ensemble[index]]
+        for index in new:
+            self._members[index].bit = 0
+            self._members[index] = Member(index, ensemble[index])
+            self._failed.pop(index, None)
+            self._errors.pop(index, None)
+        self._noted.clear()
+        self._write_sets = self._make_write_sets()
+        self.changing = False
+        if self._failed and (self._rules.require_replacement and not new):
+            return Changed((), (), self.abort(self._too_many_failures(self.sequence_head + 1)))
+        resend = self._unset(new)
+        lost = next((add for add in self._waiting() if self._lacking(add) > self._tolerated), None)
+        if lost is not None:
+            return Changed((), (), self.abort(self._too_many_failures(lost.entry_id)))
+        return Changed(resend, self._confirm(), ())
+
+    def _unset(self, new: Sequence[int]) -> list[tuple[PendingAdd, int]]:
+        resend: list[tuple[PendingAdd, int]] = []
+        kept = ~sum(1 << index for index in new)
+        for add in self._waiting() if new else ():
+            add.acked &= kept
+            add.failures &= kept
+            add.acks = add.acked.bit_count()
+            indexes = write_set(add.entry_id, self._ensemble_size, self._write_quorum_size)
+            resend += [(add, index) for index in indexes if index in new]
+        return resend
+
+    def readmit(self, index: int) -> None:
+        """Tries a failed bookie that was not replaced again, from the next add on."""
+        if self._failed.pop(index, None) is None:
+            return
+        old = self._members[index]
+        self._members[index] = Member(index, old.bookie_id)
+        # Acknowledgements of the same bookie stay what they are; its late errors are those of the time before.
+        self._noted.discard(index)
+        self._write_sets = self._make_write_sets()
+
+    # What is pending, for writers that keep it otherwise
+
+    def _waiting(self) -> Iterable[PendingAdd]:
+        return self._pending
+
+    def _clear_pending(self) -> None:
+        self._pending.clear()
+
+    def _lacking(self, add: PendingAdd) -> int:
+        """How many of an add's bookies are out without having stored it."""
+        full = write_set(add.entry_id, self._ensemble_size, self._write_quorum_size)
         return sum(1 for index in full if index in self._failed and not add.acked & (1 << index))
 
     def _make_write_sets(self) -> list[tuple[int, ...]]:
-        size = len(self._ensemble)
+        size = self._ensemble_size
         sets = [write_set(position, size, self._write_quorum_size) for position in range(size)]
         return [tuple(index for index in indexes if index not in self._failed) for indexes in sets]
 
+    # Errors
+
+    def _reasons(self) -> str:
+        return "; ".join(f"{bookie}: {error}" for bookie, error in self.failed_bookies.items())
+
     def _too_many_failures(self, entry_id: int) -> BKException:
-        reasons = "; ".join(f"{bookie}: {error}" for bookie, error in self.failed_bookies.items())
         return NotEnoughBookiesException(
             f"ledger {self._ledger_id} takes no more entries: entry {entry_id} can't reach {self._ack_quorum_size} of "
-            f"{self._write_quorum_size} bookies ({reasons}). Everything acknowledged (up to entry "
-            f"{self.last_add_confirmed}) is kept: open the ledger with recovery, and write on in a new one"
+            f"{self._write_quorum_size} bookies, and there is none to replace those that failed ({self._reasons()}). "
+            f"Everything acknowledged (up to entry {self.last_add_confirmed}) is kept: open the ledger with recovery, "
+            "and write on in a new one",
+            ledger_id=self._ledger_id,
+            bookies=self.failed_bookies,
+        )
+
+    def _failed_unforced(self, member: Member, error: BKException) -> BKException:
+        return WriteException(
+            f"ledger {self._ledger_id} takes no more entries: bookie {member.bookie_id} failed ({error}), and with "
+            "deferred sync it can't be replaced, since entries that were acknowledged may not be durable. Everything "
+            f"up to entry {self.last_add_confirmed}, the last that was forced, is kept",
+            ledger_id=self._ledger_id,
+            bookies={member.bookie_id: error},
         )

@@ -65,8 +65,8 @@ class Acknowledgements:
 def small_config(root: Path) -> StorageConfig:
     """Small files, no checkpoint but those asked for."""
     return StorageConfig(
-        journal_directory=root / "journal",
-        ledger_directory=root / "ledgers",
+        journal_directories=(root / "journal",),
+        ledger_directories=(root / "ledgers",),
         journal_pre_alloc_bytes=16 * 1024,
         flush_interval_seconds=3600,
     )

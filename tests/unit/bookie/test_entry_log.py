@@ -11,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie import entry_log_format as fmt
-from bookie.entry_log import EntryLogReader, EntryLogWriter
+from bookie.entry_log_reader import EntryLogReader
+from bookie.entry_logs import EntryLogs
 from bookie.files import REAL_FILE_SYSTEM, StorageCorruptException
 from tests.unit.bookie.storage_support import packet
 
 GIB = 1 << 30
 
 
-def writer(directory: Path, max_bytes: int = GIB) -> EntryLogWriter:
-    return EntryLogWriter(REAL_FILE_SYSTEM, directory, max_bytes)
+def writer(directory: Path, max_bytes: int = GIB) -> EntryLogs:
+    return EntryLogs(REAL_FILE_SYSTEM, [directory], max_bytes=max_bytes, open_files=10)
 
 
 def reader(directory: Path, open_files: int = 10) -> EntryLogReader:
-    return EntryLogReader(REAL_FILE_SYSTEM, directory, open_files)
+    return EntryLogReader(REAL_FILE_SYSTEM, [directory], open_files)
 
 
 def scan(data: bytes) -> list[tuple[int, bytes]]:

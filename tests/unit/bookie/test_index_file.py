@@ -98,7 +98,7 @@ def test_slots_read_back_after_every_update(
     tmp_path_factory: pytest.TempPathFactory, updates: list[dict[int, int]]
 ) -> None:
     directory = tmp_path_factory.mktemp("index")
-    index = LedgerCache(REAL_FILE_SYSTEM, directory, 2 * index_file.PAGE_SIZE)
+    index = LedgerCache(REAL_FILE_SYSTEM, [directory], 2 * index_file.PAGE_SIZE)
     ledger_id = LedgerId.unscoped(9)
     expected: dict[int, int] = {}
     for update in updates:
@@ -123,7 +123,7 @@ def test_slot_runs_are_as_few_as_possible() -> None:
 
 
 def test_far_apart_entries_do_not_read_the_hole_between(tmp_path: Path) -> None:
-    index = LedgerCache(REAL_FILE_SYSTEM, tmp_path, 1 << 20)
+    index = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20)
     ledger_id = LedgerId.unscoped(1)
     ids = [0, 1, 50_000_000]
     index.update(ledger_id, HEADER, index_file.slot_runs(ids, [7, 8, 9]))
@@ -133,7 +133,7 @@ def test_far_apart_entries_do_not_read_the_hole_between(tmp_path: Path) -> None:
 
 
 def test_unknown_ledger_and_entry(tmp_path: Path) -> None:
-    index = LedgerCache(REAL_FILE_SYSTEM, tmp_path, 1 << 20)
+    index = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20)
     ledger_id = LedgerId.unscoped(1)
     assert index.read_header(ledger_id) is None
     assert index.location(ledger_id, 0) == 0
@@ -155,7 +155,7 @@ def test_a_page_loaded_before_an_update_is_not_kept_after_it(tmp_path: Path) -> 
                 self.sync()
             return page
 
-    index = UpdatingWhileRead(REAL_FILE_SYSTEM, tmp_path, 1 << 20)
+    index = UpdatingWhileRead(REAL_FILE_SYSTEM, [tmp_path], 1 << 20)
     index.update(ledger_id, HEADER, index_file.slot_runs([0], [5]))
     index.sync()
     index.update_on_load = True
@@ -164,7 +164,7 @@ def test_a_page_loaded_before_an_update_is_not_kept_after_it(tmp_path: Path) -> 
 
 
 def test_pages_in_memory_are_bounded(tmp_path: Path) -> None:
-    index = LedgerCache(REAL_FILE_SYSTEM, tmp_path, 3 * index_file.PAGE_SIZE)
+    index = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 3 * index_file.PAGE_SIZE)
     ids = list(range(0, 20_000, 1000))
     for number in range(4):
         index.update(LedgerId.unscoped(number), HEADER, index_file.slot_runs(ids, [entry + 1 for entry in ids]))

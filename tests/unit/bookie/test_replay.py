@@ -189,7 +189,7 @@ def test_a_state_change_without_entries_survives_checkpoint_and_loss_of_power(tm
         files.write_survivors(tmp_path / "after")
         (tmp_path / "after/journal/current").rename(tmp_path / "journal-set-aside")
         (tmp_path / "after/journal/current").mkdir()
-        mark = bookie.storage._journal.synced_mark
+        mark = bookie.storage._journals[0].synced_mark
         write_journal(tmp_path / "after", [], journal_id=mark.journal_id)
     with opened(tmp_path / "after") as again:
         assert contents(again, range(3)) == {1: (KEY, True, lac_packet(1, 0), [packet(1, 0)])}
@@ -271,7 +271,7 @@ def test_records_of_unknown_ledgers_and_kinds_are_passed_over(tmp_path: Path) ->
 def test_records_behind_the_mark_rely_on_the_key_in_the_index(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0)
-        mark = bookie.storage._journal.synced_mark
+        mark = bookie.storage._journals[0].synced_mark
     write_journal(tmp_path, [packet(1, 1), fmt.encode_fence(1)], journal_id=mark.journal_id + 1)
     with opened(tmp_path) as bookie:
         assert contents(bookie, range(3)) == {1: (KEY, True, None, [packet(1, 0), packet(1, 1)])}
@@ -281,7 +281,7 @@ def test_the_key_in_the_index_counts_before_one_in_the_journal(tmp_path: Path) -
     """S7: a key record of another key, as the Java bookie may have journaled it, does not displace the stored one."""
     with opened(tmp_path) as bookie:
         bookie.add(1, 0)
-        mark = bookie.storage._journal.synced_mark
+        mark = bookie.storage._journals[0].synced_mark
     write_journal(tmp_path, [fmt.encode_key(1, b"w" * 20)], journal_id=mark.journal_id + 1)
     with opened(tmp_path) as bookie:
         assert bookie.ledger(1).master_key == KEY
@@ -291,7 +291,7 @@ def test_the_key_in_the_index_counts_before_one_in_the_journal(tmp_path: Path) -
 def test_an_unset_key_in_the_index_is_replaced(tmp_path: Path, unset: bytes) -> None:
     with opened(tmp_path) as bookie:
         bookie.storage.fence(bookie.ledger(1, unset), "fenced")
-        mark = bookie.storage._journal.synced_mark
+        mark = bookie.storage._journals[0].synced_mark
     write_journal(tmp_path, [fmt.encode_key(1, KEY)], journal_id=mark.journal_id + 1)
     for _ in range(2):
         with opened(tmp_path) as bookie:
@@ -380,21 +380,21 @@ def test_the_header_is_durable_though_a_killed_process_had_written_it(tmp_path: 
     root = tmp_path / "root"
     (root / "ledgers/current").mkdir(parents=True)
     write_journal(root, [fmt.encode_fence(1)])
-    written = LedgerCache(REAL_FILE_SYSTEM, root / "ledgers/current", 1 << 20)
+    written = LedgerCache(REAL_FILE_SYSTEM, [root / "ledgers/current"], 1 << 20)
     written.update(LedgerId.unscoped(1), IndexHeader(KEY, True, None), ())
     written.close()
     files = RecordingFileSystem(root)
     bookie = OpenStorage(root, files)
     files.write_survivors(tmp_path / "after")
     bookie.storage.close()
-    survived = LedgerCache(REAL_FILE_SYSTEM, tmp_path / "after/ledgers/current", 1 << 20)
+    survived = LedgerCache(REAL_FILE_SYSTEM, [tmp_path / "after/ledgers/current"], 1 << 20)
     assert survived.read_header(LedgerId.unscoped(1)) == (IndexHeader(KEY, True, None), -1)
 
 
 def put_unsynced_header(root: Path, header: IndexHeader) -> None:
     """What a checkpoint leaves that a kill cut short before its sync: its bytes are in the page cache only."""
     (root / "ledgers/current").mkdir(parents=True)
-    written = LedgerCache(REAL_FILE_SYSTEM, root / "ledgers/current", 1 << 20)
+    written = LedgerCache(REAL_FILE_SYSTEM, [root / "ledgers/current"], 1 << 20)
     written.update(LedgerId.unscoped(1), header, ())
     written.close()
 

@@ -393,7 +393,7 @@ def test_acknowledgements_follow_the_sync_of_their_file_also_across_rolls(tmp_pa
             lost.extend(token for token in tokens if packet(1, int(str(token)), 300) not in content)
             bookie.acks.durable(tokens)
 
-        bookie.storage._journal._on_durable = survivors_hold_everything
+        bookie.storage._journals[0]._on_durable = survivors_hold_everything
         for entry_id in range(30):
             bookie.storage.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id, 300), entry_id)
             if entry_id % 3 == 0:
@@ -495,7 +495,7 @@ def test_a_directory_has_one_bookie(tmp_path: Path) -> None:
 
 def test_journal_and_ledgers_may_share_a_directory(tmp_path: Path) -> None:
     for start in range(2):
-        with opened(tmp_path, ledger_directory=tmp_path / "journal") as bookie:
+        with opened(tmp_path, ledger_directories=(tmp_path / "journal",)) as bookie:
             bookie.add(1, start)
             assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, start + 1)]
 

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -30,8 +30,10 @@ from thinclient.core.recovery import (
     Missing,
     RecoveryAdd,
     RecoveryRead,
+    Replace,
     Unreadable,
 )
+from thinclient.core.writing import Member
 
 LEDGER = LedgerId.unscoped(9)
 SIZE = 50
@@ -80,6 +82,11 @@ class Model:
         for index in chosen:
             self.bookies[ensemble[index]].add(entry_id, entry_id - 1 if lac is None else lac)
 
+    def replacements(self, ensemble: tuple[str, ...], failed: Mapping[int, str]) -> dict[int, str]:
+        """Spare bookies, as far as there are any."""
+        spare = [name for name in self.bookies if name.startswith("spare") and name not in ensemble]
+        return dict(zip(failed, spare, strict=False))
+
     def recover(self, rng: random.Random | None = None) -> Finished | Failed:
         recovery = Recovery(self)
         while recovery.result is None:
@@ -93,7 +100,7 @@ class Recovery:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.machine = LedgerRecovery(LEDGER, model.metadata)
-        self.todo: deque[FenceRead | RecoveryRead | tuple[RecoveryAdd, int]] = deque()
+        self.todo: deque[FenceRead | RecoveryRead | Replace | tuple[RecoveryAdd, Member]] = deque()
         self.result: Finished | Failed | None = None
         self.added: list[int] = []
         self.take(self.machine.begin())
@@ -105,7 +112,7 @@ class Recovery:
                 self.result = effect
             elif isinstance(effect, RecoveryAdd):
                 self.added.append(effect.add.entry_id)
-                self.todo.extend((effect, index) for index in effect.add.indexes)
+                self.todo.extend((effect, member) for member in effect.members)
             else:
                 self.todo.append(effect)
 
@@ -114,17 +121,19 @@ class Recovery:
         if rng is not None:
             self.todo.rotate(rng.randrange(len(self.todo)))
         action = self.todo.popleft()
-        ensemble = self.model.metadata.last_fragment.ensemble
         match action:
             case FenceRead(index, name):
                 self.take(self.machine.on_fence_answer(index, self.model.bookies[name].read(-1)))
             case RecoveryRead(entry_id, name):
                 self.take(self.machine.on_read_answer(entry_id, self.model.bookies[name].read(entry_id)))
-            case (RecoveryAdd(add, _), index):
-                if self.model.bookies[ensemble[index]].add(add.entry_id, add.last_add_confirmed, recovery=True):
-                    self.take(self.machine.on_add_ack(add, index))
+            case Replace(ensemble, failed):
+                self.take(self.machine.on_replacements(self.model.replacements(ensemble, failed)))
+            case (RecoveryAdd(add), member):
+                if self.model.bookies[member.bookie_id].add(add.entry_id, add.last_add_confirmed, recovery=True):
+                    self.take(self.machine.on_add_ack(add, member))
                 else:
-                    self.take(self.machine.on_add_failure(index, BookieHandleNotAvailableException("down")))
+                    down = BookieHandleNotAvailableException("down")
+                    self.take(self.machine.on_add_failure(add, member, down))
 
 
 def test_an_empty_ledger_is_closed_empty() -> None:

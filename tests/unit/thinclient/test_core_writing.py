@@ -1,6 +1,7 @@
 """The writer's rules (P9): confirmed in order, over a contiguous prefix at ack quorum, ended once and for all."""
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from ledger.errors import (
     UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
-from thinclient.core.writing import LedgerWriter
+from thinclient.core.writing import LedgerWriter, PendingAdd
 
 LEDGER = LedgerId.unscoped(3)
 
@@ -26,13 +27,26 @@ def writer(ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2) -
     return LedgerWriter(LEDGER, [f"b{i}" for i in range(ensemble_size)], write_quorum, ack_quorum)
 
 
+def ack(machine: LedgerWriter, add: PendingAdd, index: int) -> Sequence[PendingAdd]:
+    return machine.on_ack(add, machine.members[index])
+
+
+def fail(machine: LedgerWriter, index: int, error: BKException) -> Sequence[PendingAdd]:
+    """A failure, and a change that finds no bookie."""
+    failed = machine.on_failure(machine.members[index], error)
+    if not machine.change_wanted:
+        return failed
+    machine.begin_change()
+    return machine.finish_change(machine.ensemble).failed
+
+
 def test_confirmed_in_order_whatever_the_order_of_acknowledgements() -> None:
     machine = writer()
     first, second = machine.begin_add(10), machine.begin_add(5)
     assert (first.length, second.length, second.last_add_confirmed) == (10, 15, -1)
-    assert [*machine.on_ack(second, 0), *machine.on_ack(second, 1), *machine.on_ack(first, 2)] == []
+    assert [*ack(machine, second, 0), *ack(machine, second, 1), *ack(machine, first, 2)] == []
     assert machine.last_add_confirmed == -1
-    assert machine.on_ack(first, 0) == [first, second]
+    assert ack(machine, first, 0) == [first, second]
     assert (machine.last_add_confirmed, machine.confirmed_length) == (1, 15)
     assert machine.begin_add(0).last_add_confirmed == 1
 
@@ -40,19 +54,19 @@ def test_confirmed_in_order_whatever_the_order_of_acknowledgements() -> None:
 def test_the_same_bookie_twice_is_no_quorum() -> None:
     machine = writer()
     add = machine.begin_add(1)
-    assert [*machine.on_ack(add, 1), *machine.on_ack(add, 1)] == []
-    assert machine.on_ack(add, 2) == [add]
+    assert [*ack(machine, add, 1), *ack(machine, add, 1)] == []
+    assert ack(machine, add, 2) == [add]
 
 
 def test_one_failure_is_tolerated_and_the_bookie_is_left_out_from_then_on() -> None:
     machine = writer()
     before = machine.begin_add(1)
-    assert machine.on_failure(1, TimeoutException("late")) == ()
+    assert fail(machine, 1, TimeoutException("late")) == ()
     after = machine.begin_add(1)
     assert (before.indexes, after.indexes) == ((0, 1, 2), (2, 0)) or set(after.indexes) == {0, 2}
     for add in (before, after):
-        machine.on_ack(add, 0)
-        machine.on_ack(add, 2)
+        ack(machine, add, 0)
+        ack(machine, add, 2)
     assert machine.last_add_confirmed == 1
     assert machine.failed_bookies.keys() == {"b1"}
 
@@ -60,14 +74,14 @@ def test_one_failure_is_tolerated_and_the_bookie_is_left_out_from_then_on() -> N
 def test_too_many_failures_end_the_ledger_and_name_everybody() -> None:
     machine = writer()
     done, pending, later = machine.begin_add(1), machine.begin_add(1), machine.begin_add(1)
-    machine.on_ack(done, 0)
-    machine.on_ack(done, 1)
-    machine.on_failure(0, BookieHandleNotAvailableException("gone"))
-    assert machine.on_failure(2, TimeoutException("late")) == [pending, later]
+    ack(machine, done, 0)
+    ack(machine, done, 1)
+    fail(machine, 0, BookieHandleNotAvailableException("gone"))
+    assert fail(machine, 2, TimeoutException("late")) == [pending, later]
     assert isinstance(machine.error, NotEnoughBookiesException)
     for part in ("ledger 3", "entry 1 ", "b0: gone", "b2: late", "up to entry 0", "recovery"):
         assert part in str(machine.error)
-    assert [*machine.on_ack(pending, 0), *machine.on_ack(pending, 1)] == []
+    assert [*ack(machine, pending, 0), *ack(machine, pending, 1)] == []
     assert machine.last_add_confirmed == 0
     with pytest.raises(NotEnoughBookiesException):
         machine.begin_add(1)
@@ -76,17 +90,17 @@ def test_too_many_failures_end_the_ledger_and_name_everybody() -> None:
 def test_an_acknowledgement_from_before_the_failure_still_counts() -> None:
     machine = writer()
     add = machine.begin_add(1)
-    machine.on_ack(add, 0)
-    machine.on_failure(0, BookieHandleNotAvailableException("gone"))
-    machine.on_failure(1, BookieHandleNotAvailableException("gone"))
-    assert machine.on_ack(add, 2) == [add]
+    ack(machine, add, 0)
+    fail(machine, 0, BookieHandleNotAvailableException("gone"))
+    fail(machine, 1, BookieHandleNotAvailableException("gone"))
+    assert ack(machine, add, 2) == [add]
     with pytest.raises(NotEnoughBookiesException):
         machine.begin_add(1)
 
 
 def test_striped_ledgers_go_on_only_while_the_next_write_set_can_do_it() -> None:
     machine = writer(4, 2, 2)
-    machine.on_failure(2, TimeoutException("late"))
+    fail(machine, 2, TimeoutException("late"))
     assert machine.begin_add(1).indexes == (0, 1)
     with pytest.raises(NotEnoughBookiesException, match="entry 1 can't reach 2 of 2"):
         machine.begin_add(1)
@@ -96,9 +110,9 @@ def test_striped_ledgers_go_on_only_while_the_next_write_set_can_do_it() -> None
 def test_one_such_answer_ends_it_at_once(error: type[BKException]) -> None:
     machine = writer()
     add = machine.begin_add(1)
-    assert machine.on_failure(1, error("no")) == [add]
+    assert fail(machine, 1, error("no")) == [add]
     assert isinstance(machine.error, error)
-    assert machine.on_failure(0, TimeoutException("late")) == ()
+    assert fail(machine, 0, TimeoutException("late")) == ()
     assert isinstance(machine.error, error)
 
 
@@ -136,11 +150,9 @@ def test_lac_never_passes_what_an_ack_quorum_holds(sizes: tuple[int, int, int], 
         elif action < 0.9 and on_the_way:
             add, index = on_the_way.pop(rng.randrange(len(on_the_way)))
             holders[add.entry_id].add(index)
-            told += [done.entry_id for done in machine.on_ack(add, index)]
+            told += [done.entry_id for done in ack(machine, add, index)]
         elif action >= 0.97:
-            failed = [
-                add.entry_id for add in machine.on_failure(rng.randrange(ensemble_size), TimeoutException("late"))
-            ]
+            failed = [add.entry_id for add in fail(machine, rng.randrange(ensemble_size), TimeoutException("late"))]
             assert failed == sorted(failed)
             assert not failed or failed[0] > machine.last_add_confirmed
         assert told == list(range(machine.last_add_confirmed + 1))

@@ -1,0 +1,47 @@
+"""What storage needs of an index: for each ledger a header, and for each of its entries where it lies.
+
+Implemented by index files (`ledger_cache`, the default) and by RocksDB. Ids are `LedgerId`s, so that (scope, id) is
+never taken for (0, id); `ledger_ids` lists those of scope 0, the only ones that a bookie stores.
+
+`update` and `delete` belong to whoever holds the checkpoint lock; everything else to any thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from bookie.index_file import IndexHeader, SlotRun
+from ledger.ledger_id import LedgerId
+
+
+class LedgerIndex(Protocol):
+    """Methods raise OSError; StorageCorruptException for what can't have been written."""
+
+    def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
+        """(header, highest entry id or -1); None for an unknown ledger. A header that was never written is None."""
+
+    def location(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """Where the entry is (log id << 32 | offset of the packet); 0 when the index does not have it."""
+
+    def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
+        """`location` of up to `count` consecutive entries, ending before the first that is absent."""
+
+    def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
+        """Ids of the entries in the index, ascending."""
+
+    def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
+        """Writes locations, and the header if given, of one ledger; a new ledger needs one. Durable after `sync`."""
+
+    def sync(self) -> None:
+        """Makes all updates and deletions durable."""
+
+    def ledger_ids(self) -> array[int]:
+        """Ids (type code q) of all ledgers in the index, ascending."""
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Forgets a ledger; one that is not there is fine. Durable after `sync`."""
+
+    def close(self) -> None:
+        """Lets go of what is open. Never raises for what an update that failed left behind."""

@@ -1,0 +1,68 @@
+"""One index and its entry logs: where the entries of a set of ledgers lie.
+
+With index files there is one store over all ledger directories; with RocksDB one for each, and a ledger belongs to
+store `ledgerId mod n`, as Apache BookKeeper lays them out.
+
+Not its job: what is not flushed yet (`write_cache`), which ledger belongs to which store (`store_of`'s caller asks).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+
+from bookie.entry_logs import EntryLogs
+from bookie.index_file import IndexHeader, SlotRun, slot_runs
+from bookie.ledger_index import LedgerIndex
+from bookie.stored_ledger import StoredLedger
+
+Table = Mapping[int, bytes]
+
+
+class LedgerStore:
+    """See the module. `index` and `logs` are for garbage collection and inspection as well."""
+
+    def __init__(self, index: LedgerIndex, logs: EntryLogs) -> None:
+        self.index = index
+        self.logs = logs
+
+    def ledger_ids(self) -> array[int]:
+        """Ids of the ledgers whose index is on disk, ascending."""
+        return self.index.ledger_ids()
+
+    def flush(self, tables: Mapping[StoredLedger, Table], headers: Collection[StoredLedger]) -> None:
+        """Writes entries sorted by ledger and entry, syncs the log, then writes index slots and headers and syncs them.
+
+        So the index never points at what the log does not durably hold. Done again after an error it does no harm.
+        """
+        slots = self._write_entries(tables)
+        self.logs.sync()
+        for ledger in sorted(slots.keys() | headers, key=_by_id):
+            header = None
+            if ledger in headers:
+                header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac)
+            self.index.update(ledger.ledger_id, header, slots.get(ledger, ()))
+        self.index.sync()
+        self.logs.flushed()
+
+    def _write_entries(self, tables: Mapping[StoredLedger, Table]) -> dict[StoredLedger, list[SlotRun]]:
+        slots: dict[StoredLedger, list[SlotRun]] = {}
+        for ledger in sorted(tables, key=_by_id):
+            table = tables[ledger]
+            entry_ids = sorted(table)
+            locations = self.logs.append(ledger.number, [table[entry_id] for entry_id in entry_ids])
+            slots[ledger] = slot_runs(entry_ids, locations)
+        return slots
+
+    def close(self) -> None:
+        self.logs.close()
+        self.index.close()
+
+
+def store_of(stores: Sequence[LedgerStore], number: int) -> LedgerStore:
+    """The store that holds the ledger of this id of scope 0."""
+    return stores[number % len(stores)]
+
+
+def _by_id(ledger: StoredLedger) -> tuple[int, int]:
+    return ledger.ledger_id.scope_id, ledger.number

@@ -1,0 +1,105 @@
+"""Changing the ensemble of a ledger that is being written: what becomes of the metadata.
+
+A writer whose bookies failed replaces them in the last ensemble, as positions with the bookie that stood there:
+`Failures` is {index: bookie id}. The steps are pure; the caller asks placement and the metadata store in between.
+
+1. `still_failed`: of the failed pairs, those that the metadata, as it stands now, still has in its last ensemble.
+   Others were replaced by somebody else already, which is as good.
+2. `Replacements`, found by placement for as many of them as there are bookies for: a change may be partial.
+3. `change_ensemble`, the compare-and-set: from entry `first_entry_id` = LAC + 1 on the new ensemble counts. Where the
+   last fragment begins just there its members are replaced, else a fragment is added; since nothing is acknowledged
+   while a change runs, every acknowledged entry stays with the ensemble that holds it (P1), and fragments begin at
+   rising ids (P5). A ledger that is no longer OPEN is left alone (P6).
+4. `refusal`: what the state found says to the writer: CLOSED or IN_RECOVERY, another client has it.
+
+Not its job: which adds are sent again (`writing`), choosing bookies (`placement`). Source: client-protocol page, 4.5;
+metadata page, section 2. In recovery the same replacements are kept in memory (`RecoveredFragments`) and stored by the
+closing write (client-protocol page, 6.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ledger.errors import BKException, LedgerClosedException, LedgerFencedException, UnexpectedConditionException
+from ledger.ledger_id import LedgerId
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+
+Failures = Mapping[int, str]
+"""Index in the ensemble → the bookie that failed there."""
+
+Replacements = Mapping[int, str]
+"""Index in the ensemble → the bookie that is to stand there instead."""
+
+
+def still_failed(ensemble: Sequence[str], failed: Failures) -> dict[int, str]:
+    """The failed bookies that still stand at their index."""
+    return {index: bookie_id for index, bookie_id in sorted(failed.items()) if ensemble[index] == bookie_id}
+
+
+def replaced(ensemble: Sequence[str], failed: Failures, replacements: Replacements) -> tuple[str, ...]:
+    """The ensemble with every failed bookie replaced that can be: no bookie twice (P5)."""
+    members = list(ensemble)
+    for index in still_failed(ensemble, failed):
+        bookie_id = replacements.get(index)
+        if bookie_id is not None and bookie_id not in members:
+            members[index] = bookie_id
+    return tuple(members)
+
+
+def change_ensemble(
+    ledger_id: LedgerId, failed: Failures, replacements: Replacements, first_entry_id: int
+) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
+    """The transform of an ensemble change. Raises UnexpectedConditionException for a fragment beyond the LAC."""
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        last = metadata.last_fragment
+        if metadata.state is not LedgerState.OPEN:
+            return None
+        ensemble = replaced(last.ensemble, failed, replacements)
+        if ensemble == last.ensemble:
+            return None
+        if last.first_entry_id > first_entry_id:
+            raise UnexpectedConditionException(
+                f"ledger {ledger_id}: the last fragment begins at entry {last.first_entry_id}, after the writer's next "
+                f"entry to confirm, {first_entry_id}: another client has written to it"
+            )
+        return metadata.with_ensemble(first_entry_id, ensemble)
+
+    return transform
+
+
+def refusal(ledger_id: LedgerId, metadata: LedgerMetadata) -> BKException | None:
+    """Why the writer must stop, when the metadata says that another client has the ledger."""
+    if metadata.is_closed:
+        return LedgerClosedException(
+            f"ledger {ledger_id} was closed by another client at entry {metadata.last_entry_id}", ledger_id=ledger_id
+        )
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return LedgerFencedException(
+            f"ledger {ledger_id} is being recovered by another client: this writer has lost it", ledger_id=ledger_id
+        )
+    return None
+
+
+class RecoveredFragments:
+    """The ensembles that a recovery has changed to, in memory until the ledger is closed."""
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        self.ensemble: tuple[str, ...] = metadata.last_fragment.ensemble
+        self._ensembles: dict[int, tuple[str, ...]] = {}
+
+    def change(self, first_entry_id: int, ensemble: Sequence[str]) -> None:
+        """From `first_entry_id` on (LAC + 1) this ensemble counts; a later change at the same entry replaces it."""
+        self.ensemble = self._ensembles[first_entry_id] = tuple(ensemble)
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        return tuple(Fragment(first, ensemble) for first, ensemble in sorted(self._ensembles.items()))
+
+
+def with_fragments(metadata: LedgerMetadata, fragments: Sequence[Fragment]) -> LedgerMetadata:
+    """The metadata with a recovery's fragments: at the last key its members are replaced, above they are added."""
+    for fragment in fragments:
+        metadata = metadata.with_ensemble(fragment.first_entry_id, fragment.ensemble)
+    return metadata
