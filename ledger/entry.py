@@ -12,16 +12,20 @@ Not here: Format V2 (128-bit ids).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hmac import compare_digest
 from typing import NamedTuple
 
-from ledger.digest import Digest
+import google_crc32c
+
+from ledger.digest import Crc32cDigest, Digest
 from ledger.errors import DigestMatchException
 
 HEADER_SIZE = 32
 """Bytes before the digest."""
 
 _HEADER = struct.Struct(">qqqq")
+_CRC32C_HEADER = struct.Struct(">qqqqI")
 _LAC = struct.Struct(">qq")
 
 
@@ -75,6 +79,41 @@ def decode_entry(digest: Digest, packet: bytes, ledger_id: int, entry_id: int | 
             f"entry {entry_id} of ledger {ledger_id}: the packet is entry {found_entry} of ledger {found_ledger}"
         )
     return Entry(ledger_id, found_entry, last_add_confirmed, length, payload)
+
+
+def decode_entries(
+    digest: Digest, packets: Sequence[bytes], ledger_id: int, first_entry_id: int
+) -> tuple[list[Entry], DigestMatchException | None]:
+    """Checks and opens the packets of consecutive entries: those before the first bad one, and what is wrong with that.
+
+    Does what `decode_entry` does, in the shortest way where there are many.
+    """
+    entries: list[Entry] = []
+    if type(digest) is Crc32cDigest:
+        _open_crc32c(packets, ledger_id, first_entry_id, entries)
+    for packet in packets[len(entries) :]:
+        try:
+            entries.append(decode_entry(digest, packet, ledger_id, first_entry_id + len(entries)))
+        except DigestMatchException as error:
+            return entries, error
+    return entries, None
+
+
+def _open_crc32c(packets: Sequence[bytes], ledger_id: int, entry_id: int, entries: list[Entry]) -> None:
+    """Appends entries up to the first packet with anything wrong, without a call of our own for an entry."""
+    unpack, size, append, new = _CRC32C_HEADER.unpack_from, _CRC32C_HEADER.size, entries.append, tuple.__new__
+    crc_of, crc_with = google_crc32c.value, google_crc32c.extend
+    for packet in packets:
+        if len(packet) < size:
+            return
+        found_ledger, found_entry, last_add_confirmed, length, crc = unpack(packet)
+        payload = packet[size:]
+        if crc_with(crc_of(packet[:HEADER_SIZE]), payload) != crc or found_entry != entry_id:
+            return
+        if found_ledger != ledger_id:
+            return
+        append(new(Entry, (ledger_id, entry_id, last_add_confirmed, length, payload)))
+        entry_id += 1
 
 
 def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:

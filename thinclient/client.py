@@ -226,7 +226,7 @@ class BookKeeper:
         """
         self._check_open()
         secrets = self._secrets(record, password)
-        return ReadHandle(self._context, record, secrets, known_last_entry(record))
+        return ReadHandle(self._context, record, secrets, known_last_entry(record), asks_metadata=False)
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.

@@ -44,6 +44,20 @@ class ClientConfig(BaseSettings):
     max_in_flight_bytes: int = Field(default=32 * 1024 * 1024, gt=0, description="payload bytes of those")
     read_ahead_entries: int = Field(default=1024, gt=0, description="entries asked for ahead of a reader")
     read_ahead_bytes: int = Field(default=4 * 1024 * 1024, gt=0, description="payload bytes of those")
+    batch_reads: bool = Field(default=True, description="read many entries with one request where bookies can")
+    batch_read_entries: int = Field(default=2000, gt=0, description="entries of one such request")
+    speculative_read_timeout: float = Field(
+        default=2.0, ge=0, description="a read without answer goes to another bookie too; 0: never"
+    )
+    long_poll_timeout: float = Field(default=1.0, gt=0, description="how long a bookie holds back a tailing reader")
+    first_speculative_lac_timeout: float = Field(
+        default=1.5, ge=0, description="a long poll without answer goes to another bookie too, again after twice that"
+    )
+    max_speculative_lac_timeout: float = Field(default=5.0, ge=0, description="the longest such wait; 0: never")
+    tail_poll_interval: float = Field(default=0.1, gt=0, description="tailing without long polls: time between two")
+    tail_failure_timeout: float = Field(
+        default=30.0, gt=0, description="tailing ends with an error when no bookie answers for so long"
+    )
     max_frame_size: int = Field(default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes")
     delay_ensemble_change: bool = Field(
         default=False, description="delayEnsembleChange: replace bookies only when an entry's ack quorum is in danger"

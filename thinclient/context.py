@@ -13,6 +13,7 @@ from ledger.metadata import DigestType, LedgerMetadata
 from ledger.requests import Status
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
+from thinclient.core.read_health import ReadHealth
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement
 
@@ -35,6 +36,7 @@ class ClientContext:
     metrics: ClientMetrics
     handles: set[OpenHandle] = field(default_factory=set)
     """Those that the client must end when it is closed."""
+    read_health: ReadHealth = field(default_factory=ReadHealth)
 
 
 @dataclass(frozen=True, slots=True)

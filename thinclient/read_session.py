@@ -1,35 +1,67 @@
-"""One ranged read under way: carries out what the `RangeReader` of `core.reading` wants, and feeds it the answers."""
+"""One ranged read under way: carries out what the `RangeReader` of `core.reading` wants, and feeds it the answers.
+
+Single reads go over the bookie's connection, batch reads over the one that speaks the binary protocol.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from ledger.entry import Entry, decode_entry
+from ledger import protocol_v2, protocol_v3
+from ledger.entry import Entry, decode_entries, decode_entry
 from ledger.errors import (
     BKException,
     DigestMatchException,
+    IncorrectParameterException,
+    ReadException,
 )
+from ledger.ledger_id import NO_ENTRY
 from ledger.manager import LedgerRecord
-from ledger.protocol_v3 import encode_request
-from ledger.requests import Operation, ReadRequest, ReadResponse, Response, Status
+from ledger.requests import (
+    BatchReadRequest,
+    BatchReadResponse,
+    Operation,
+    ReadRequest,
+    ReadResponse,
+    Response,
+    Status,
+)
+from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets, status_error
-from thinclient.core.reading import RangeReader, ReadEffect
+from thinclient.core.reading import BatchLimits, BatchReadEffect, RangeReader, ReadEffect
+
+_BATCHES_AHEAD = 4
+"""Batches that the read-ahead is divided into, so that several replicas work at once."""
+_LEAST_BATCH = 64 * 1024
 
 
 class ReadSession:
-    """One ranged read under way: carries out what the `RangeReader` wants and feeds it the answers."""
+    """One ranged read under way. `close` it: what comes later is dropped."""
 
     def __init__(
-        self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, first: int, last: int
+        self,
+        context: ClientContext,
+        record: LedgerRecord,
+        secrets: LedgerSecrets,
+        first: int,
+        last: int,
+        without_batches: set[str] | None = None,
     ) -> None:
+        """`without_batches`: bookies that have shown that they don't know batch reads; found ones are added."""
         config, self._ledger_id = context.config, record.ledger_id
+        self.record = record
         self._pool = context.pool
         self._secrets = secrets
         self._timeout = config.read_timeout
         self._max_batch_bytes = config.read_ahead_bytes
         self._loop = asyncio.get_running_loop()
         self._wake: asyncio.Future[None] | None = None
+        self._tick_seconds = config.speculative_read_timeout / 4
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.max_lac = NO_ENTRY
+        """The greatest LAC in any good answer."""
         self.reader = RangeReader(
             record.metadata,
             first,
@@ -37,56 +69,137 @@ class ReadSession:
             preferred_index=record.ledger_id.ledger_id,
             max_entries=config.read_ahead_entries,
             max_bytes=config.read_ahead_bytes,
+            batches=_batch_limits(config),
+            without_batches=without_batches,
+            speculate_after=config.speculative_read_timeout,
+            health=context.read_health,
         )
 
     async def next_batch(self, max_entries: int) -> list[Entry]:
         """The next entries: as many as asked for, fewer at the end, before a failure, or when they are large."""
         batch: list[Entry] = []
         batch_bytes = 0
+        reader = self.reader
         while True:
-            self._send(self.reader.next_reads())
-            taken = self.reader.take(max_entries - len(batch))
-            batch += taken
-            batch_bytes += sum(len(entry.payload) for entry in taken)
+            self._send(reader.next_reads(self._loop.time()))
+            taken = reader.take(max_entries - len(batch))
             if taken:
-                self._send(self.reader.next_reads())
+                batch = batch + taken if batch else taken
+                batch_bytes += sum([len(entry.payload) for entry in taken])
+                self._send(reader.next_reads(self._loop.time()))
             full = len(batch) >= max_entries or batch_bytes >= self._max_batch_bytes
-            if full or self.reader.finished or self.reader.failure is not None:
+            if full or reader.finished or reader.failure is not None:
                 return batch
             if not taken:
                 self._wake = self._loop.create_future()
                 await self._wake
                 self._wake = None
 
-    def _send(self, effects: Sequence[ReadEffect]) -> None:
+    def close(self) -> None:
+        """Nothing is sent any more, and no answer looked at."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send(self, effects: Sequence[ReadEffect | BatchReadEffect]) -> None:
         if not effects:
             return
         deadline = self._loop.time() + self._timeout
-        ledger_id = self._ledger_id.ledger_id
         for effect in effects:
-            txn_id = self._pool.next_txn_id()
-            frame = encode_request(ReadRequest(txn_id, ledger_id, effect.entry_id))
-            connection = self._pool.connection(effect.bookie_id)
-            connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
+            if type(effect) is ReadEffect:
+                self._send_single(effect, deadline)
+            else:
+                self._send_batch(effect, deadline)  # type: ignore[arg-type]  # there are two
+        if self._timer is None and self._tick_seconds:
+            self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+
+    def _send_single(self, effect: ReadEffect, deadline: float) -> None:
+        txn_id = self._pool.next_txn_id()
+        frame = protocol_v3.encode_request(ReadRequest(txn_id, self._ledger_id.ledger_id, effect.entry_id))
+        connection = self._pool.connection(effect.bookie_id, self._ledger_id.ledger_id)
+        connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
+
+    def _send_batch(self, effect: BatchReadEffect, deadline: float) -> None:
+        txn_id = self._pool.next_txn_id()
+        request = BatchReadRequest(
+            txn_id, self._ledger_id.ledger_id, effect.entry_id, effect.max_count, effect.max_size
+        )
+        connection = self._pool.batch_connection(effect.bookie_id, self._ledger_id.ledger_id)
+        frame = protocol_v2.encode_request(request)
+        connection.send(Operation.BATCH_READ_ENTRY, txn_id, frame, deadline, self._on_batch, effect)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._closed or self.reader.finished:
+            return
+        now = self._loop.time()
+        self.reader.on_time(now)
+        self._send(self.reader.next_reads(now))
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._tick_seconds, self._tick)
 
     def _on_answer(self, effect: ReadEffect, response: Response | None, error: BKException | None) -> None:
+        if self._closed:
+            return
         entry_id, bookie_id = effect
         try:
             if error is None:
-                self.reader.on_entry(self._open(entry_id, bookie_id, response))
+                entry = self._open(entry_id, bookie_id, response)
+                self.reader.on_entries(bookie_id, [entry], self._loop.time())
         except BKException as unreadable:
             error = unreadable
         if error is not None:
-            self.reader.on_error(entry_id, bookie_id, error)
-            self._send(self.reader.next_reads())
+            self._failed(entry_id, bookie_id, error)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def _on_batch(self, effect: BatchReadEffect, response: Response | None, error: BKException | None) -> None:
+        if self._closed:
+            return
+        try:
+            if error is None:
+                entries = self._open_batch(effect, response)
+                self.reader.on_entries(effect.bookie_id, entries, self._loop.time())
+        except BKException as unreadable:
+            error = unreadable
+        if error is not None:
+            self._failed(effect.entry_id, effect.bookie_id, error)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _failed(self, entry_id: int, bookie_id: str, error: BKException) -> None:
+        now = self._loop.time()
+        self.reader.on_error(entry_id, bookie_id, error, now)
+        self._send(self.reader.next_reads(now))
 
     def _open(self, entry_id: int, bookie_id: str, response: Response | None) -> Entry:
         if not isinstance(response, ReadResponse) or response.status != Status.EOK:
             status = Status.EBADREQ if response is None else response.status
             raise status_error(status, bookie_id, self._ledger_id, f"the read of entry {entry_id}")
         try:
-            return decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.ledger_id, entry_id)
+            entry = decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.ledger_id, entry_id)
         except DigestMatchException as error:
             raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
+        lac = response.max_lac
+        self.max_lac = max(self.max_lac, entry.last_add_confirmed, lac if lac is not None else NO_ENTRY)
+        return entry
+
+    def _open_batch(self, effect: BatchReadEffect, response: Response | None) -> list[Entry]:
+        """The good prefix of a batch, at least one entry."""
+        first, bookie_id, ledger_id = effect.entry_id, effect.bookie_id, self._ledger_id
+        if not isinstance(response, BatchReadResponse) or response.status != Status.EOK:
+            status = Status.EBADREQ if response is None else response.status
+            default = IncorrectParameterException if status == Status.EBADREQ else ReadException
+            raise status_error(status, bookie_id, ledger_id, f"the batch read from entry {first}", default)
+        entries, error = decode_entries(self._secrets.digest, response.bodies, ledger_id.ledger_id, first)
+        if not entries:
+            raise DigestMatchException(f"bookie {bookie_id}: {error or f'a batch from entry {first} without entries'}")
+        self.max_lac = max(self.max_lac, entries[-1].last_add_confirmed)
+        return entries
+
+
+def _batch_limits(config: ClientConfig) -> BatchLimits | None:
+    if not config.batch_reads:
+        return None
+    size = max(_LEAST_BATCH, config.read_ahead_bytes // _BATCHES_AHEAD)
+    return BatchLimits(config.batch_read_entries, min(size, config.max_frame_size))

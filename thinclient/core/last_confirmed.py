@@ -4,11 +4,20 @@ Every bookie of the last ensemble is asked for its explicit LAC and its last ent
 any valid answer, once the ensemble is covered (see `recovery`): then it is at least the LAC that any acknowledged entry
 carried. "No such entry" and "no such ledger" are valid; a bad digest is not. All entries before the last ensemble's
 first are confirmed as well. Source: client-protocol page, 8.1.
+
+The cheaper and weaker way (`TryLastConfirmedRead`, 8.2): every bookie is asked for its last entry, and the first answer
+with a LAC above the one known will do.
 """
 
 from __future__ import annotations
 
-from ledger.errors import BKException, ReadException, TimeoutException, UnauthorizedAccessException
+from ledger.errors import (
+    BKException,
+    LedgerRecoveryException,
+    ReadException,
+    TimeoutException,
+    UnauthorizedAccessException,
+)
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import CoverageSet
@@ -68,3 +77,41 @@ class LastConfirmedRead:
             f"the last entry of ledger {self._ledger_id} can't be told: too few bookies of "
             f"{', '.join(self.bookies)} answered ({reasons})"
         )
+
+
+class TryLastConfirmedRead:
+    """Answers in; `done` once one told something new or all have answered. Later answers still raise `result`."""
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, known: int) -> None:
+        self._ledger_id = ledger_id
+        self.bookies = metadata.last_fragment.ensemble
+        self._waiting = set(range(len(self.bookies)))
+        self._valid = False
+        self._known = known
+        self._errors: list[BKException] = []
+        self.result = known
+        self.error: BKException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or self.result > self._known or not self._waiting
+
+    def on_answer(self, index: int, lac: int) -> None:
+        """A valid answer: a LAC, -1 of a bookie that has nothing of the ledger."""
+        self._waiting.discard(index)
+        self._valid = True
+        self.result = max(self.result, lac)
+
+    def on_error(self, index: int, error: BKException) -> None:
+        """No answer, an error, or a damaged packet."""
+        self._waiting.discard(index)
+        self._errors.append(error)
+        if self.done and self._valid:
+            return
+        if isinstance(error, UnauthorizedAccessException):
+            self.error = error
+        elif not self._waiting and not self._valid:
+            reasons = "; ".join(str(each) for each in self._errors)
+            self.error = LedgerRecoveryException(
+                f"the last entry of ledger {self._ledger_id} can't be told: no bookie answered ({reasons})"
+            )

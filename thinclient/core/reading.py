@@ -3,22 +3,33 @@
 One entry (`EntryRead`): its replicas are asked one after the other until one gives a good copy (digest and ids checked
 by the caller). When none is left, the *retained error* is reported: an error replaces the one kept so far if that says
 "no such entry" or "no such ledger" (so that these are reported only when every replica said so), or if that says "not
-reachable" and the new one says more.
+reachable" and the new one says more. A read that was not answered for a while, by a bookie from which nothing good has
+come since, goes to the next replica as well (*speculation*); the first good copy counts.
 
 A range (`RangeReader`): entries are asked for ahead of the consumer, within a window of entries and bytes that counts
 everything asked for and everything not yet taken; they are delivered in entry order (P4). A bookie that failed is asked
 last from then on. Where every bookie has every entry (E = Qw) the range sticks to one replica, so that its disk reads
 sequentially; different ledgers start at different replicas.
 
-Events in: `on_entry`, `on_error`, `take`. Effects out: `next_reads` (what to send where), `failure`.
+Batches: where E = Qw, and a bookie has not shown that it lacks them, runs of entries are asked for with one request,
+the runs in turn at all replicas, so that they work side by side. An answer holds a good prefix of its run; what is
+missing is asked for again, and whatever goes wrong goes wrong with the first entry of a run. A bookie that breaks the
+connection over a batch, or calls it a bad request, is asked for single entries from then on: the caller keeps that
+(`without_batches`) for as long as it likes. When no replica is left for a run, its first entry is read alone.
 
-Not its job: the LAC (the caller checks that the range is within it, P10), packets, time.
+Events in: `on_entries`, `on_error`, `on_time`, `take`. Effects out: `next_reads` (what to send where), `failure`.
+Time is an argument, in seconds.
+
+Not its job: the LAC (the caller checks that the range is within it, P10), packets.
+
+Source: client-protocol page, section 7.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledger.entry import Entry
@@ -26,15 +37,25 @@ from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    IncorrectParameterException,
     NoSuchEntryException,
     NoSuchLedgerExistsException,
+    ProtocolVersionException,
     ReadException,
 )
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
+from thinclient.core.read_health import ReadHealth
 
 MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
 """Answers that say the bookie does not have the entry."""
+
+
+_NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
+"""What a bookie that does not know batch reads makes of one: most close the connection, some call it a bad request."""
+
+_ENTRY_OVERHEAD = 200
+"""Bytes that an entry takes in memory besides its payload."""
 
 
 def retained_error(kept: BKException | None, new: BKException) -> BKException:
@@ -78,6 +99,40 @@ class ReadEffect(NamedTuple):
     bookie_id: str
 
 
+class BatchReadEffect(NamedTuple):
+    """Send a batch read of at most `max_count` entries from `entry_id` on, in at most `max_size` bytes."""
+
+    entry_id: int
+    bookie_id: str
+    max_count: int
+    max_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """The largest batch to ask for: entries, and bytes of the answer."""
+
+    entries: int
+    size: int
+
+
+class _Run:
+    """Entries first … last, asked for with one request at a time; more by speculation."""
+
+    __slots__ = ("asked", "asked_at", "batch", "error", "first", "last", "position", "replicas", "reserved")
+
+    def __init__(self, first: int, last: int, replicas: tuple[str, ...], now: float, batch: bool, reserved: int):
+        self.first = first
+        self.last = last
+        self.replicas = replicas
+        self.position = 1
+        self.asked = [replicas[0]]
+        self.asked_at = now
+        self.batch = batch
+        self.reserved = reserved
+        self.error: BKException | None = None
+
+
 class RangeReader:
     """An ordered read of the entries first … last."""
 
@@ -90,24 +145,39 @@ class RangeReader:
         preferred_index: int = 0,
         max_entries: int = 512,
         max_bytes: int = 4 * 1024 * 1024,
+        batches: BatchLimits | None = None,
+        without_batches: set[str] | None = None,
+        speculate_after: float = 0,
+        health: ReadHealth | None = None,
     ) -> None:
+        """`max_entries` bounds single reads; batches are bounded by `max_bytes` and their own limits."""
         self._metadata = metadata
         self._last = last
         self._preferred = preferred_index
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._next_to_ask = first
+        self._batches = batches if metadata.ensemble_size == metadata.write_quorum_size else None
+        self._without_batches = set() if without_batches is None else without_batches
+        self._speculate_after = speculate_after
+        self._health = ReadHealth() if health is None else health
         self._next_to_deliver = first
-        self._arrived: dict[int, Entry] = {}
-        self._retries: dict[int, EntryRead] = {}
-        self._repeats: deque[ReadEffect] = deque()
-        self._suspects: dict[str, None] = {}
+        self._unasked: list[tuple[int, int]] = [(first, last)] if first <= last else []
+        """Ranges in ascending order; the last one is what no request has touched yet."""
+        self._runs: dict[int, _Run] = {}
+        self._arrived: dict[int, list[Entry]] = {}
+        self._repeats: list[ReadEffect | BatchReadEffect] = []
+        self._heard: dict[str, float] = {}
+        # Asked for or arrived, and not yet taken.
+        self._open_entries = 0
+        self._open_bytes = 0
         # Entry sizes are unknown before they come: the mean of what came stands in for what is on its way.
         self._seen_entries = 0
         self._seen_bytes = 0
         self._fragment_start = 0
         self._fragment_end = -1
         self._orders: list[tuple[str, ...]] = []
+        self._batch_orders: list[tuple[str, ...]] = []
+        self._batch_count = 0
         self._failed_at: int | None = None
         self._failure: BKException | None = None
 
@@ -121,56 +191,189 @@ class RangeReader:
         """Everything was taken."""
         return self._next_to_deliver > self._last
 
-    def next_reads(self) -> list[ReadEffect]:
-        """What to send now: repeats at other replicas first, then as much read-ahead as the window allows.
+    @property
+    def next_entry_id(self) -> int:
+        """The entry that is delivered next."""
+        return self._next_to_deliver
+
+    # What to send
+
+    def next_reads(self, now: float = 0.0) -> list[ReadEffect | BatchReadEffect]:
+        """What to send now: repeats at other replicas first, then as much read-ahead as the window allows."""
+        effects, self._repeats = self._repeats, []
+        while self._unasked and self._failed_at is None:
+            first, last = self._unasked[0]
+            orders = self._enter(first, now)
+            last = min(last, self._fragment_end - 1)
+            if self._batch_orders and last > first:
+                asked = self._ask_batch(first, last, now, effects)
+            else:
+                asked = self._ask_singles(first, last, now, effects, orders)
+            if not asked:
+                break
+            self._take_unasked(asked)
+        return effects
+
+    def _ask_batch(self, first: int, last: int, now: float, effects: list[ReadEffect | BatchReadEffect]) -> int:
+        """Asks for one batch if there is room for it; returns how many entries it is of."""
+        assert self._batches is not None
+        entries, size = self._batches.entries, self._batches.size
+        at_head = first == self._next_to_deliver
+        if self._seen_entries:
+            entries = max(1, min(entries, size // self._mean))
+        elif not at_head:
+            return 0  # how many entries fit a batch is told by the first one
+        if not at_head and self._open_bytes + size > self._max_bytes:
+            return 0
+        count = min(entries, last - first + 1)
+        replicas = self._batch_orders[self._batch_count % len(self._batch_orders)]
+        self._batch_count += 1
+        self._runs[first] = _Run(first, first + count - 1, replicas, now, True, size)
+        self._open_entries += count
+        self._open_bytes += size
+        effects.append(BatchReadEffect(first, replicas[0], count, size))
+        return count
+
+    def _ask_singles(
+        self,
+        first: int,
+        last: int,
+        now: float,
+        effects: list[ReadEffect | BatchReadEffect],
+        orders: list[tuple[str, ...]],
+    ) -> int:
+        """Asks for as many entries as there is room for; returns how many.
 
         The window is refilled when it is half empty, so that requests leave in runs rather than one by one.
         """
-        effects = list(self._repeats)
-        self._repeats.clear()
-        window = self._window()
-        if self._failed_at is not None or self._next_to_ask - self._next_to_deliver > window // 2:
-            return effects
-        end = min(self._last + 1, self._next_to_deliver + window)
-        effects += [ReadEffect(entry_id, self._order(entry_id)[0]) for entry_id in range(self._next_to_ask, end)]
-        self._next_to_ask = max(self._next_to_ask, end)
-        return effects
+        mean, runs, positions = self._mean, self._runs, len(orders)
+        window = min(self._max_entries, max(1, self._max_bytes // mean)) if self._seen_entries else self._first_window
+        room = min(window - self._open_entries, (self._max_bytes - self._open_bytes) // mean)
+        if self._open_entries > window // 2:
+            room = 0
+        if first == self._next_to_deliver:
+            room = max(1, room)
+        count = min(room, last - first + 1)
+        if count <= 0:
+            return 0
+        for entry_id in range(first, first + count):
+            replicas = orders[entry_id % positions]
+            runs[entry_id] = _Run(entry_id, entry_id, replicas, now, False, mean)
+            effects.append(ReadEffect(entry_id, replicas[0]))
+        self._open_entries += count
+        self._open_bytes += count * mean
+        return count
 
-    def _window(self) -> int:
-        if not self._seen_entries:
-            return min(self._max_entries, 16)
-        mean = max(1, self._seen_bytes // self._seen_entries)
-        return max(1, min(self._max_entries, self._max_bytes // mean))
+    @property
+    def _mean(self) -> int:
+        return max(1, self._seen_bytes // self._seen_entries) if self._seen_entries else 1
 
-    def on_entry(self, entry: Entry) -> None:
-        """A good copy has come; a second copy of the same entry is ignored."""
-        entry_id = entry.entry_id
-        if entry_id < self._next_to_deliver or entry_id in self._arrived:
-            return
-        self._arrived[entry_id] = entry
-        self._seen_entries += 1
-        self._seen_bytes += len(entry.payload) + 64
-        self._retries.pop(entry_id, None)
+    @property
+    def _first_window(self) -> int:
+        return min(self._max_entries, 16)
 
-    def on_error(self, entry_id: int, bookie_id: str, error: BKException) -> None:
-        """A replica could not serve the entry: the next one is asked, or the range fails."""
-        if entry_id < self._next_to_deliver or entry_id in self._arrived:
+    def _take_unasked(self, count: int) -> None:
+        first, last = self._unasked[0]
+        if first + count > last:
+            del self._unasked[0]
+        else:
+            self._unasked[0] = (first + count, last)
+
+    def _put_back(self, first: int, last: int) -> None:
+        """Entries that have to be asked for again."""
+        at = bisect_left(self._unasked, (first, last))
+        if at < len(self._unasked) and self._unasked[at][0] == last + 1:
+            self._unasked[at] = (first, self._unasked[at][1])
+        else:
+            self._unasked.insert(at, (first, last))
+
+    # What comes
+
+    def on_entries(self, bookie_id: str, entries: list[Entry], now: float = 0.0) -> None:
+        """Good copies have come, consecutive ones from the first entry of what was asked for; at least one.
+
+        Copies that were not asked for, or came from another bookie already, are ignored.
+        """
+        self._heard[bookie_id] = now
+        first = entries[0].entry_id
+        run = self._runs.pop(first, None)
+        if run is None:
             return
-        if self._failed_at is not None and entry_id >= self._failed_at:
+        missing = run.last - first + 1 - len(entries)
+        if missing < 0:
+            del entries[missing:]
+        elif missing:
+            self._put_back(run.last - missing + 1, run.last)
+            self._open_entries -= missing
+        size = sum([len(entry.payload) for entry in entries]) + _ENTRY_OVERHEAD * len(entries)
+        self._arrived[first] = entries
+        self._seen_entries += len(entries)
+        self._seen_bytes += size
+        self._open_bytes += size - run.reserved
+
+    def on_error(self, entry_id: int, bookie_id: str, error: BKException, now: float = 0.0) -> None:
+        """A replica could not serve what was asked for from `entry_id` on: the next is asked, or the range fails."""
+        run = self._runs.get(entry_id)
+        if run is None or (self._failed_at is not None and entry_id >= self._failed_at):
             return
-        if not isinstance(error, (*MISSING, DigestMatchException)):
-            self._suspect(bookie_id)
-        read = self._retries.get(entry_id)
-        if read is None:
-            others = [bookie for bookie in self._order(entry_id) if bookie != bookie_id]
-            read = self._retries[entry_id] = EntryRead(entry_id, others)
-        read.on_error(error)
-        replica = read.next_replica()
-        if replica is not None:
-            self._repeats.append(ReadEffect(entry_id, replica))
+        if run.batch and isinstance(error, _NO_BATCHES):
+            self._without_batches.add(bookie_id)
+        elif not isinstance(error, (*MISSING, DigestMatchException)):
+            self._avoid(bookie_id, now)
+        run.error = retained_error(run.error, error)
+        if bookie_id in run.asked:
+            run.asked.remove(bookie_id)
+        if not run.asked:
+            self._ask_next(run, now)
+
+    def on_time(self, now: float) -> None:
+        """Time has passed: what was not answered for too long is asked of the next replica as well."""
+        if not self._speculate_after:
             return
-        self._failed_at = entry_id
-        self._failure = _unreadable(entry_id, read.error or error, write_set_bookies(self._metadata, entry_id))
+        asked_before = now - self._speculate_after
+        for run in list(self._runs.values()):
+            if run.asked_at > asked_before or run.position >= len(run.replicas):
+                continue
+            if any(self._heard.get(bookie, -1.0) >= run.asked_at for bookie in run.asked):
+                continue
+            for bookie in run.asked:
+                self._avoid(bookie, now)
+            self._ask_next(run, now)
+
+    def _ask_next(self, run: _Run, now: float) -> None:
+        """Sends the run to its next replica, if there is one left."""
+        if run.position < len(run.replicas):
+            bookie = run.replicas[run.position]
+            run.position += 1
+            run.asked.append(bookie)
+            run.asked_at = now
+            self._repeats.append(self._effect(run, bookie))
+        elif run.asked:
+            return
+        elif run.batch and not self._without_batches.isdisjoint(write_set_bookies(self._metadata, run.first)):
+            self._read_first_alone(run, now)
+        else:
+            self._fail(run)
+
+    def _effect(self, run: _Run, bookie_id: str) -> ReadEffect | BatchReadEffect:
+        if not run.batch:
+            return ReadEffect(run.first, bookie_id)
+        return BatchReadEffect(run.first, bookie_id, run.last - run.first + 1, run.reserved)
+
+    def _read_first_alone(self, run: _Run, now: float) -> None:
+        """A batch that some replicas can't serve for want of support: they may have the entry all the same."""
+        if run.last > run.first:
+            self._put_back(run.first + 1, run.last)
+            self._open_entries -= run.last - run.first
+        orders = self._enter(run.first, now)
+        replicas = orders[run.first % len(orders)]
+        self._runs[run.first] = _Run(run.first, run.first, replicas, now, False, run.reserved)
+        self._repeats.append(ReadEffect(run.first, replicas[0]))
+
+    def _fail(self, run: _Run) -> None:
+        self._failed_at = run.first
+        bookies = write_set_bookies(self._metadata, run.first)
+        self._failure = _unreadable(run.first, run.error or ReadException(), bookies)
 
     def take(self, max_entries: int) -> list[Entry]:
         """The entries that are next in order and have come, at most `max_entries`."""
@@ -178,39 +381,55 @@ class RangeReader:
         arrived = self._arrived
         position = self._next_to_deliver
         while len(taken) < max_entries:
-            entry = arrived.pop(position, None)
-            if entry is None:
+            entries = arrived.pop(position, None)
+            if entries is None:
                 break
-            taken.append(entry)
-            position += 1
-        self._next_to_deliver = position
+            room = max_entries - len(taken)
+            if len(entries) > room:
+                arrived[position + room] = entries[room:]
+                del entries[room:]
+            position += len(entries)
+            taken = taken + entries if taken else entries
+        if taken:
+            self._next_to_deliver = position
+            self._open_entries -= len(taken)
+            self._open_bytes -= sum([len(entry.payload) for entry in taken]) + _ENTRY_OVERHEAD * len(taken)
         return taken
 
-    def _suspect(self, bookie_id: str) -> None:
-        if bookie_id not in self._suspects:
-            self._suspects[bookie_id] = None
-            self._fragment_end = -1
+    # Whom to ask
 
-    def _order(self, entry_id: int) -> tuple[str, ...]:
-        """Whom to ask for an entry, in order. Kept per fragment, since it depends on the entry mod E only."""
-        if entry_id >= self._fragment_end or entry_id < self._fragment_start:
-            self._enter_fragment(entry_id)
-        return self._orders[entry_id % len(self._orders)]
+    def _avoid(self, bookie_id: str, now: float) -> None:
+        self._health.failed(bookie_id, now)
+        self._fragment_end = -1
 
-    def _enter_fragment(self, entry_id: int) -> None:
+    def _enter(self, entry_id: int, now: float) -> list[tuple[str, ...]]:
+        """Whom to ask for an entry, in order, by the entry mod E. Kept per fragment."""
+        if not self._fragment_start <= entry_id < self._fragment_end:
+            self._enter_fragment(entry_id, now)
+        return self._orders
+
+    def _enter_fragment(self, entry_id: int, now: float) -> None:
         metadata = self._metadata
         fragment = metadata.fragment_at(entry_id)
         later = [f.first_entry_id for f in metadata.fragments if f.first_entry_id > entry_id]
         self._fragment_start = fragment.first_entry_id
         self._fragment_end = min(later, default=1 << 63)
-        self._orders = [self._replicas(fragment.ensemble, position) for position in range(metadata.ensemble_size)]
+        self._orders = [self._replicas(fragment.ensemble, index, now) for index in range(metadata.ensemble_size)]
+        self._batch_orders = self._orders_of_batches(fragment.ensemble, now) if self._batches else []
 
-    def _replicas(self, ensemble: tuple[str, ...], position: int) -> tuple[str, ...]:
+    def _replicas(self, ensemble: tuple[str, ...], position: int, now: float) -> tuple[str, ...]:
         size = self._metadata.ensemble_size
         if size == self._metadata.write_quorum_size:
             position = self._preferred
         bookies = [ensemble[index] for index in write_set(position % size, size, self._metadata.write_quorum_size)]
-        return tuple(sorted(bookies, key=lambda bookie: bookie in self._suspects))
+        return self._health.ordered(bookies, now)
+
+    def _orders_of_batches(self, ensemble: tuple[str, ...], now: float) -> list[tuple[str, ...]]:
+        """One order for each replica that is well, beginning with it; none where no replica knows batches."""
+        able = [bookie for bookie in self._replicas(ensemble, 0, now) if bookie not in self._without_batches]
+        well = [bookie for bookie in able if not self._health.avoids(bookie, now)] or able
+        rest = [bookie for bookie in able if bookie not in well]
+        return [(*well[turn:], *well[:turn], *rest) for turn in range(len(well))]
 
 
 def _unreadable(entry_id: int, error: BKException, bookies: Sequence[str]) -> BKException:

@@ -268,7 +268,7 @@ async def test_read_batches_are_full_and_in_order() -> None:
 @pytest.mark.asyncio
 async def test_a_full_write_set_is_read_from_one_replica() -> None:
     async with fake_cluster() as cluster:
-        client = cluster.client()
+        client = cluster.client(batch_reads=False)
         async with await client.create_ledger() as ledger:
             await ledger.append_all([b"x"] * 100)
         reader = await client.open_ledger(ledger.ledger_id)

@@ -79,13 +79,13 @@ def test_a_bookie_that_failed_is_asked_last_from_then_on_but_a_bad_copy_condemns
     reader.on_error(0, read.bookie_id, BAD)
     (repeat,) = reader.next_reads()
     assert repeat.bookie_id != read.bookie_id
-    reader.on_entry(entry(0))
+    reader.on_entries("b", [entry(0)])
     reader.take(1)
     (second,) = reader.next_reads()
     assert second.bookie_id == read.bookie_id
     reader.on_error(1, second.bookie_id, GONE)
     reader.next_reads()
-    reader.on_entry(entry(1))
+    reader.on_entries("b", [entry(1)])
     reader.take(1)
     (third,) = reader.next_reads()
     assert third.bookie_id != read.bookie_id
@@ -97,7 +97,7 @@ def test_what_stands_before_a_failure_is_delivered_first() -> None:
     reader.on_error(1, "b0", MISSING)
     reader.on_error(2, "b0", MISSING)
     assert reader.failure is None
-    reader.on_entry(entry(0))
+    reader.on_entries("b", [entry(0)])
     assert [e.entry_id for e in reader.take(10)] == [0]
     assert "entry 1 " in str(reader.failure)
 
@@ -119,7 +119,7 @@ def test_large_entries_shrink_the_window() -> None:
     reader = RangeReader(metadata(), 0, 1000, max_entries=500, max_bytes=10_000)
     first = len(reader.next_reads())
     for i in range(first):
-        reader.on_entry(entry(i, 5000))
+        reader.on_entries("b", [entry(i, 5000)])
     reader.take(first)
     assert len(reader.next_reads()) == 1
 
@@ -143,7 +143,7 @@ def test_any_mix_of_answers_gives_the_entries_in_order_and_within_the_window(
                 failures[read.entry_id] = failures.get(read.entry_id, 0) + 1
                 reader.on_error(read.entry_id, read.bookie_id, rng.choice([MISSING, GONE, BAD, LATE]))
             else:
-                reader.on_entry(entry(read.entry_id))
+                reader.on_entries(read.bookie_id, [entry(read.entry_id)])
         delivered += [e.entry_id for e in reader.take(rng.randrange(1, 9))]
         assert reader.failure is None
         assert outstanding or reader._arrived or reader.finished or reader._repeats

@@ -1,0 +1,291 @@
+"""Tailing: reading a ledger while it is written. Two pure parts; `tail` runs them.
+
+`LongPollRead` is one wait for an entry at the bookies of the last ensemble. A long poll names the entry before the
+wanted one, P; the bookie answers as soon as its LAC is above P, with that LAC and, where it holds it, the entry
+("piggyback"), or empty-handed after a while. Bookies are asked one by one, beginning at the wanted entry's place in the
+ensemble, those that lately failed last, or all at once (`parallel`). One by one the next is asked when an answer brings
+nothing new, is an error, or does not come in time (*speculation*: a first wait, then twice that, up to a maximum). It
+ends
+
+- with the first entry that comes, or with the first LAC above P;
+- with what is known when E - Qa + 1 bookies had nothing new: one of them was to know of any acknowledged entry, but for
+  what the next add is still to tell;
+- when "no such entry or ledger" was said by more than E - Qa bookies (in parallel at once), or all have answered: well
+  if any gave a valid answer, else with the retained error, "not reachable" becoming "no such entry" where more than
+  E - Qa said that;
+- at once, with an error, when a bookie refuses the client.
+
+`TailSteps` says what a tailing reader does next: read the range up to the LAC (with read-ahead and batches, however far
+behind it is), else wait for the next entry, by long poll or by looking at intervals, else end, when the ledger is
+closed and delivered. A wait that fails is followed by a look, so that bookies without long polls are tailed all the
+same. Waits that bring nothing at once are paced. Failures are told when they have lasted for a while without any
+answer.
+
+Invariants: nothing above the LAC, nor above the sealed end, is asked for or delivered (P10); every entry from the first
+wanted on is delivered once, in order (P4).
+
+Not its job: time (an argument, in seconds), packets, the metadata watch. Source: client-protocol page, 8.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ledger.entry import Entry
+from ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    ClientClosedException,
+    IllegalOpException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from ledger.metadata import LedgerMetadata
+from thinclient.core.read_health import ReadHealth
+from thinclient.core.reading import MISSING, retained_error
+
+
+class LastConfirmedAndEntry(NamedTuple):
+    """The LAC, and the entry waited for where it came along."""
+
+    last_add_confirmed: int
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimes:
+    """How long one bookie is waited for before another is asked too: at first, and at most (0: for ever)."""
+
+    first: float = 1.5
+    longest: float = 5.0
+
+
+class LongPollRead:
+    """One wait for one entry: answers in, bookies to poll out; over when `result` or `error` stands."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        entry_id: int,
+        last_add_confirmed: int,
+        *,
+        parallel: bool = False,
+        times: PollTimes | None = None,
+        health: ReadHealth | None = None,
+    ) -> None:
+        """Waits for `entry_id`, which is above `last_add_confirmed`."""
+        self.entry_id = entry_id
+        self._lac = last_add_confirmed
+        self._parallel = parallel
+        self._times = times or PollTimes()
+        self._health = ReadHealth() if health is None else health
+        self._ensemble = metadata.last_fragment.ensemble
+        self._may_miss = metadata.ensemble_size - metadata.ack_quorum_size
+        self._to_ask: list[str] = []
+        self._waiting: set[str] = set()
+        self._empty = 0
+        self._missing = 0
+        self._valid = False
+        self._retained: BKException | None = None
+        self._delay = self._times.first
+        self._next_time: float | None = None
+        self.result: LastConfirmedAndEntry | None = None
+        self.error: BKException | None = None
+
+    @property
+    def previous_lac(self) -> int:
+        """The LAC above which a bookie is to answer."""
+        return self.entry_id - 1
+
+    @property
+    def done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+    @property
+    def next_time(self) -> float | None:
+        """When `on_time` has something to do."""
+        return None if self.done else self._next_time
+
+    def begin(self, now: float) -> Sequence[str]:
+        """The bookies to poll first."""
+        start = self.entry_id % len(self._ensemble)
+        self._to_ask = list(self._health.ordered(self._ensemble[start:] + self._ensemble[:start], now))
+        return self._ask(len(self._to_ask) if self._parallel else 1, now)
+
+    def on_answer(self, bookie_id: str, max_lac: int, entry: Entry | None, now: float) -> Sequence[str]:
+        """A bookie's LAC (-1: it told none), and the entry (checked by the caller) if it came along."""
+        if not self._answered(bookie_id):
+            return ()
+        self._valid = True
+        self._lac = max(self._lac, max_lac)
+        if entry is not None or self._lac >= self.entry_id:
+            return self._finish(entry)
+        self._empty += 1
+        if self._empty > self._may_miss:
+            return self._finish(None)
+        return self._go_on(now)
+
+    def on_error(self, bookie_id: str, error: BKException, now: float) -> Sequence[str]:
+        """A bookie has nothing of the ledger, can't be reached, or has sent what is damaged."""
+        if not self._answered(bookie_id):
+            return ()
+        self._retained = retained_error(self._retained, error)
+        if isinstance(error, UnauthorizedAccessException):
+            self.error = error
+            return ()
+        if isinstance(error, MISSING):
+            self._missing += 1
+            if self._parallel and self._missing > self._may_miss:
+                return self._exhausted()
+        elif not isinstance(error, IllegalOpException):
+            self._health.failed(bookie_id, now)
+        return self._go_on(now)
+
+    def on_time(self, now: float) -> Sequence[str]:
+        """Time has passed: the next bookie is asked as well."""
+        if self.done or self._next_time is None or now < self._next_time:
+            return ()
+        self._delay = min(self._delay * 2, self._times.longest)
+        return self._ask(1, now)
+
+    def _answered(self, bookie_id: str) -> bool:
+        if self.done or bookie_id not in self._waiting:
+            return False
+        self._waiting.discard(bookie_id)
+        return True
+
+    def _go_on(self, now: float) -> Sequence[str]:
+        if self._to_ask:
+            return self._ask(1, now)
+        if not self._waiting:
+            return self._exhausted()
+        return ()
+
+    def _ask(self, count: int, now: float) -> Sequence[str]:
+        asked, self._to_ask = self._to_ask[:count], self._to_ask[count:]
+        self._waiting.update(asked)
+        speculates = bool(self._to_ask) and self._times.longest > 0 and self._delay > 0
+        self._next_time = now + self._delay if speculates else None
+        return asked
+
+    def _finish(self, entry: Entry | None) -> Sequence[str]:
+        self.result = LastConfirmedAndEntry(self._lac, entry)
+        return ()
+
+    def _exhausted(self) -> Sequence[str]:
+        if self._valid:
+            return self._finish(None)
+        error = self._retained or NoSuchEntryException()
+        if isinstance(error, BookieHandleNotAvailableException) and self._missing > self._may_miss:
+            error = NoSuchEntryException(f"entry {self.entry_id} is not on the bookies that can be reached: {error}")
+        self.error = error
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """Read and deliver first … last."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """Long poll for an entry."""
+
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask the bookies for their LAC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to do for so many seconds, unless the metadata change."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The ledger is closed and everything was delivered."""
+
+
+Step = ReadRange | WaitFor | Look | Pause | Finished
+
+_FINAL = (ClientClosedException, UnauthorizedAccessException, NoSuchLedgerExistsOnMetadataServerException)
+_AT_ONCE = 0.05
+"""Seconds; a wait that brings nothing within these was none."""
+_SHORTEST_PAUSE = 0.005
+
+
+class TailSteps:
+    """What a tailing reader does next."""
+
+    def __init__(
+        self, first: int, *, long_polls: bool = True, interval: float = 0.1, failure_timeout: float = 30.0
+    ) -> None:
+        """`interval`: seconds between two looks; `failure_timeout`: for how long failures are put up with."""
+        self.position = first
+        self._long_polls = long_polls
+        self._interval = interval
+        self._failure_timeout = failure_timeout
+        self._pause = 0.0
+        self._resume_at = 0.0
+        self._look_first = False
+        self._failing_since: float | None = None
+
+    def next(self, last_add_confirmed: int, closed: bool, now: float) -> Step:
+        """The next step, as far as the ledger is known now."""
+        if self.position > last_add_confirmed and closed:
+            return Finished()
+        if now < self._resume_at and (self.position > last_add_confirmed or self._failing_since is not None):
+            return Pause(self._resume_at - now)
+        if self.position <= last_add_confirmed:
+            return ReadRange(self.position, last_add_confirmed)
+        return WaitFor(self.position) if self._long_polls and not self._look_first else Look()
+
+    def delivered(self, last: int) -> None:
+        """Everything up to `last` has been handed over."""
+        self.position = last + 1
+        self._pause = self._resume_at = 0.0
+        self._failing_since = None
+
+    def on_waited(self, last_add_confirmed: int, began: float, now: float) -> None:
+        """A wait or a look has ended well."""
+        self._failing_since = None
+        looked = self._look_first or not self._long_polls
+        self._look_first = False
+        if last_add_confirmed >= self.position:
+            self._pause = self._resume_at = 0.0
+        elif looked and not self._long_polls:
+            self._resume_at = now + self._interval
+        elif looked or now - began < _AT_ONCE:
+            self._pause = min(max(self._pause * 2, _SHORTEST_PAUSE), self._interval)
+            self._resume_at = now + self._pause
+
+    def on_nothing_there(self, now: float) -> None:
+        """The bookies hold nothing of the ledger yet."""
+        self._failing_since = None
+        self._look_first = False
+        self._resume_at = now + self._interval
+
+    def on_failure(self, error: BKException, now: float) -> None:
+        """A step has failed. Raises the error if it is final, or failures have lasted for too long."""
+        if isinstance(error, _FINAL):
+            raise error
+        if isinstance(error, IllegalOpException):
+            self._long_polls = False  # the connection has no words for them
+            return
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since >= self._failure_timeout:
+            raise error
+        self._look_first = True
+        self._resume_at = now + self._interval
