@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress lint format protos reference bench env env-dev java clean
+.PHONY: help run test test-stress test-crash lint format protos reference bench env env-dev java clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,10 @@ test: env-dev java lint ## lint and the whole test suite, on all cores
 
 test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
 	BOOKGATE_STRESS=1 $(BIN)/python -m pytest tests/integration/gateway -k stress $(PYTEST_ARGS)
+
+test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitrary losses at each operation of storage (some minutes)
+	BOOKGATE_CRASH_RUNS=$${BOOKGATE_CRASH_RUNS:-500} BOOKGATE_CRASH_SEEDS=40 $(BIN)/python -m pytest \
+		tests/integration/bookie/test_sigkill.py tests/unit/bookie/test_storage_crashes.py $(PYTEST_ARGS)
 
 lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of the generated stubs
 	$(BIN)/ruff check .
