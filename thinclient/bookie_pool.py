@@ -17,12 +17,12 @@ import asyncio
 import itertools
 import random
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import BKException, BookieHandleNotAvailableException
 from ledger.manager import ServiceDiscovery
-from ledger.protocol_v3 import encode_request
+from ledger.protocol_v3 import AddRequestEncoder, encode_request
 from ledger.requests import FREE_DISK_SPACE, GetBookieInfoRequest, Operation, Request, Response, Status
 from thinclient.auth import ClientAuthProvider, load_provider
 from thinclient.bookie_connection import (
@@ -34,12 +34,19 @@ from thinclient.bookie_connection import (
 )
 from thinclient.config import ClientConfig
 from thinclient.connection_setup import setup_for
-from thinclient.wire_v2 import V2Connection
+from thinclient.wire_v2 import V2AddRequestEncoder, V2Connection
 
 V2 = "v2"
 V3 = "v3"
 
 _SCAN_INTERVAL = 0.25
+
+
+class AddEncoder(Protocol):
+    """Encodes the ordinary adds of one ledger."""
+
+    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
+        """The frame of one add."""
 
 
 class BookiePool:
@@ -94,6 +101,12 @@ class BookiePool:
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
         """The connection to a bookie for a ledger's requests; it is opened by the first one."""
         return self._connection(self._wire_protocol, bookie_id, ledger_id)
+
+    def add_encoder(self, ledger_id: int, master_key: bytes) -> AddEncoder:
+        """Encodes the ordinary adds of a ledger in the protocol of `connection`."""
+        if self._wire_protocol == V3:
+            return AddRequestEncoder(ledger_id, master_key)
+        return V2AddRequestEncoder(ledger_id, master_key)
 
     def batch_connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
         """The same for batch reads: a connection that speaks v2, beside that of `connection` if that one speaks v3.

@@ -115,7 +115,7 @@ class _Run:
             txn_id, self._ledger_id.ledger_id, entry_id, True, self._secrets.master_key, priority=priority
         )
         deadline = self._loop.time() + self._config.read_timeout
-        connection = self._pool.connection(bookie_id)
+        connection = self._pool.connection(bookie_id, self._ledger_id.ledger_id)
         connection.send(Operation.READ_ENTRY, txn_id, encode_request(request), deadline, sink, bookie_id)
 
     def _add(self, add: PendingAdd, payload: bytes, members: Sequence[Member]) -> None:
@@ -131,7 +131,7 @@ class _Run:
         )
         deadline = self._loop.time() + self._config.add_timeout
         for member in members:
-            connection = self._pool.connection(member.bookie_id)
+            connection = self._pool.connection(member.bookie_id, self._ledger_id.ledger_id)
             connection.send(Operation.ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
 
     def _on_fence_answer(
@@ -192,7 +192,7 @@ async def read_last_confirmed(
     deadline = loop.time() + context.config.read_timeout
     for index, bookie_id in enumerate(read.bookies):
         request = requests.ReadLacRequest(context.pool.next_txn_id(), record.ledger_id.ledger_id)
-        connection = context.pool.connection(bookie_id)
+        connection = context.pool.connection(bookie_id, record.ledger_id.ledger_id)
         connection.send(Operation.READ_LAC, request.txn_id, encode_request(request), deadline, sink, index)
     await done
     if read.error is not None:

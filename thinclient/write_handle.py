@@ -23,7 +23,6 @@ from ledger.errors import (
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from ledger.protocol_v3 import AddRequestEncoder
 from ledger.requests import Operation, Response
 from thinclient.bookie_connection import Sink
 from thinclient.context import ClientContext, LedgerSecrets, status_error
@@ -57,7 +56,7 @@ class WriteHandle:
         )
         self._number = record.ledger_id.ledger_id
         self._digest = secrets.digest
-        self._encoder = AddRequestEncoder(self._number, secrets.master_key)
+        self._encoder = context.pool.add_encoder(self._number, secrets.master_key)
         self._window = InFlightWindow(context.config.max_in_flight_entries, context.config.max_in_flight_bytes)
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
         self._targets: list[tuple[Member, Send, Sink]] = []
@@ -279,7 +278,13 @@ class WriteHandle:
         """Where the adds of each index go, and who takes their answers."""
         pool, known = self._context.pool, {member: (send, sink) for member, send, sink in self._targets}
         self._targets = [
-            (member, *(known.get(member) or (pool.connection(member.bookie_id).send, partial(self._on_answer, member))))
+            (
+                member,
+                *(
+                    known.get(member)
+                    or (pool.connection(member.bookie_id, self._number).send, partial(self._on_answer, member))
+                ),
+            )
             for member in self._writer.members
         ]
 

@@ -30,7 +30,7 @@ from ledger.requests import (
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 from thinclient.bookie_connection import BookieConnection, ConnectionSettings
 from thinclient.bookie_pool import V2, V3, BookiePool
-from thinclient.wire_v2 import AnswerMatcher, key_of
+from thinclient.wire_v2 import AnswerMatcher, V2AddRequestEncoder, key_of
 
 KEY = ledger_master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
@@ -223,6 +223,13 @@ def test_matcher_in_any_order(sent: Sequence[tuple[bool, bool]]) -> None:
     assert all(txn_id is None or not sent[txn_id][0] for txn_id in ended[:plain])
     assert matcher.answered(key) is None
     assert matcher.unanswered == 0
+
+
+@given(st.binary(max_size=40))
+def test_the_encoder_of_a_ledger_writes_the_bytes_of_the_codec(payload: bytes) -> None:
+    body = encode_entry(DIGEST, 7, 3, 2, 40, payload)
+    expected = protocol_v2.encode_request(AddRequest(1, 7, 3, KEY, body))
+    assert V2AddRequestEncoder(7, KEY).encode(1, 3, body) == expected
 
 
 def test_keys_are_read_from_frames() -> None:
