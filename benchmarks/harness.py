@@ -66,6 +66,18 @@ def compare_once(
     return _row(name, unit, [ours()], [peer()], peer_name, higher_is_better)
 
 
+def figures(
+    name: str, unit: str, ours: Sequence[float], peer: Sequence[float], peer_name: str, *, up: bool = True
+) -> Row:
+    """A row from figures that were taken elsewhere, in pairs; `up` says whether more is better."""
+    return _row(name, unit, ours, peer, peer_name, up)
+
+
+def beside_recorded(name: str, unit: str, ours: Sequence[float], recorded: float, *, up: bool = True) -> Row:
+    """Figures of ours beside one of the Java client or bookie that was recorded on another machine of this kind."""
+    return _row(name, unit, ours, [recorded] * len(ours), "java (recorded)", up)
+
+
 def against_recorded(row: Row, recorded: float) -> Row:
     """The same figure of ours beside one of the Java bookie that was recorded on another machine of this kind."""
     return Row(

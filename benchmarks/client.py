@@ -1,0 +1,203 @@
+"""The thin client on a cluster of this machine: `make bench-client`.
+
+One process is the client, one a bookie; all share the cores, as the Java figures did. Beside each row stands the Java
+client's figure on the Java bookie where one was recorded, else a limit: frames that were encoded beforehand and sent to
+the same bookie, or the least that the same work takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.entry_load import adds_per_second, encoded_adds
+from benchmarks.harness import PAIRS, QUICK, Row, beside_recorded, figures, report
+from bookie.standalone import StandaloneCluster
+from ledger.latency import LatencyHistogram
+from ledger.ledger_id import LedgerId
+from thinclient import BookKeeper, ClientConfig
+from thinclient.cli_support import run_async
+from thinclient.load import LoadResult, random_load, sequential_load, write_load
+
+ONE = 1, 1, 1
+THREE = 3, 3, 2
+
+WRITES: tuple[tuple[tuple[int, int, int], int, int, int, float | None, float | None], ...] = (
+    # quorums, payload bytes, outstanding, entries, Java's appends/s, Java's p99 in ms
+    (ONE, 100, 1000, 40_000, 51_600, 51),
+    (ONE, 1024, 1000, 30_000, 31_500, 79),
+    (ONE, 65536, 64, 1_500, 1_420, 181),
+    (ONE, 1024, 1, 500, 592, 16),
+    (THREE, 100, 1000, 20_000, 19_500, 110),
+    (THREE, 1024, 1000, 15_000, 11_900, None),
+    (THREE, 65536, 64, 600, 400, None),
+    (THREE, 1024, 1, 400, None, None),
+)
+
+
+async def _written(
+    client: BookKeeper, quorums: tuple[int, int, int], size: int, outstanding: int, entries: int
+) -> LoadResult:
+    handle = await client.create_ledger(*quorums)
+    async with handle:
+        result = await write_load(handle, b"x" * size, outstanding=outstanding, entries=entries)
+    await client.delete_ledger(handle.ledger_id)
+    return result
+
+
+async def _repeated(run: Callable[[], Awaitable[LoadResult]]) -> tuple[list[LoadResult], list[float]]:
+    """Results of several runs after one warm-up, and the client's CPU in microseconds an entry of each."""
+    await run()
+    results, costs = [], []
+    for _ in range(PAIRS):
+        began = time.process_time()
+        result = await run()
+        costs.append((time.process_time() - began) / result.entries * 1e6)
+        results.append(result)
+    return results, costs
+
+
+async def _writes(client: BookKeeper, bookie_port: int) -> list[Row]:
+    rows = []
+    for quorums, size, outstanding, count, java_rate, java_p99 in WRITES:
+        entries = max(50, count // 5) if QUICK else count
+        results, costs = await _repeated(lambda: _written(client, quorums, size, outstanding, entries))  # noqa: B023
+        name = f"append, {quorums[0]} bookie{'s' * (quorums[0] > 1)}, {size} B, {outstanding} outstanding"
+        rates = [result.entries_per_second for result in results]
+        tails = [result.latencies.quantile(0.99) for result in results]
+        if java_rate:
+            rows.append(beside_recorded(name, "entries/s", rates, java_rate))
+        if java_p99:
+            rows.append(beside_recorded(f"{name}: p99", "ms", tails, java_p99, up=False))
+        if quorums == ONE and outstanding > 1:
+            limits = [adds_per_second(bookie_port, encoded_adds(size, entries), outstanding)[0] for _ in results]
+            rows.append(figures(name, "entries/s", rates, limits, "limit"))
+        elif not java_rate:
+            single = [1000 / result.latencies.quantile(0.5) for result in results]
+            rows.append(figures(name, "entries/s", rates, single, "1 / p50"))
+        rows.append(
+            figures(f"{name}: client CPU", "µs an entry", costs, [1e6 / rate for rate in rates], "wall clock", up=False)
+        )
+    return rows
+
+
+async def _reads(client: BookKeeper, singly: BookKeeper) -> list[Row]:
+    entries = 20_000 if QUICK else 100_000
+    async with await client.create_ledger(*ONE) as handle:
+        await handle.append_all(b"y" * 1024 for _ in range(entries))
+    rows = []
+    for name, user, batch, outstanding, java in (
+        ("read 1 KiB singly, 100 outstanding", singly, 1, 100, 26_000.0),
+        ("read 1 KiB singly, 1 outstanding", singly, 1, 1, 1_580.0),
+        ("read 1 KiB, ranges of 100 singly, 10 ranges", singly, 100, 10, 37_300.0),
+        ("read 1 KiB, batches of 100, 10 batches", client, 100, 10, 78_600.0),
+    ):
+        async with await user.open_ledger(handle.ledger_id) as reader:
+            count = (entries // 10 if batch == 1 else entries) // (10 if outstanding == 1 else 1)
+            load = lambda: random_load(reader, outstanding=outstanding, entries=count, width=batch)  # noqa: B023, E731
+            results, _ = await _repeated(load)
+            rows.append(beside_recorded(name, "entries/s", [r.entries_per_second for r in results], java))
+    for name, user in (("sequential, singly", singly), ("sequential, batched", client)):
+        async with await user.open_ledger(handle.ledger_id) as reader:
+            results, costs = await _repeated(lambda: sequential_load(reader))
+            rates = [result.entries_per_second for result in results]
+            rows.append(
+                beside_recorded(f"read 1 KiB, {name}", "entries/s", rates, 78_600.0 if user is client else 37_300.0)
+            )
+            rows.append(
+                figures(
+                    f"read 1 KiB, {name}: client CPU",
+                    "µs an entry",
+                    costs,
+                    [1e6 / r for r in rates],
+                    "wall clock",
+                    up=False,
+                )
+            )
+    await client.delete_ledger(handle.ledger_id)
+    return rows
+
+
+async def _tail(client: BookKeeper) -> Row:
+    """From the call of append to the delivery by another handle's tail, at a thousand entries a second."""
+    entries = 500 if QUICK else 3000
+    ours, acknowledged = [], []
+    for _ in range(PAIRS):
+        writer = await client.create_ledger(*THREE)
+        reader = await client.open_ledger(writer.ledger_id)
+        starts: list[float] = []
+        delivered, appended = LatencyHistogram(), LatencyHistogram()
+
+        async def follow() -> None:
+            async for entry in reader.tail(0):  # noqa: B023
+                delivered.record(time.perf_counter() - starts[entry.entry_id])  # noqa: B023
+
+        following = asyncio.create_task(follow())
+        for _ in range(entries):
+            began = time.perf_counter()
+            starts.append(began)
+            await writer.append(b"z" * 100)
+            appended.record(time.perf_counter() - began)
+            await asyncio.sleep(max(0.0, began + 0.001 - time.perf_counter()))
+        await writer.close()
+        await following
+        await reader.close()
+        await client.delete_ledger(writer.ledger_id)
+        ours.append(delivered.quantile(0.5))
+        acknowledged.append(appended.quantile(0.5))
+    return figures("tail: append to delivery, p50", "ms", ours, acknowledged, "the append itself", up=False)
+
+
+async def _recovery(client: BookKeeper, uri: str) -> Row:
+    """A ledger of 10,000 entries none of which is known to be confirmed, beside reading them once."""
+    entries, ours, reads = 10_000, [], []
+    for _ in range(PAIRS):
+        ledger_id = await _abandoned(uri, entries)
+        began = time.perf_counter()
+        reader = await client.open_ledger(ledger_id, recovery=True)
+        ours.append(time.perf_counter() - began)
+        assert reader.last_add_confirmed == entries - 1
+        reads.append((await sequential_load(reader)).seconds)
+        await reader.close()
+        await client.delete_ledger(ledger_id)
+    return figures("recovery of 10,000 unsealed entries of 100 B", "s", ours, reads, "reading them", up=False)
+
+
+async def _abandoned(uri: str, entries: int) -> LedgerId:
+    """All packets leave before the first acknowledgement, so each says that nothing is confirmed."""
+    config = ClientConfig(max_in_flight_entries=entries)
+    async with await BookKeeper.connect(uri, config) as other:
+        handle = await other.create_ledger(*THREE)
+        await asyncio.gather(*[handle.append_nowait(b"r" * 100) for _ in range(entries)])
+        return handle.ledger_id
+
+
+async def _run(cluster: StandaloneCluster) -> list[Row]:
+    uri = cluster.gateway_uri
+    port = int(cluster.bookies[0].rpartition(":")[2])
+    async with (
+        await BookKeeper.connect(uri) as client,
+        await BookKeeper.connect(uri, ClientConfig(batch_reads=False)) as singly,
+    ):
+        return [
+            *await _writes(client, port),
+            *await _reads(client, singly),
+            await _tail(client),
+            await _recovery(client, uri),
+        ]
+
+
+def main() -> None:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=".")))
+        cluster = stack.enter_context(StandaloneCluster(directory))
+        rows = run_async(_run(cluster))
+    report("client", rows)
+
+
+if __name__ == "__main__":
+    main()
