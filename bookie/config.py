@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from bookie.authentication import load_provider
 from bookie.core.disk_space import DiskThresholds
 from bookie.security import Security
-from bookie.storage import StorageConfig
+from bookie.storage_settings import StorageSettings
 from bookie.tls import ServerCertificates
 from gateway.config import GatewayConfig
 from gateway.tls_files import TlsFiles
@@ -27,7 +27,7 @@ from thinclient.config import load_settings
 _MIB = 1024 * 1024
 
 
-class BookieConfig(BaseSettings):
+class BookieConfig(StorageSettings):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
@@ -35,9 +35,6 @@ class BookieConfig(BaseSettings):
     metadata_uri: str = Field(
         description="metadata store: sqlite:///path or zk+hierarchical://host:port/ledgers; or gateways: grpc://host:port,…"
     )
-    data_dir: Path | None = Field(None, description="holds journal and ledgers unless those are set themselves")
-    journal_directory: Path | None = Field(None, description="journalDirectories; default: DATA_DIR/journal")
-    ledger_directory: Path | None = Field(None, description="ledgerDirectories; default: DATA_DIR/ledgers")
     host: str = Field("0.0.0.0", description="address to listen on, for all ports")
     advertised_address: str | None = Field(None, description="advertisedAddress: what clients are told to connect to")
     port: int = Field(3181, ge=0, le=65535, description="bookiePort: entry protocol; 0 = choose a free one")
@@ -56,12 +53,6 @@ class BookieConfig(BaseSettings):
         None, description="bookieAuthProviderFactoryClass: bookgate-token, bookgate-tls-role or an installed one"
     )
     auth_options: dict[str, str] = Field(default_factory=dict, description="settings of the authentication provider")
-    journal_max_size_mb: int = Field(512, ge=1, description="journalMaxSizeMB")
-    journal_max_backups: int = Field(5, ge=0, description="journalMaxBackups")
-    write_cache_mb: int = Field(128, ge=1, description="memory for entries not yet in the entry log, both halves")
-    ledger_cache_mb: int = Field(64, ge=1, description="memory for index pages (pageLimit)")
-    flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
-    entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
     disk_check_interval_seconds: float = Field(10.0, gt=0, description="diskCheckInterval")
     disk_usage_threshold: float = Field(0.95, gt=0, le=1, description="diskUsageThreshold, as a fraction")
     disk_usage_warn_threshold: float = Field(0.90, gt=0, le=1, description="diskUsageWarnThreshold")
@@ -85,12 +76,6 @@ class BookieConfig(BaseSettings):
     gateway: dict[str, Any] = Field(
         default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
     )
-
-    @model_validator(mode="after")
-    def _has_directories(self) -> BookieConfig:
-        if self.data_dir is None and (self.journal_directory is None or self.ledger_directory is None):
-            raise ValueError("set data_dir, or both journal_directory and ledger_directory")
-        return self
 
     @model_validator(mode="after")
     def _tls_fits_together(self) -> BookieConfig:
@@ -122,19 +107,6 @@ class BookieConfig(BaseSettings):
         return ServerCertificates(files, require_client_certificate=self.tls_require_client_certificate)
 
     @property
-    def journal(self) -> Path:
-        return (self.journal_directory or self._data_dir / "journal").absolute()
-
-    @property
-    def ledgers(self) -> Path:
-        return (self.ledger_directory or self._data_dir / "ledgers").absolute()
-
-    @property
-    def _data_dir(self) -> Path:
-        assert self.data_dir is not None, "checked when the settings were made"
-        return self.data_dir
-
-    @property
     def metadata_behind_gateway(self) -> bool:
         """True where the metadata is reached through gateways: this bookie then hosts none."""
         return self.metadata_uri.lower().startswith(("grpc:", "grpcs:"))
@@ -146,19 +118,6 @@ class BookieConfig(BaseSettings):
         """
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
         return GatewayConfig.load(None, {**self.gateway, **own})
-
-    def storage(self) -> StorageConfig:
-        """The part that storage needs."""
-        return StorageConfig(
-            journal_directories=(self.journal,),
-            ledger_directories=(self.ledgers,),
-            journal_max_size_bytes=self.journal_max_size_mb * _MIB,
-            journal_max_backups=self.journal_max_backups,
-            write_cache_bytes=self.write_cache_mb * _MIB,
-            ledger_cache_bytes=self.ledger_cache_mb * _MIB,
-            flush_interval_seconds=self.flush_interval_seconds,
-            entry_log_max_bytes=self.entry_log_max_mb * _MIB,
-        )
 
     def disk_thresholds(self) -> DiskThresholds:
         """The part that the disk monitor needs."""

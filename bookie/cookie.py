@@ -87,8 +87,11 @@ class Cookie:
         except (ValueError, text_format.ParseError) as error:
             raise InvalidCookieException(f"this is no cookie: {data[:100]!r} ({error})") from error
 
-    def difference(self, stored: Cookie) -> str | None:
-        """What a stored cookie says otherwise than this master cookie, None when it matches."""
+    def difference(self, stored: Cookie, *, allow_expansion: bool = False) -> str | None:
+        """What a stored cookie says otherwise than this master cookie, None when it matches.
+
+        With `allow_expansion` this one may list ledger and index directories beyond the stored ones.
+        """
         pairs = (
             ("bookie id", self.bookie_id, stored.bookie_id),
             ("journal directories", self.journal_directories, stored.journal_directories),
@@ -96,8 +99,18 @@ class Cookie:
             ("index directories", self._index_or_ledger, stored._index_or_ledger),
             ("cluster instance id", self.instance_id, stored.instance_id),
         )
-        differing = (f"{name} {old!r} there, {new!r} here" for name, new, old in pairs if new != old)
+        expandable = ("ledger directories", "index directories") if allow_expansion else ()
+        differing = (
+            f"{name} {old!r} there, {new!r} here"
+            for name, new, old in pairs
+            if new != old and not (name in expandable and _paths_in(old) <= _paths_in(new))
+        )
         return next(differing, None)
+
+    @property
+    def data_directories(self) -> frozenset[str]:
+        """All ledger and index directories that it lists."""
+        return _paths_in(self.ledger_directories) | _paths_in(self._index_or_ledger)
 
     @property
     def _index_or_ledger(self) -> str:
@@ -106,6 +119,10 @@ class Cookie:
 
 def _join(paths: Sequence[Path]) -> str:
     return "\t".join([str(len(paths)), *map(str, paths)])
+
+
+def _paths_in(joined: str | None) -> frozenset[str]:
+    return frozenset((joined or "").split("\t")[1:])
 
 
 def _decode_lines(text: str, version: int) -> Cookie:
@@ -135,6 +152,8 @@ class Decision(enum.Enum):
     OK = enum.auto()
     NEW_ENVIRONMENT = enum.auto()
     """Write the master cookie into every directory, then create it in the metadata store."""
+    EXPANSION = enum.auto()
+    """Write the master cookie into every directory, then replace that of the metadata store."""
 
 
 def check(
@@ -142,21 +161,30 @@ def check(
     in_metadata: bytes | None,
     in_directories: Mapping[Path, bytes | None],
     empty_directories: Collection[Path],
+    *,
+    allow_expansion: bool = False,
 ) -> Decision:
     """Decides over a start: `in_metadata` and `in_directories` are stored cookies, None where there is none;
     `empty_directories` are those without any data, be it that they have a cookie: a first start that was cut short
-    after it had stamped them goes on where it was.
+    after it had stamped them goes on where it was. With `allow_expansion` new, empty ledger and index directories may
+    have joined those that the cookies list; what the metadata store's cookie lists is not new.
 
     Raises InvalidCookieException when this is not a new bookie and not the one that the cookies name.
     """
     if in_metadata is not None:
-        _verify(master, in_metadata, "the metadata store")
+        _verify(master, in_metadata, "the metadata store", allow_expansion)
     for path, content in in_directories.items():
         if content is not None:
-            _verify(master, content, f"directory {path}")
+            _verify(master, content, f"directory {path}", allow_expansion)
     if in_metadata is None and in_directories.keys() <= set(empty_directories):
         return Decision.NEW_ENVIRONMENT
     missing = [path for path, content in in_directories.items() if content is None]
+    if in_metadata is not None and allow_expansion:
+        known = Cookie.decode(in_metadata).data_directories | set(master.journal_directories.split(","))
+        if all(str(path) not in known and path in empty_directories for path in missing):
+            stored = [in_metadata, *(content for content in in_directories.values() if content is not None)]
+            same = not missing and all(master.difference(Cookie.decode(content)) is None for content in stored)
+            return Decision.OK if same else Decision.EXPANSION
     if not missing:
         if in_metadata is None:
             raise InvalidCookieException(
@@ -177,8 +205,8 @@ def check(
     return Decision.NEW_ENVIRONMENT
 
 
-def _verify(master: Cookie, content: bytes, where: str) -> None:
-    difference = master.difference(Cookie.decode(content))
+def _verify(master: Cookie, content: bytes, where: str, allow_expansion: bool) -> None:
+    difference = master.difference(Cookie.decode(content), allow_expansion=allow_expansion)
     if difference is not None:
         raise InvalidCookieException(
             f"the cookie in {where} does not match the configuration: {difference}. "

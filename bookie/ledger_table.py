@@ -16,6 +16,7 @@ from threading import Lock
 from weakref import WeakValueDictionary
 
 from bookie.files import StorageCorruptException
+from bookie.index_file import IndexHeader
 from bookie.ledger_index import LedgerIndex
 from bookie.ledger_store import LedgerStore, store_of
 from bookie.stored_ledger import StoredLedger
@@ -41,6 +42,7 @@ class LedgerTable:
         self._limit = limit
         self._lock = Lock()
         self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
+        self._deleting: set[_Key] = set()
         self._held: WeakValueDictionary[_Key, StoredLedger] = WeakValueDictionary()
 
     def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> StoredLedger | None:
@@ -69,7 +71,7 @@ class LedgerTable:
     def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
         """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
         with self._lock:
-            found = self._index(ledger_id).read_header(ledger_id)
+            found = self._stored(ledger_id)
             last_entry_id = found[1] if found else -1
             ledger = StoredLedger(ledger_id, master_key, last_entry_id=last_entry_id)
             self._keep(ledger)
@@ -78,7 +80,7 @@ class LedgerTable:
     def delete(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> bool:
         """Deletes the ledger from its index, and lets `discard` drop what is in memory. True when it was fenced.
 
-        Nobody can look the ledger up before it is gone.
+        From here on nobody finds the ledger in the index; `deleted` says when it is durably gone from there.
         """
         key = (ledger_id.scope_id, ledger_id.ledger_id)
         with self._lock:
@@ -87,8 +89,19 @@ class LedgerTable:
             fenced = ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id)
             if ledger is not None:
                 discard(ledger)
+            self._deleting.add(key)
             self._index(ledger_id).delete(ledger_id)
         return fenced
+
+    def deleted(self) -> None:
+        """The index was synced: what `delete` deleted is gone."""
+        with self._lock:
+            self._deleting.clear()
+
+    def _stored(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
+        if self._deleting and (ledger_id.scope_id, ledger_id.ledger_id) in self._deleting:
+            return None
+        return self._index(ledger_id).read_header(ledger_id)
 
     def _is_fenced_on_disk(self, ledger_id: LedgerId) -> bool:
         try:
@@ -112,7 +125,7 @@ class LedgerTable:
         return ledger
 
     def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
-        found = self._index(ledger_id).read_header(ledger_id)
+        found = self._stored(ledger_id)
         if found is None:
             return None
         header, last_entry_id = found

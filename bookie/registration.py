@@ -49,19 +49,26 @@ async def check_cookie(config: BookieConfig, bookie_id: str, registration: Regis
     The directories are stamped before the metadata store: a crash in between leaves directories that hold nothing but
     a cookie, which the next start takes for new. Raises InvalidCookieException.
     """
-    journal, ledgers = [config.journal], [config.ledgers]
     instance_id = await registration.cluster_instance_id()
-    master = cookie.Cookie.build(bookie_id, journal, ledgers, instance_id)
+    master = cookie.Cookie.build(bookie_id, config.journals, config.ledgers, instance_id, config.indexes)
     stored = await registration.read_cookie(bookie_id)
-    paths = list(dict.fromkeys((*journal, *ledgers)))
+    paths = list(dict.fromkeys((*config.journals, *config.ledgers, *config.indexes)))
     decision = cookie.check(
         master,
         stored.value if stored else None,
         directories.read_version_files(REAL_FILE_SYSTEM, paths),
         directories.empty_directories(REAL_FILE_SYSTEM, paths),
+        allow_expansion=config.allow_storage_expansion,
     )
+    if decision is cookie.Decision.OK:
+        return
+    content = master.encode()
     if decision is cookie.Decision.NEW_ENVIRONMENT:
-        content = master.encode()
         directories.write_version_files(REAL_FILE_SYSTEM, dict.fromkeys(paths, content))
         await registration.write_cookie(bookie_id, content, None)
         _log.info("bookie %s is new: its directories were stamped", bookie_id)
+        return
+    # The metadata store last: what its cookie does not list yet is new, so a start that was cut short is repeated.
+    directories.write_version_files(REAL_FILE_SYSTEM, dict.fromkeys(paths, content))
+    await registration.write_cookie(bookie_id, content, stored.version if stored else None)
+    _log.info("bookie %s has more directories: all were stamped", bookie_id)

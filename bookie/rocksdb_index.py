@@ -102,6 +102,19 @@ class RocksDbIndex:
         key = _key.pack(_number(ledger_id), entry_id)
         return self._decode_location(key, self._try(LOCATIONS, lambda: self._locations.get(key)))
 
+    def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
+        """`location` of up to `count` consecutive entries, ending before the first that is absent."""
+        number = _number(ledger_id)
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(_key.pack(number, min(first_entry_id + count, _MAX_ID)))
+        found: list[int] = []
+        rows = self._iterate(self._locations, LOCATIONS, _key.pack(number, first_entry_id), bounds)
+        for key, value in rows:
+            if _key.unpack(key)[1] != first_entry_id + len(found):
+                break
+            found.append(self._decode_location(key, value))
+        return found
+
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the ledger's entries in the index, ascending."""
         for key, _ in self._rows_of(_number(ledger_id)):

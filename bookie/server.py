@@ -162,11 +162,13 @@ class BookieServer:
         self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
         await check_cookie(config, bookie_id, registration)
-        self._monitor = DiskMonitor(config.disk_thresholds(), [config.ledgers], [config.ledgers], self._usage)
+        self._monitor = DiskMonitor(
+            config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage
+        )
         self._state = StateManager(
             self._mode,
             registration,
-            [config.ledgers],
+            config.ledgers,
             persist=config.persist_bookie_status,
             now_ms=lambda: time.time_ns() // 1_000_000,
             on_fatal=self._fail,
@@ -175,8 +177,10 @@ class BookieServer:
         await _in_thread(self._state.restore)
         await _in_thread(self._monitor.check_now)
         self._follow_disks()
+        storage.writable_ledger_directories = self._monitor.directories_for_entry_logs
+        storage.writable_index_directories = self._monitor.directories_for_index_files
         await _in_thread(storage.open)
-        if await _in_thread(lambda: mark_dirty(REAL_FILE_SYSTEM, [config.ledgers])):
+        if await _in_thread(lambda: mark_dirty(REAL_FILE_SYSTEM, config.ledgers)):
             _log.warning("the bookie was not stopped cleanly the last time; its journal has been replayed")
         self._dirty = True
         return storage
@@ -184,7 +188,7 @@ class BookieServer:
     async def _close_storage(self, storage: Storage) -> None:
         await _in_thread(storage.close)
         if self._dirty and self._failure is None:
-            await _in_thread(lambda: mark_clean(REAL_FILE_SYSTEM, [self._config.ledgers]))
+            await _in_thread(lambda: mark_clean(REAL_FILE_SYSTEM, self._config.ledgers))
 
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")

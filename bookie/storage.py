@@ -349,6 +349,7 @@ class Storage:
                     self._deleted.add(number)
             for store in self.stores:
                 store.index.sync()
+            self._table.deleted()
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
         """Whether the ledger was fenced when it was deleted here, within the last days: it takes no normal add."""

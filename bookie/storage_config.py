@@ -24,6 +24,14 @@ class StorageConfig:
     journal_alignment: int = 512
     journal_max_group_wait_ms: int = 0
     """How long a flush waits for more requests; 0 flushes whenever the journal thread is free."""
+    journal_buffered_entries: int = 0
+    """Records that end that wait; 0: however many."""
+    journal_entries: bool = True
+    """False keeps entries out of the journal, and acknowledges them at once; keys, fences and LACs are journaled."""
+    skip_invalid_records: bool = False
+    """Replay a damaged journal file up to the damage, and go on with the next, instead of refusing the start."""
+    read_ahead_bytes: int = 32 * _MIB
+    """Entries read ahead for sequential readers."""
     journal_buffered_writes_bytes: int = 512 * 1024
     journal_max_backups: int = 5
     write_cache_bytes: int = 64 * _MIB

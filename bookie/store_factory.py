@@ -26,11 +26,35 @@ def open_stores(
     """The stores, open. The directories are made and locked. Raises OSError."""
     ledgers = [directories.current(path) for path in config.ledger_directories]
     indexes = [directories.current(path) for path in config.index_directories] or ledgers
+    logs_in = _current_of(writable_ledgers)
     if config.storage == "db":
-        raise NotImplementedError("storage = db: the RocksDB index is not built into this version")
+        return _database_stores(config, files, ledgers, indexes)
     index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes))
     index.finish_relocations()
-    return (LedgerStore(index, _logs(config, files, ledgers, _current_of(writable_ledgers))),)
+    return (LedgerStore(index, _logs(config, files, ledgers, logs_in)),)
+
+
+def _database_stores(
+    config: StorageConfig, files: FileSystem, ledgers: Sequence[Path], indexes: Sequence[Path]
+) -> tuple[LedgerStore, ...]:
+    """A directory that is full takes its ledgers' logs all the same: they have no other."""
+    from bookie.rocksdb_index import RocksDbIndex  # RocksDB is loaded only where it is used
+
+    if len(ledgers) != len(indexes):
+        raise directories.DirectoryException(
+            f"storage db has {len(ledgers)} ledger directories and {len(indexes)} index directories; "
+            "configure as many of both"
+        )
+    opened: list[LedgerStore] = []
+    try:
+        for ledger_directory, index_directory in zip(ledgers, indexes, strict=True):
+            index = RocksDbIndex(files, index_directory, config.ledger_cache_bytes // len(ledgers))
+            opened.append(LedgerStore(index, _logs(config, files, [ledger_directory], lambda: ())))
+    except BaseException:
+        for store in opened:
+            store.close()
+        raise
+    return tuple(opened)
 
 
 def _logs(config: StorageConfig, files: FileSystem, ledgers: Sequence[Path], writable: Writable) -> EntryLogs:

@@ -30,7 +30,18 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_directories_of_their_own() -> None:
     config = load_config(None, **REQUIRED, journal_directory=Path("/fast"))
-    assert (config.journal, config.ledgers) == (Path("/fast"), Path("/data/ledgers"))
+    assert (config.journals, config.ledgers) == ((Path("/fast"),), (Path("/data/ledgers"),))
+
+
+def test_several_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BOOKGATE_BOOKIE_JOURNAL_DIRECTORIES", "/j0, /j1")
+    file = tmp_path / "bookie.toml"
+    file.write_text('ledger_directories = ["/l0", "/l1", "/l2"]\nindex_directories = "/i"\n')
+    config = load_config(file, metadata_uri="sqlite:///m")
+    assert config.journals == (Path("/j0"), Path("/j1"))
+    storage = config.storage()
+    assert storage.ledger_directories == (Path("/l0"), Path("/l1"), Path("/l2"))
+    assert storage.index_directories == (Path("/i"),)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +50,10 @@ def test_directories_of_their_own() -> None:
         ({"metadata_uri": "sqlite:///m"}, "data_dir"),
         ({"data_dir": Path("/data")}, "metadata_uri"),
         ({**REQUIRED, "port": 70_000}, "port"),
+        ({**REQUIRED, "journal_directory": "/a", "journal_directories": "/b,/c"}, "not both"),
+        ({**REQUIRED, "storage_type": "db", "index_directories": "/b,/c"}, "as many"),
+        ({**REQUIRED, "storage_type": "db", "allow_storage_expansion": True}, "more directories"),
+        ({**REQUIRED, "storage_type": "rows"}, "storage_type"),
         ({**REQUIRED, "no_such_key": 1}, "no_such_key"),
     ],
 )

@@ -101,3 +101,43 @@ def test_whatever_differs_is_named_with_the_place(stored: Cookie, what: str) -> 
         check(MASTER, stored.encode(), STAMPED, ())
     with pytest.raises(InvalidCookieException, match=f"/data/journal .*{what}"):
         check(MASTER, STORED, {J: stored.encode(), L: STORED}, ())
+
+
+L2, INDEX = Path("/data/ledgers2"), Path("/data/index")
+LARGER = Cookie.build("127.0.0.1:3181", [J], [L, L2], "instance")
+
+
+def test_new_empty_ledger_directories_may_join_where_allowed() -> None:
+    found: dict[Path, bytes | None] = {**STAMPED, L2: None}
+    assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is Decision.EXPANSION
+    with pytest.raises(InvalidCookieException, match="ledger directories"):
+        check(LARGER, STORED, found, {L2})
+    with pytest.raises(InvalidCookieException, match=r"no cookie in /data/ledgers2"):
+        check(LARGER, STORED, found, set(), allow_expansion=True)
+
+
+@pytest.mark.parametrize("stamped", [{L2}, {L2, L}, {J, L}, {J, L, L2}])
+def test_an_expansion_that_was_cut_short_is_repeated(stamped: set[Path]) -> None:
+    new = LARGER.encode()
+    found = {path: new if path in stamped else STAMPED.get(path) for path in (J, L, L2)}
+    assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is Decision.EXPANSION
+    assert check(LARGER, new, dict.fromkeys(found, new), (), allow_expansion=True) is Decision.OK
+
+
+def test_a_directory_that_was_known_is_not_new() -> None:
+    found: dict[Path, bytes | None] = {J: LARGER.encode(), L: LARGER.encode(), L2: None}
+    with pytest.raises(InvalidCookieException, match=r"no cookie in /data/ledgers2"):
+        check(LARGER, LARGER.encode(), found, {L2}, allow_expansion=True)
+    with pytest.raises(InvalidCookieException, match=r"no cookie in /data/journal"):
+        check(LARGER, STORED, {J: None, L: STORED, L2: None}, {J, L2}, allow_expansion=True)
+
+
+def test_directories_never_become_fewer() -> None:
+    with pytest.raises(InvalidCookieException, match="ledger directories"):
+        check(MASTER, LARGER.encode(), STAMPED, (), allow_expansion=True)
+
+
+def test_an_index_directory_of_its_own_is_no_expansion_of_the_ledger_directories() -> None:
+    apart = Cookie.build("127.0.0.1:3181", [J], [L], "instance", [INDEX])
+    with pytest.raises(InvalidCookieException, match="index directories"):
+        check(apart, STORED, {**STAMPED, INDEX: None}, {INDEX}, allow_expansion=True)
