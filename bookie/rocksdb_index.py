@@ -196,10 +196,10 @@ class RocksDbIndex:
         found, entry_id = _key.unpack(key)
         return int(entry_id) if found == number else NO_ENTRY
 
-    def _rows_of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+    def _rows_of(self, number: int, first_entry_id: int = 0) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(_key.pack(number, _MAX_ID))
-        yield from self._iterate(self._locations, LOCATIONS, _key.pack(number, 0), bounds)
+        yield from self._iterate(self._locations, LOCATIONS, _key.pack(number, first_entry_id), bounds)
 
     def _keys_of_ledgers(self) -> Iterator[bytes]:
         bounds = ReadOptions()
@@ -253,18 +253,17 @@ class RocksDbIndex:
     def sync(self) -> None:
         """Makes all updates durable, in the order of the module's text."""
         self._write_locations()
-        self._new_ledgers = self._write(self._ledgers, LEDGERS, self._new_ledgers)
+        batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
+        self._write(self._ledgers, LEDGERS, batch)
 
     def _write_locations(self) -> None:
-        self._new_locations = self._write(self._locations, LOCATIONS, self._new_locations)
+        batch, self._new_locations = self._new_locations, WriteBatch(raw_mode=True)
+        self._write(self._locations, LOCATIONS, batch)
 
-    def _write(self, database: Rdict, name: str, batch: WriteBatch) -> WriteBatch:
-        """Writes a batch and returns the one to fill next."""
-        if len(batch) == 0:
-            return batch
-        # The batch is used up by the attempt; after a failure storage stops, and the journal still has everything.
-        self._try(name, lambda: database.write(batch, self._synced))
-        return WriteBatch(raw_mode=True)
+    def _write(self, database: Rdict, name: str, batch: WriteBatch) -> None:
+        """The batch is used up by an attempt that fails: whoever made the updates makes them again."""
+        if len(batch) > 0:
+            self._try(name, lambda: database.write(batch, self._synced))
 
     def compact(self) -> None:
         """Rewrites `locations` so that deleted rows take no more room. Blocking, long."""

@@ -79,6 +79,9 @@ def test_what_was_synced_is_there_after_a_reopening(opener: Opener) -> None:
     assert index.location(unscoped(5), 700) == 1 << 32 | 2700
     assert index.location(unscoped(5), 3) == 0
     assert index.log_ids(unscoped(5)) == {1}
+    assert list(index.locations(unscoped(5), 1, 9)) == [1 << 32 | 2001, 1 << 32 | 2002]
+    assert list(index.locations(unscoped(5), 0, 2)) == [1 << 32 | 2000, 1 << 32 | 2001]
+    assert list(index.locations(unscoped(5), 3, 9)) == []
     assert list(index.ledger_ids()) == [5, 6]
 
 

@@ -1,0 +1,196 @@
+"""Compaction: moves what is alive in entry logs to a log of its own, and removes the old ones.
+
+A record is alive when its ledger exists and the index points exactly at it. For each old log, in pieces:
+
+1. copy live records to the compaction's log; sync it;
+2. holding the checkpoint lock, point the index at the copies, except where it no longer points at the originals (the
+   ledger was deleted, or an entry written again); sync the index;
+3. when the whole log is done, and is known to hold nothing alive, remove it.
+
+A crash after 1 leaves copies that nobody points at: the compaction's log has no map before it is finished, so the next
+process counts its records one by one (`entry_log_metadata`). A crash in 2 leaves some entries here and some there, both
+durable. So no entry is ever without a durable copy that the index points at (S2).
+
+What a scan could not see may be alive. The scan is believed when it saw, ledger by ledger, as many bytes as the log's
+own map says. Otherwise, be it for damage or for want of a map, the log waits until the whole index was searched, once
+for all such logs (`release_unproven`). A log that can't be read stays as it is and the others go on (S3).
+
+Not its job: which logs (`core.garbage_collection`), when (`garbage_collector`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container
+from contextlib import AbstractContextManager, suppress
+
+from bookie.entry_log_metadata import RECORD_LENGTH_SIZE, is_live
+from bookie.entry_logs import CompactionLog
+from bookie.files import StorageCorruptException
+from bookie.gc_statistics import GcStatistics
+from bookie.index_file import slot_runs
+from bookie.ledger_store import LedgerStore
+from bookie.throttle import Throttle
+from ledger.ledger_id import LedgerId
+
+_log = logging.getLogger(__name__)
+
+_WRITE_BYTES = 1 << 20
+_PUBLISHED_AT_ONCE = 10_000
+"""Entries whose index slots change under one hold of the checkpoint lock."""
+
+
+class Compactor:
+    """Compacts logs of one store, on one thread. `finish` ends it, whatever happened.
+
+    `exclusive` holds the checkpoint lock. `max_log_bytes` is where a compaction's log is followed by another.
+    """
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        exclusive: Callable[[], AbstractContextManager[None]],
+        throttle: Throttle,
+        statistics: GcStatistics,
+        max_log_bytes: int,
+    ) -> None:
+        self._store = store
+        self._exclusive = exclusive
+        self._throttle = throttle
+        self._statistics = statistics
+        self._max_log_bytes = max_log_bytes
+        self._target: CompactionLog | None = None
+        self._target_bytes = 0
+        self._batch_ledger = -1
+        self._batch: list[tuple[int, int, bytes]] = []
+        self._batch_bytes = 0
+        self._moves: dict[int, list[tuple[int, int, int]]] = {}
+        self._moved = 0
+        self._unproven: set[int] = set()
+        self._copied_bytes = 0
+        self._freed: dict[int, int] = {}
+        """By log in work or in doubt: bytes that its removal frees, the copies subtracted."""
+
+    def compact(self, log_id: int, existing: Container[int]) -> None:
+        """Moves what is alive out of a complete log, and removes the log if that is all it held.
+
+        `existing` has the ledgers that existed when the log was complete. Raises OSError when the disk fails, and
+        StoppedException; both logs are then as good as before.
+        """
+        before = self._copied_bytes
+        try:
+            seen = self._move_live(log_id, existing)
+        except StorageCorruptException as error:
+            self._statistics.failed_deletions += 1
+            _log.error("entry log %x is not compacted, and kept: %s", log_id, error)
+            self._publish()
+            return
+        except BaseException:
+            # What was copied so far is worth keeping; if it is the disk that failed, nothing is lost without it.
+            with suppress(OSError):
+                self._publish()
+            raise
+        self._publish()
+        self._freed[log_id] = max(0, self._store.logs.size(log_id) - (self._copied_bytes - before))
+        if seen == self._store.logs.ledgers_map(log_id):
+            self._remove(log_id)
+        else:
+            self._unproven.add(log_id)
+
+    def doubt(self, log_id: int) -> None:
+        """A log that seems to hold nothing alive: `release_unproven` makes sure, and removes it."""
+        self._freed[log_id] = self._store.logs.size(log_id)
+        self._unproven.add(log_id)
+
+    def release_unproven(self) -> None:
+        """Searches the whole index for what points into logs in doubt; removes those that nothing points into."""
+        unproven, self._unproven = self._unproven, set()
+        if not unproven:
+            return
+        referenced: set[int] = set()
+        for number in self._store.ledger_ids():
+            self._throttle.check()
+            try:
+                referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & unproven
+            except StorageCorruptException as error:
+                self._statistics.failed_deletions += len(unproven)
+                _log.error("%d entry logs are kept, since the index can't be searched: %s", len(unproven), error)
+                return
+        for log_id in sorted(referenced):
+            self._statistics.failed_deletions += 1
+            _log.error("entry log %x is kept: the index points at entries that can't be found by reading it", log_id)
+        for log_id in sorted(unproven - referenced):
+            self._remove(log_id)
+
+    def finish(self) -> None:
+        """Ends the compaction's own log. Raises OSError; the log is then scanned by the next process."""
+        target, self._target = self._target, None
+        if target is not None:
+            target.finish()
+
+    def _remove(self, log_id: int) -> None:
+        self._statistics.reclaimed_by_compaction += self._freed.pop(log_id)
+        self._store.logs.remove(log_id)
+
+    # Step 1
+
+    def _move_live(self, log_id: int, existing: Container[int]) -> dict[int, int]:
+        """Copies and publishes; returns the bytes seen by ledger."""
+        seen: dict[int, int] = {}
+        for ledger_id, entry_id, location, packet in self._store.logs.scan(log_id):
+            size = len(packet) + RECORD_LENGTH_SIZE
+            self._throttle.read(size)
+            seen[ledger_id] = seen.get(ledger_id, 0) + size
+            if ledger_id in existing and is_live(self._store, ledger_id, entry_id, location):
+                self._add(ledger_id, entry_id, location, packet)
+        return seen
+
+    def _add(self, ledger_id: int, entry_id: int, location: int, packet: bytes) -> None:
+        self._throttle.copied(len(packet))
+        if ledger_id != self._batch_ledger or self._batch_bytes + len(packet) > _WRITE_BYTES:
+            self._write_batch()
+        self._batch_ledger = ledger_id
+        self._batch.append((entry_id, location, packet))
+        self._batch_bytes += len(packet) + RECORD_LENGTH_SIZE
+        if self._moved + len(self._batch) >= _PUBLISHED_AT_ONCE:
+            self._publish()
+
+    def _write_batch(self) -> None:
+        if not self._batch:
+            return
+        batch, size = self._batch, self._batch_bytes
+        self._batch, self._batch_bytes = [], 0
+        if self._target is not None and self._target_bytes + size > self._max_log_bytes:
+            self._publish_moves()
+            self.finish()
+        if self._target is None:
+            self._target = self._store.logs.new_log()
+            self._target_bytes = 0
+        locations = self._target.append(self._batch_ledger, [packet for _, _, packet in batch])
+        self._target_bytes += size
+        self._copied_bytes += size
+        moves = self._moves.setdefault(self._batch_ledger, [])
+        moves += ((entry_id, old, new) for (entry_id, old, _), new in zip(batch, locations, strict=True))
+        self._moved += len(batch)
+
+    # Step 2
+
+    def _publish(self) -> None:
+        self._write_batch()
+        self._publish_moves()
+
+    def _publish_moves(self) -> None:
+        moves, self._moves, self._moved = self._moves, {}, 0
+        if not moves or self._target is None:
+            return
+        self._target.sync()
+        with self._exclusive():
+            for number in sorted(moves):
+                self._point_at_copies(LedgerId.unscoped(number), moves[number])
+            self._store.index.sync()
+
+    def _point_at_copies(self, ledger_id: LedgerId, moves: list[tuple[int, int, int]]) -> None:
+        index = self._store.index
+        valid = [(entry_id, new) for entry_id, old, new in sorted(moves) if index.location(ledger_id, entry_id) == old]
+        if valid:
+            index.update(ledger_id, None, slot_runs([entry_id for entry_id, _ in valid], [new for _, new in valid]))

@@ -1,0 +1,254 @@
+"""What may be collected: ledgers that the metadata no longer has, entry logs without a live ledger, logs to compact.
+
+Ledgers. A pass begins with a snapshot of the local ledger ids, and only then reads the metadata, as ascending ranges. A
+client creates metadata before it adds the first entry, so an id that is in the snapshot and not in the listing was
+deleted. That holds for a listing read to its end mark only: `LedgerComparison` gives its candidates at `finish`, after
+which there is nothing left to come, and a range that is not beyond the one before ends the comparison for good (M5,
+F13). Nothing is a candidate of a pass that failed.
+
+Entry logs. `EntryLogUsage` knows how many bytes each ledger has in a complete log; the part of existing ledgers is what
+the log is still good for. A log without any may go; one with little may be compacted. `CompactionSchedule` says when:
+a major compaction takes everything below the higher threshold and comes first, a minor one what is nearly empty.
+
+Invariant: S2. Source: storage page, section 8. Not its job: listing, deleting, copying, the clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ledger.metadata import LedgerMetadata, LedgerState
+
+USAGE_BUCKETS = 10
+
+
+class IncompleteListingException(Exception):
+    """The metadata's listing can't be what is stored; nothing may be concluded from it."""
+
+
+class LedgerComparison:
+    """One pass over the metadata. `local` holds the ids found here, ascending, taken before the listing began."""
+
+    def __init__(self, local: Sequence[int]) -> None:
+        self._local = local
+        self._next = 0
+        self._last = -1
+        self._missing = array("q")
+        self._over = False
+
+    def add_range(self, ids: Sequence[int]) -> None:
+        """The next ids that the metadata holds. Raises IncompleteListingException, also for whatever comes after."""
+        self._require_listing()
+        if not ids:
+            return
+        last = self._last
+        for ledger_id in ids:
+            if ledger_id <= last:
+                self._over = True
+                raise IncompleteListingException(
+                    f"the metadata lists ledger {ledger_id} after ledger {last}; the listing is not in order"
+                )
+            last = ledger_id
+        self._compare(ids)
+        self._last = last
+
+    def _compare(self, ids: Sequence[int]) -> None:
+        end = bisect_left(self._local, ids[-1] + 1, self._next)
+        if end > self._next:
+            present = set(ids)
+            self._missing.extend(number for number in self._local[self._next : end] if number not in present)
+        self._next = end
+
+    def finish(self) -> array[int]:
+        """The listing came to its end: the local ids that it lacks, ascending. Raises IncompleteListingException."""
+        self._require_listing()
+        self._over = True
+        self._missing.extend(self._local[self._next :])
+        return self._missing
+
+    def _require_listing(self) -> None:
+        if self._over:
+            raise IncompleteListingException("the listing has ended; a new pass needs a new comparison")
+
+
+class SortedIds:
+    """Membership in ascending ids, without the memory of a set. Only `in` is asked of it."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = ids
+
+    def __contains__(self, number: object) -> bool:
+        if not isinstance(number, int):
+            return False
+        place = bisect_left(self._ids, number)
+        return place < len(self._ids) and self._ids[place] == number
+
+
+def is_over_replicated(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether a bookie holds a ledger to no purpose: it is closed, and the bookie is in none of its ensembles.
+
+    An open ledger may still get ensembles, and a bookie be put back into one.
+    """
+    if metadata.state is not LedgerState.CLOSED:
+        return False
+    return all(bookie_id not in fragment.ensemble for fragment in metadata.fragments)
+
+
+class EntryLogUsage:
+    """How many bytes of each ledger a complete entry log holds; lengths are counted, as in the ledgers map.
+
+    `has_map` says that the figures come from the log's own map. Those of a scan may lack what is damaged.
+    """
+
+    __slots__ = ("_bytes", "_ledgers", "has_map", "log_id", "remaining", "total")
+
+    def __init__(self, log_id: int, total: int, bytes_by_ledger: Mapping[int, int], *, has_map: bool) -> None:
+        self.log_id = log_id
+        self.total = total
+        self.has_map = has_map
+        # Two arrays: with many ledgers in many logs a dictionary each would take ten times the memory.
+        self._ledgers = array("q", bytes_by_ledger.keys())
+        self._bytes = array("q", bytes_by_ledger.values())
+        self.remaining = sum(self._bytes)
+
+    def keep(self, existing: Container[int]) -> None:
+        """Forgets ledgers that are not among `existing`."""
+        kept = [index for index, ledger_id in enumerate(self._ledgers) if ledger_id in existing]
+        if len(kept) == len(self._ledgers):
+            return
+        self._ledgers = array("q", (self._ledgers[index] for index in kept))
+        self._bytes = array("q", (self._bytes[index] for index in kept))
+        self.remaining = sum(self._bytes)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ledgers
+
+    @property
+    def ledgers(self) -> Sequence[int]:
+        return self._ledgers
+
+    @property
+    def usage(self) -> float:
+        """The part of the log that belongs to existing ledgers, 0 to 1."""
+        return min(1.0, self.remaining / self.total) if self.total > 0 else 0.0
+
+
+def usage_bucket(usage: float) -> int:
+    """Which tenth a usage is in, 0 to 9."""
+    return min(USAGE_BUCKETS - 1, int(usage * USAGE_BUCKETS))
+
+
+def logs_to_compact(logs: Iterable[EntryLogUsage], threshold: float) -> list[EntryLogUsage]:
+    """The logs below the threshold, in tenths with the emptiest first: they free the most for the least copying."""
+    chosen = [log for log in logs if log.usage < threshold]
+    return sorted(chosen, key=lambda log: (usage_bucket(log.usage), log.log_id))
+
+
+class CompactionKind(enum.Enum):
+    """MINOR takes logs that are nearly empty, MAJOR all that are worth it."""
+
+    MINOR = "minor"
+    MAJOR = "major"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRule:
+    """When one kind of compaction runs, and on which logs. Off where threshold or interval is not above 0."""
+
+    threshold: float
+    interval_seconds: float
+
+    @property
+    def enabled(self) -> bool:
+        return self.threshold > 0 and self.interval_seconds > 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """`forced_always`: what is asked for by hand runs although its interval is 0."""
+
+    minor: CompactionRule
+    major: CompactionRule
+    forced_always: bool = False
+
+    def rule(self, kind: CompactionKind) -> CompactionRule:
+        return self.minor if kind is CompactionKind.MINOR else self.major
+
+    def problem(self, gc_wait_seconds: float) -> str | None:
+        """What is wrong with the policy, None when nothing is."""
+        for name, rule in (("minor", self.minor), ("major", self.major)):
+            if rule.threshold > 1:
+                return f"{name}_compaction_threshold is {rule.threshold}; it is a part of a log and can't exceed 1"
+            if rule.enabled and rule.interval_seconds < gc_wait_seconds:
+                return f"{name}_compaction_interval_seconds is below gc_wait_seconds; no run comes that often"
+        if not (self.minor.enabled and self.major.enabled):
+            return None
+        if self.minor.interval_seconds >= self.major.interval_seconds:
+            return "minor_compaction_interval_seconds must be below major_compaction_interval_seconds"
+        if self.minor.threshold >= self.major.threshold:
+            return "minor_compaction_threshold must be below major_compaction_threshold"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """What one run was asked for. `major` and `minor` None: unless suspended."""
+
+    force: bool = False
+    major: bool | None = None
+    minor: bool | None = None
+
+    def merged(self, other: Trigger) -> Trigger:
+        """Both asks in one run; the later one, `other`, wins where they differ."""
+        return Trigger(
+            self.force or other.force,
+            self.major if other.major is None else other.major,
+            self.minor if other.minor is None else other.minor,
+        )
+
+
+class CompactionSchedule:
+    """Which compaction is due, and which are suspended. Times are seconds of one clock.
+
+    Whoever suspends (an administrator, a full disk) resumes; both must have resumed before it runs again.
+    """
+
+    def __init__(self, policy: CompactionPolicy, now: float) -> None:
+        self._policy = policy
+        self._last = dict.fromkeys(CompactionKind, now)
+        self._suspenders: dict[CompactionKind, set[str]] = {kind: set() for kind in CompactionKind}
+
+    def suspend(self, kind: CompactionKind, who: str) -> None:
+        self._suspenders[kind].add(who)
+
+    def resume(self, kind: CompactionKind, who: str) -> None:
+        self._suspenders[kind].discard(who)
+
+    def is_suspended(self, kind: CompactionKind) -> bool:
+        return bool(self._suspenders[kind])
+
+    def due(self, now: float, trigger: Trigger) -> CompactionKind | None:
+        """At most one a run, the major one first."""
+        if self._is_due(CompactionKind.MAJOR, now, trigger.force, trigger.major):
+            return CompactionKind.MAJOR
+        if self._is_due(CompactionKind.MINOR, now, trigger.force, trigger.minor):
+            return CompactionKind.MINOR
+        return None
+
+    def _is_due(self, kind: CompactionKind, now: float, force: bool, wanted: bool | None) -> bool:
+        rule = self._policy.rule(kind)
+        if not (rule.enabled or (force and self._policy.forced_always and rule.threshold > 0)):
+            return False
+        allowed = not self.is_suspended(kind) if wanted is None else wanted
+        return allowed and (force or now - self._last[kind] > rule.interval_seconds)
+
+    def done(self, kind: CompactionKind, now: float) -> None:
+        """A compaction ended. A major one did the minor one's work as well."""
+        self._last[kind] = now
+        if kind is CompactionKind.MAJOR:
+            self._last[CompactionKind.MINOR] = now

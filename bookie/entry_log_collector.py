@@ -1,0 +1,142 @@
+"""The part of garbage collection that works on entry logs: which are in use, which may go, compaction. Blocking.
+
+Per store it remembers how the complete logs are used; a log looked into once is not looked into again. Logs of which
+nothing is left are removed: at once where the log's own map says what is in it, else after the index was searched.
+
+Source: storage page, sections 8 to 10.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+
+from bookie.compaction_leftovers import Leftovers
+from bookie.compactor import Compactor
+from bookie.core.garbage_collection import EntryLogUsage, SortedIds, logs_to_compact
+from bookie.entry_log_metadata import extract_usage
+from bookie.files import FileSystem, StorageCorruptException
+from bookie.gc_statistics import GcStatistics
+from bookie.ledger_store import LedgerStore
+from bookie.storage import Storage
+from bookie.throttle import Throttle
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one store's logs."""
+
+    store: LedgerStore
+    usages: dict[int, EntryLogUsage] = field(default_factory=dict)
+    existing: Container[int] = ()
+
+
+class EntryLogCollector:
+    """See the module. One thread at a time; `rate` is units a second, and whether they are bytes."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        storage: Storage,
+        stopping: threading.Event,
+        statistics: GcStatistics,
+        rate: tuple[float, bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._files = files
+        self._storage = storage
+        self._stopping = stopping
+        self._statistics = statistics
+        self._rate = rate
+        self._clock = clock
+        self._known = [_Known(store) for store in storage.stores]
+
+    def settle_leftovers(self) -> None:
+        """What compactions of earlier processes left. The logs that they emptied go like any other empty log."""
+        for known in self._known:
+            for log_id in Leftovers(self._files, known.store, self._storage.exclusive).settle():
+                known.usages[log_id] = EntryLogUsage(log_id, 1, {}, has_map=False)
+
+    def collect(self) -> None:
+        """Looks into new logs, and removes those without existing ledgers. Raises OSError, StoppedException."""
+        for known in self._known:
+            self._refresh(known)
+            self._remove_empty(known)
+        self._count()
+
+    def _refresh(self, known: _Known) -> None:
+        started = self._clock()
+        store = known.store
+        with self._storage.exclusive():
+            complete = store.logs.complete_logs()
+            known.existing = SortedIds(store.ledger_ids())
+        known.usages = {log_id: known.usages[log_id] for log_id in complete if log_id in known.usages}
+        throttle = self._throttle()
+        for log_id in complete:
+            throttle.check()
+            usage = known.usages.get(log_id)
+            if usage is not None:
+                usage.keep(known.existing)
+                continue
+            try:
+                known.usages[log_id] = extract_usage(store, log_id, known.existing, throttle)
+            except StorageCorruptException as error:
+                _log.error("entry log %x is kept, for it can't be read: %s", log_id, error)
+                self._statistics.failed_deletions += 1
+        self._statistics.extract_seconds += self._clock() - started
+
+    def _remove_empty(self, known: _Known) -> None:
+        compactor = self._compactor(known.store)
+        for log_id, usage in sorted(known.usages.items()):
+            if not usage.is_empty:
+                continue
+            del known.usages[log_id]
+            if usage.has_map or usage.total == 0:
+                self._statistics.reclaimed_by_deletion += known.store.logs.size(log_id)
+                known.store.logs.remove(log_id)
+            else:
+                compactor.doubt(log_id)
+        compactor.release_unproven()
+
+    def compact(self, threshold: float) -> None:
+        """Compacts the logs below the threshold, the emptiest first. Raises OSError, StoppedException."""
+        started = self._clock()
+        try:
+            for known in self._known:
+                self._compact_store(known, threshold)
+        finally:
+            self._statistics.compact_seconds += self._clock() - started
+            self._count()
+
+    def _compact_store(self, known: _Known, threshold: float) -> None:
+        compactor = self._compactor(known.store)
+        try:
+            for usage in logs_to_compact(known.usages.values(), threshold):
+                compactor.compact(usage.log_id, known.existing)
+                known.usages.pop(usage.log_id, None)
+            compactor.release_unproven()
+        finally:
+            compactor.finish()
+
+    def _compactor(self, store: LedgerStore) -> Compactor:
+        return Compactor(
+            store,
+            self._storage.exclusive,
+            self._throttle(),
+            self._statistics,
+            self._storage.config.entry_log_max_bytes,
+        )
+
+    def _throttle(self) -> Throttle:
+        per_second, by_bytes = self._rate
+        return Throttle(per_second, by_bytes=by_bytes, stopping=self._stopping, clock=self._clock)
+
+    def _count(self) -> None:
+        usages = [usage for known in self._known for usage in known.usages.values()]
+        self._statistics.active_entry_logs = len(usages)
+        self._statistics.active_entry_log_bytes = sum(usage.remaining for usage in usages)
+        self._statistics.entry_log_bytes = sum(usage.total for usage in usages)

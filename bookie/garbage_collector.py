@@ -1,0 +1,405 @@
+"""Garbage collection of one bookie: when it runs, and what it asks of the metadata and of storage.
+
+A run, in this order: leftovers of compactions; ledgers (the local ids first, then the metadata's listing to its end,
+then each candidate once more); entry logs without an existing ledger; one compaction if one is due. A run begins every
+`wait_seconds`, or when somebody triggers it.
+
+Nothing is deleted unless the listing came to its end in order, and the store caught up with what it knew when the
+listing began. Then each candidate's metadata is read, and only "there is no such ledger" lets it go; whoever trusts the
+listing alone turns `verify_metadata` off. Whatever else happens, be it an error, silence beyond the timeout, or a
+candidate whose metadata is there, keeps ledgers (S2, F13).
+
+Which logs are complete and which ledgers exist is taken down together under the checkpoint lock: between flushes, so
+that no log holds entries that are not in the index yet.
+
+The listing runs on the event loop; everything that touches the disk runs on a thread of its own, which looks at
+`_stopping` between records. Methods of `GarbageCollector` are for the event loop, those that say so for any thread.
+
+Source: storage page, section 8. Not its job: the rules (`core.garbage_collection`), copying (`compactor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from bookie.core.garbage_collection import (
+    CompactionKind,
+    CompactionPolicy,
+    CompactionRule,
+    CompactionSchedule,
+    LedgerComparison,
+    Trigger,
+    is_over_replicated,
+)
+from bookie.entry_log_collector import EntryLogCollector
+from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
+from bookie.gc_statistics import GcStatistics
+from bookie.storage import Storage
+from bookie.throttle import StoppedException
+from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManagerFactory, LedgerRecord
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 100
+_DELETE_AT_ONCE = 100
+_EVERYTHING = 0
+"""The revision that stands for all that the store knows (`LedgerManagerFactory.catch_up`)."""
+_BY_ADMIN, _BY_DISK = "admin", "disk"
+
+T = TypeVar("T")
+
+
+DEFAULT_POLICY = CompactionPolicy(minor=CompactionRule(0.2, 3600), major=CompactionRule(0.8, 86400))
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageCollectionConfig:
+    """Times in seconds; rates a second, 0 without limit."""
+
+    wait_seconds: float = 600.0
+    policy: CompactionPolicy = DEFAULT_POLICY
+    rate_entries: float = 1000.0
+    rate_bytes: float = 1_000_000.0
+    throttle_by_bytes: bool = False
+    verify_metadata: bool = True
+    over_replicated_wait_seconds: float = 86400.0
+    metadata_rate: float = 1000.0
+    metadata_timeout_seconds: float = 20.0
+    force_when_no_space: bool = False
+
+
+class ReplicationLocks(Protocol):
+    """Who replicates a ledger holds its lock; nobody else may then take copies of it away."""
+
+    async def try_acquire(self, ledger_id: LedgerId) -> bool:
+        """False when somebody else holds it."""
+
+    async def release(self, ledger_id: LedgerId) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What `gc_details` of the HTTP interface shows. Times in milliseconds since 1970."""
+
+    force_compacting: bool
+    major_compacting: bool
+    minor_compacting: bool
+    last_major_compaction_ms: int
+    last_minor_compaction_ms: int
+    major_compactions: int
+    minor_compactions: int
+
+
+class GarbageCollector:
+    """See the module. `start` begins the runs; `stop` ends them in the middle, and loses nothing."""
+
+    def __init__(
+        self,
+        config: GarbageCollectionConfig,
+        storage: Storage,
+        metadata: LedgerManagerFactory,
+        bookie_id: str,
+        *,
+        files: FileSystem = REAL_FILE_SYSTEM,
+        locks: ReplicationLocks | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment."""
+        self._config = config
+        self._storage = storage
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._locks = locks
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self.statistics = GcStatistics()
+        now = clock()
+        self._schedule = CompactionSchedule(config.policy, now)
+        self._last_over_replicated = now
+        started_ms = int(wall_clock() * 1000)
+        self._last_ms = dict.fromkeys(CompactionKind, started_ms)
+        self._compacting: CompactionKind | None = None
+        self._asked = threading.Lock()
+        self._trigger: Trigger | None = None
+        self._running: Trigger | None = None
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = threading.Event()
+        self._thread: ThreadPoolExecutor | None = None
+        self._logs = EntryLogCollector(files, storage, self._stopping, self.statistics, self._rate(), clock)
+
+    def _rate(self) -> tuple[float, bool]:
+        config = self._config
+        return (config.rate_bytes, True) if config.throttle_by_bytes else (config.rate_entries, False)
+
+    # Life
+
+    def start(self) -> None:
+        """Begins to wait for the first run. Storage is open."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gc")
+        self._task = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends a run at its next record; storage may be closed afterwards."""
+        self._stopping.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._thread is not None:
+            thread = self._thread
+            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wait_for_run()
+            try:
+                await self.collect(self._take_trigger())
+            except (StoppedException, StorageStoppedException):
+                return
+            except Exception:
+                _log.exception("a run of garbage collection failed; the next one tries again")
+
+    async def _wait_for_run(self) -> None:
+        try:
+            async with asyncio.timeout(self._config.wait_seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # Asking
+
+    def trigger(self, force: bool = True, major: bool | None = None, minor: bool | None = None) -> None:
+        """Asks for a run now. `major` and `minor` say which compaction may run; None: unless suspended. Any thread."""
+        asked = Trigger(force, major, minor)
+        with self._asked:
+            self._trigger = asked if self._trigger is None else self._trigger.merged(asked)
+        self._wake_up()
+
+    def cancel_trigger(self) -> None:
+        """Takes back what was asked and has not begun. Any thread."""
+        with self._asked:
+            self._trigger = None
+
+    def _wake_up(self) -> None:
+        if self._loop is not None and not self._stopping.is_set():
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _take_trigger(self) -> Trigger:
+        self._wake.clear()
+        with self._asked:
+            trigger, self._trigger = self._trigger, None
+        return trigger or Trigger()
+
+    @property
+    def is_in_force_gc(self) -> bool:
+        """Whether a run that was asked for is waiting or under way."""
+        asked, running = self._trigger, self._running
+        return (asked is not None and asked.force) or (running is not None and running.force)
+
+    def suspend_compaction(self, *, major: bool = False, minor: bool = False) -> None:
+        """Until resumed; a compaction that runs goes on. Any thread."""
+        self._change(self._schedule.suspend, major, minor, _BY_ADMIN)
+
+    def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
+        """Takes back `suspend_compaction`. Any thread."""
+        self._change(self._schedule.resume, major, minor, _BY_ADMIN)
+
+    def is_suspended(self, kind: CompactionKind) -> bool:
+        return self._schedule.is_suspended(kind)
+
+    @staticmethod
+    def _change(change: Callable[[CompactionKind, str], None], major: bool, minor: bool, who: str) -> None:
+        if major:
+            change(CompactionKind.MAJOR, who)
+        if minor:
+            change(CompactionKind.MINOR, who)
+
+    def details(self) -> Details:
+        running = self._running
+        return Details(
+            running is not None and running.force,
+            self._compacting is CompactionKind.MAJOR,
+            self._compacting is CompactionKind.MINOR,
+            self._last_ms[CompactionKind.MAJOR],
+            self._last_ms[CompactionKind.MINOR],
+            self.statistics.major_compactions,
+            self.statistics.minor_compactions,
+        )
+
+    # Disk space (any thread): a compaction needs room before it frees any
+
+    def on_disk_almost_full(self) -> None:
+        if self._config.force_when_no_space:
+            self.trigger()
+        else:
+            self._change(self._schedule.suspend, True, False, _BY_DISK)
+
+    def on_disk_full(self) -> None:
+        if self._config.force_when_no_space:
+            self.trigger()
+        else:
+            self._change(self._schedule.suspend, True, True, _BY_DISK)
+
+    def on_disk_just_writable(self) -> None:
+        """Below full, above the warning."""
+        if self._config.force_when_no_space:
+            self.trigger()
+        else:
+            self._change(self._schedule.resume, False, True, _BY_DISK)
+
+    def on_disk_writable(self) -> None:
+        if self._config.force_when_no_space:
+            self.cancel_trigger()
+        self._change(self._schedule.resume, True, True, _BY_DISK)
+
+    # One run
+
+    async def collect(self, trigger: Trigger) -> None:
+        """One run, to its end. Raises StoppedException when stopped, OSError when storage fails."""
+        self._running = trigger
+        statistics = self.statistics
+        started = self._clock()
+        try:
+            await self._in_thread(self._logs.settle_leftovers)
+            await self._collect_ledgers()
+            statistics.ledger_seconds += self._clock() - started
+            await self._in_thread(self._logs.collect)
+            kind = self._schedule.due(self._clock(), trigger)
+            if kind is not None:
+                await self._compact(kind)
+        finally:
+            self._running = None
+            statistics.runs += 1
+            statistics.run_seconds += self._clock() - started
+
+    async def _compact(self, kind: CompactionKind) -> None:
+        self._compacting = kind
+        try:
+            threshold = self._config.policy.rule(kind).threshold
+            await self._in_thread(lambda: self._logs.compact(threshold))
+        finally:
+            self._compacting = None
+            self._schedule.done(kind, self._clock())
+            self._last_ms[kind] = int(self._wall_clock() * 1000)
+        if kind is CompactionKind.MAJOR:
+            self.statistics.major_compactions += 1
+        else:
+            self.statistics.minor_compactions += 1
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # Ledgers
+
+    async def _collect_ledgers(self) -> None:
+        local = await self._in_thread(self._storage.ledger_ids)
+        self.statistics.active_ledgers = len(local)
+        try:
+            await self._collect_over_replicated(local)
+            missing = await self._missing_in_metadata(local)
+        except Exception as error:
+            # Whatever it is, the metadata is not known.
+            self.statistics.failed_listings += 1
+            level = logging.WARNING if isinstance(error, (BKException, TimeoutError)) else logging.ERROR
+            _log.log(
+                level, "no ledger is collected, the metadata could not be listed: %s", error or type(error).__name__
+            )
+            return
+        for start in range(0, len(missing), _DELETE_AT_ONCE):
+            await self._delete(await self._confirmed(missing[start : start + _DELETE_AT_ONCE]))
+
+    async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
+        """Local ids that a complete listing lacks. `local` was taken before."""
+        await self._within_timeout(self._metadata.catch_up(_EVERYTHING))
+        comparison = LedgerComparison(local)
+        ranges = aiter(self._metadata.ledger_manager.ledger_ranges())
+        while (ids := await self._next_range(ranges)) is not None:
+            comparison.add_range(ids)
+            await self._pace(1)
+        return comparison.finish()
+
+    async def _next_range(self, ranges: AsyncIterator[Sequence[int]]) -> Sequence[int] | None:
+        try:
+            async with asyncio.timeout(self._config.metadata_timeout_seconds):
+                return await anext(ranges)
+        except StopAsyncIteration:
+            return None
+
+    async def _confirmed(self, candidates: Sequence[int]) -> list[int]:
+        """Those of whom the metadata itself says that there is no such ledger."""
+        if not self._config.verify_metadata:
+            return list(candidates)
+        gone: list[int] = []
+        for number, answer in zip(candidates, await self._read(candidates), strict=True):
+            if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
+                gone.append(number)
+                continue
+            self.statistics.kept_candidates += 1
+            reason = f"can't be read: {answer}" if isinstance(answer, BKException) else "is there"
+            _log.warning("ledger %d was not listed and is kept, for its metadata %s", number, reason)
+        return gone
+
+    async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
+        """The metadata of ledgers, or why it can't be had; an answer each."""
+        ids = [LedgerId.unscoped(number) for number in numbers]
+        try:
+            answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
+        except (BKException, TimeoutError) as error:
+            unknown = error if isinstance(error, BKException) else BKException("the metadata store does not answer")
+            return [unknown] * len(ids)
+        await self._pace(len(ids))
+        return answers
+
+    async def _delete(self, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        await self._in_thread(lambda: self._storage.delete_ledgers(numbers))
+        self.statistics.deleted_ledgers += len(numbers)
+        self.statistics.active_ledgers -= len(numbers)
+        _log.info("collected %d ledgers that the metadata no longer has, the first %d", len(numbers), numbers[0])
+
+    async def _within_timeout(self, call: Awaitable[T]) -> T:
+        async with asyncio.timeout(self._config.metadata_timeout_seconds):
+            return await call
+
+    async def _pace(self, operations: int) -> None:
+        if self._config.metadata_rate > 0:
+            await asyncio.sleep(operations / self._config.metadata_rate)
+
+    # Ledgers that other bookies hold in our stead
+
+    async def _collect_over_replicated(self, local: Sequence[int]) -> None:
+        wait = self._config.over_replicated_wait_seconds
+        if self._locks is None or wait <= 0 or self._clock() - self._last_over_replicated < wait:
+            return
+        for start in range(0, len(local), _READ_AT_ONCE):
+            for answer in await self._read(local[start : start + _READ_AT_ONCE]):
+                if isinstance(answer, LedgerRecord) and is_over_replicated(answer.metadata, self._bookie_id):
+                    await self._delete_over_replicated(self._locks, answer.ledger_id)
+        self._last_over_replicated = self._clock()
+
+    async def _delete_over_replicated(self, locks: ReplicationLocks, ledger_id: LedgerId) -> None:
+        if not await locks.try_acquire(ledger_id):
+            return
+        try:
+            # Once more under the lock: a replication may have ended here meanwhile.
+            record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
+            if is_over_replicated(record.metadata, self._bookie_id):
+                await self._delete([ledger_id.ledger_id])
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return
+        finally:
+            await locks.release(ledger_id)
