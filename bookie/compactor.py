@@ -11,17 +11,19 @@ A crash after 1 leaves copies that nobody points at: the compaction's log has no
 process counts its records one by one (`entry_log_metadata`). A crash in 2 leaves some entries here and some there, both
 durable. So no entry is ever without a durable copy that the index points at (S2).
 
-What a scan could not see may be alive. The scan is believed when it saw, ledger by ledger, as many bytes as the log's
-own map says. Otherwise, be it for damage or for want of a map, the log waits until the whole index was searched, once
-for all such logs (`release_unproven`). A log that can't be read stays as it is and the others go on (S3).
+What a scan could not see may be alive: a damaged length hides the records behind it. So a log goes only when the index
+was searched for what still points into it: the ledgers that the log's own map names, or, where it has no map, all of
+them, once for all such logs (`release_unproven`). A log that can't be read, or that something still points into, stays
+as it is and the others go on (S3).
 
 Not its job: which logs (`core.garbage_collection`), when (`garbage_collector`).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager, suppress
 
 from bookie.entry_log_metadata import RECORD_LENGTH_SIZE, is_live
@@ -79,7 +81,7 @@ class Compactor:
         """
         before = self._copied_bytes
         try:
-            seen = self._move_live(log_id, existing)
+            self._move_live(log_id, existing)
         except StorageCorruptException as error:
             self._statistics.failed_deletions += 1
             _log.error("entry log %x is not compacted, and kept: %s", log_id, error)
@@ -92,10 +94,11 @@ class Compactor:
             raise
         self._publish()
         self._freed[log_id] = max(0, self._store.logs.size(log_id) - (self._copied_bytes - before))
-        if seen == self._store.logs.ledgers_map(log_id):
-            self._remove(log_id)
-        else:
+        ledgers_map = self._store.logs.ledgers_map(log_id)
+        if ledgers_map is None:
             self._unproven.add(log_id)
+        else:
+            self._remove_unreferenced({log_id}, (number for number in sorted(ledgers_map) if number in existing))
 
     def doubt(self, log_id: int) -> None:
         """A log that seems to hold nothing alive: `release_unproven` makes sure, and removes it."""
@@ -105,21 +108,24 @@ class Compactor:
     def release_unproven(self) -> None:
         """Searches the whole index for what points into logs in doubt; removes those that nothing points into."""
         unproven, self._unproven = self._unproven, set()
-        if not unproven:
-            return
+        if unproven:
+            self._remove_unreferenced(unproven, self._store.ledger_ids())
+
+    def _remove_unreferenced(self, log_ids: set[int], ledgers: Iterable[int]) -> None:
+        """Removes those of the logs that none of the ledgers has an entry in."""
         referenced: set[int] = set()
-        for number in self._store.ledger_ids():
+        for number in ledgers:
             self._throttle.check()
             try:
-                referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & unproven
+                referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & log_ids
             except StorageCorruptException as error:
-                self._statistics.failed_deletions += len(unproven)
-                _log.error("%d entry logs are kept, since the index can't be searched: %s", len(unproven), error)
+                self._statistics.failed_deletions += len(log_ids)
+                _log.error("%d entry logs are kept, since the index can't be searched: %s", len(log_ids), error)
                 return
         for log_id in sorted(referenced):
             self._statistics.failed_deletions += 1
             _log.error("entry log %x is kept: the index points at entries that can't be found by reading it", log_id)
-        for log_id in sorted(unproven - referenced):
+        for log_id in sorted(log_ids - referenced):
             self._remove(log_id)
 
     def finish(self) -> None:
@@ -134,16 +140,11 @@ class Compactor:
 
     # Step 1
 
-    def _move_live(self, log_id: int, existing: Container[int]) -> dict[int, int]:
-        """Copies and publishes; returns the bytes seen by ledger."""
-        seen: dict[int, int] = {}
+    def _move_live(self, log_id: int, existing: Container[int]) -> None:
         for ledger_id, entry_id, location, packet in self._store.logs.scan(log_id):
-            size = len(packet) + RECORD_LENGTH_SIZE
-            self._throttle.read(size)
-            seen[ledger_id] = seen.get(ledger_id, 0) + size
+            self._throttle.read(len(packet))
             if ledger_id in existing and is_live(self._store, ledger_id, entry_id, location):
                 self._add(ledger_id, entry_id, location, packet)
-        return seen
 
     def _add(self, ledger_id: int, entry_id: int, location: int, packet: bytes) -> None:
         self._throttle.copied(len(packet))
@@ -184,10 +185,18 @@ class Compactor:
         if not moves or self._target is None:
             return
         self._target.sync()
+        no_room: OSError | None = None
         with self._exclusive():
-            for number in sorted(moves):
-                self._point_at_copies(LedgerId.unscoped(number), moves[number])
+            try:
+                for number in sorted(moves):
+                    self._point_at_copies(LedgerId.unscoped(number), moves[number])
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                no_room = error
             self._store.index.sync()
+        if no_room is not None:
+            raise no_room
 
     def _point_at_copies(self, ledger_id: LedgerId, moves: list[tuple[int, int, int]]) -> None:
         index = self._store.index

@@ -57,6 +57,11 @@ class EntryLogs:
         """Those of them that were finished since the last flush ended."""
         self._reader = EntryLogReader(files, self._directories, open_files)
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where the logs lie."""
+        return self._directories
+
     # Writing
 
     def append(self, ledger_id: int, packets: Sequence[bytes]) -> list[int]:
@@ -202,6 +207,10 @@ class CompactionLog:
         if len(locations) < len(packets):
             raise OSError(f"entry log {self.log_id:x} has no room for {len(packets)} packets of ledger {ledger_id}")
         return locations
+
+    def sync(self) -> None:
+        """Makes what was appended so far durable, so that the index may point at it. Raises OSError."""
+        self._log.sync()
 
     def finish(self) -> None:
         """Map, sync, close: durable on return, its name included."""

@@ -102,6 +102,14 @@ class FileSystem:
     def unlink(self, path: Path) -> None:
         path.unlink()
 
+    def link(self, path: Path, name: Path) -> None:
+        """Gives a file one more name on the same file system. Raises FileExistsError when there is such a name."""
+        os.link(path, name)
+
+    def same_file(self, path: Path, other: Path) -> bool:
+        """Whether both are names of one file. Both exist."""
+        return os.path.samefile(path, other)
+
     def rename(self, path: Path, target: Path) -> None:
         """Gives a file another name on the same file system, replacing what has that name."""
         path.rename(target)

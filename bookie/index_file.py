@@ -162,6 +162,11 @@ def locations_in(page: bytes, entry_id: int, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f">{min(count, SLOTS_PER_PAGE - slot)}Q", page, slot * SLOT_SIZE)
 
 
+def log_ids_in(page: bytes) -> set[int]:
+    """Ids of the entry logs that a page's slots point into."""
+    return {location >> 32 for location in set(_PAGE_SLOTS.unpack(page)) if location}
+
+
 def held_in(page: bytes) -> list[int]:
     """Slot numbers of a page that hold a location, ascending."""
     return [slot for slot, location in enumerate(_PAGE_SLOTS.unpack(page)) if location]

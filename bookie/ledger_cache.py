@@ -116,7 +116,21 @@ class LedgerCache:
         return page
 
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
-        """Ids of the entries in the index, ascending; parts of the file that were never written are passed over."""
+        """Ids of the entries in the index, ascending."""
+        for number, page in self._pages_of(ledger_id):
+            base = number * index_file.SLOTS_PER_PAGE
+            for slot in index_file.held_in(page):
+                yield base + slot
+
+    def log_ids(self, ledger_id: LedgerId) -> set[int]:
+        """Ids of the entry logs that the ledger's slots point into."""
+        found: set[int] = set()
+        for _, page in self._pages_of(ledger_id):
+            found |= index_file.log_ids_in(page)
+        return found
+
+    def _pages_of(self, ledger_id: LedgerId) -> Iterator[tuple[int, bytes]]:
+        """(number, page) of the ledger's pages; parts of the file that were never written are passed over."""
         fd = self._open(ledger_id)
         if fd is None:
             return
@@ -126,9 +140,7 @@ class LedgerCache:
                 first = max(next_page, (start - index_file.HEADER_SIZE) // PAGE_SIZE)
                 next_page = max(first, index_file.page_count(end))
                 for number in range(first, next_page):
-                    base = number * index_file.SLOTS_PER_PAGE
-                    for slot in index_file.held_in(self._page_of(fd, number)):
-                        yield base + slot
+                    yield number, self._page_of(fd, number)
         finally:
             self._files.close(fd)
 

@@ -31,6 +31,9 @@ class LedgerIndex(Protocol):
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the entries in the index, ascending."""
 
+    def log_ids(self, ledger_id: LedgerId) -> set[int]:
+        """Ids of the entry logs that the ledger's locations point into."""
+
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Writes locations, and the header if given, of one ledger; a new ledger needs one. Durable after `sync`."""
 

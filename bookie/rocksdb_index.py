@@ -123,7 +123,7 @@ class RocksDbIndex:
     def log_ids(self, ledger_id: LedgerId) -> set[int]:
         """The entry logs that the ledger's locations point into."""
         rows = self._rows_of(_number(ledger_id))
-        return {self._decode_location(key, value) >> 32 for key, value in rows}
+        return {location >> 32 for key, value in rows if (location := self._decode_location(key, value))}
 
     def ledger_ids(self) -> array[int]:
         """Ids of all ledgers with a row, ascending."""

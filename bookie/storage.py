@@ -30,7 +30,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -106,6 +106,10 @@ class Storage:
         self._table = LedgerTable((), config.ledger_state_limit)
         self._checkpointer: Checkpointer | None = None
 
+    @property
+    def config(self) -> StorageConfig:
+        return self._config
+
     # Life
 
     def lock_directories(self) -> None:
@@ -173,12 +177,21 @@ class Storage:
         """Blocking: makes everything that is durable in the journal durable in entry log and index."""
         self._running_checkpointer().checkpoint()
 
-    def exclusive(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
         """Holds the checkpoint lock: no flush runs meanwhile. For whoever else changes the index (compaction).
 
-        Raises StorageStoppedException.
+        An OSError of the block ends storage, as one of a checkpoint does: after a sync that failed nobody knows what
+        the index durably says. Damage that the block finds does not. Raises StorageStoppedException.
         """
-        return self._running_checkpointer().exclusive()
+        with self._running_checkpointer().exclusive():
+            try:
+                yield
+            except (StorageCorruptException, StorageStoppedException):
+                raise
+            except OSError as error:
+                self._fail(error)
+                raise
 
     def _running_checkpointer(self) -> Checkpointer:
         if self._checkpointer is None or self._failed:

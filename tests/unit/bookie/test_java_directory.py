@@ -1,6 +1,7 @@
-"""A directory of Apache BookKeeper's own bookie (interleaved storage, killed with SIGKILL) opened by ours.
+"""Directories of Apache BookKeeper's own bookies (interleaved and RocksDB storage, killed with SIGKILL) opened by ours.
 
-Its index points behind the end of entry logs, and its journal has what is missing: replay must repair it.
+The index files point behind the end of entry logs, RocksDB has everything in its own write-ahead log, and the journals
+have what is missing: replay must repair it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from ledger.entry import decode_entry
 from ledger.ledger_id import LedgerId
 from ledger.metadata import DigestType
 from tests.conformance.golden import VECTORS
+from tests.unit.bookie.collection_support import Collection
 from tests.unit.bookie.storage_support import OpenStorage, opened, packet
 
-LEDGERS = [
+Expected = tuple[int, DigestType, bytes, int, str]
+
+LEDGERS: list[Expected] = [
     (0, DigestType.CRC32C, b"secret", 500, "441fb79175f0d10c9deb8813b6e8f7c03b0f4e4a07e431288b95231df339c69d"),
     (1, DigestType.HMAC, b"secret", 300, "ed84f13e872629afa2195ddc22db85302bb5b16b551aba26ba78bdb4e1687810"),
     (2, DigestType.CRC32, b"", 50, "0fac4a6587db9ef043314f40d9feea2932db1292df1961a724f6f4a58c43243a"),
@@ -33,15 +37,24 @@ LEDGERS = [
 ]
 
 
+def extracted(tmp_path: Path, bookie: str) -> Path:
+    with tarfile.open(VECTORS / f"java-{bookie}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / bookie
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with tarfile.open(VECTORS / "java-bookie1.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "bookie1"
+    return extracted(tmp_path, "bookie1")
 
 
 def serves_everything(bookie: OpenStorage) -> None:
-    for number, digest_type, password, count, expected in LEDGERS:
+    serves(bookie, LEDGERS)
+    assert bookie.storage.ledger(LedgerId.unscoped(8)) is None
+
+
+def serves(bookie: OpenStorage, ledgers: list[Expected]) -> None:
+    for number, digest_type, password, count, expected in ledgers:
         ledger = bookie.storage.ledger(LedgerId.unscoped(number))
         assert ledger is not None
         assert ledger.fenced == (number == 6)
@@ -50,13 +63,41 @@ def serves_everything(bookie: OpenStorage) -> None:
         packets = (bookie.storage.read_entry(ledger, entry_id) for entry_id in range(count))
         payloads = [decode_entry(digest, data, number, entry_id).payload for entry_id, data in enumerate(packets)]
         assert hashlib.sha256(b"".join(payloads)).hexdigest() == expected
-    assert bookie.storage.ledger(LedgerId.unscoped(8)) is None
 
 
 def test_every_entry_is_served_and_again_after_a_restart(root: Path) -> None:
     for _ in range(2):
         with opened(root) as bookie:
             serves_everything(bookie)
+
+
+def test_every_entry_of_the_rocksdb_storage_is_served_and_again_after_a_restart(tmp_path: Path) -> None:
+    root = extracted(tmp_path, "bookie3")
+    for _ in range(2):
+        with opened(root, storage="db") as bookie:
+            serves_everything(bookie)
+    with opened(root, storage="db") as bookie:
+        bookie.add(5, 700)
+        bookie.fence(7)
+    with opened(root, storage="db") as bookie:
+        assert list(bookie.storage.entry_ids(bookie.ledger(5))) == [(0, 701)]
+        assert bookie.ledger(7).fenced
+
+
+@pytest.mark.parametrize(("name", "kind"), [("bookie1", "interleaved"), ("bookie3", "db")])
+def test_what_the_metadata_no_longer_has_is_collected_from_it(tmp_path: Path, name: str, kind: str) -> None:
+    root = extracted(tmp_path, name)
+    with opened(root, storage=kind) as bookie:
+        bookie.storage.delete_ledgers([4])
+        collection = Collection(bookie.storage)
+        collection.run(threshold=1.0)
+        remaining = [expected for expected in LEDGERS if expected[0] != 4]
+        assert list(bookie.storage.ledger_ids()) == [number for number, *_ in remaining]
+        serves(bookie, remaining)
+        assert bookie.storage.ledger(LedgerId.unscoped(4)) is None
+        assert collection.statistics.failed_deletions == 0
+    with opened(root, storage=kind) as bookie:
+        serves(bookie, remaining)
 
 
 def test_new_entries_join_the_old_ones(root: Path) -> None:

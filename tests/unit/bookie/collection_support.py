@@ -1,0 +1,29 @@
+"""The part of garbage collection that works on entry logs, for tests: at full speed, and when the test says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from bookie.entry_log_collector import EntryLogCollector
+from bookie.files import REAL_FILE_SYSTEM, FileSystem
+from bookie.gc_statistics import GcStatistics
+from bookie.storage import Storage
+
+
+class Collection:
+    """One collector over the stores of an open storage."""
+
+    def __init__(self, storage: Storage, files: FileSystem = REAL_FILE_SYSTEM) -> None:
+        self.statistics = GcStatistics()
+        self.stopping = threading.Event()
+        self.storage = storage
+        self.logs = EntryLogCollector(files, storage, self.stopping, self.statistics, (0, False), time.monotonic)
+
+    def run(self, threshold: float = 0.9) -> None:
+        self.logs.settle_leftovers()
+        self.logs.collect()
+        self.logs.compact(threshold)
+
+    def complete_logs(self) -> list[int]:
+        return [log_id for store in self.storage.stores for log_id in store.logs.complete_logs()]
