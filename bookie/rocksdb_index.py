@@ -196,10 +196,10 @@ class RocksDbIndex:
         found, entry_id = _key.unpack(key)
         return int(entry_id) if found == number else NO_ENTRY
 
-    def _rows_of(self, number: int, first_entry_id: int = 0) -> Iterator[tuple[bytes, bytes]]:
+    def _rows_of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(_key.pack(number, _MAX_ID))
-        yield from self._iterate(self._locations, LOCATIONS, _key.pack(number, first_entry_id), bounds)
+        yield from self._iterate(self._locations, LOCATIONS, _key.pack(number, 0), bounds)
 
     def _keys_of_ledgers(self) -> Iterator[bytes]:
         bounds = ReadOptions()

@@ -401,6 +401,18 @@ class MemoryDisk(FileSystem):
             self._rename("rename", target, self._find(path))
             self._rename("unlink", path, None)
 
+    def link(self, path: Path, name: Path) -> None:
+        with self._lock:
+            self._need_power()
+            if name in self._names:
+                raise FileExistsError(errno.EEXIST, "File exists", str(name))
+            self._rename("link", name, self._find(path))
+
+    def same_file(self, path: Path, other: Path) -> bool:
+        with self._lock:
+            self._need_power()
+            return self._find(path) is self._find(other)
+
     # Behind it
 
     def _operation(self, kind: str, path: Path) -> int:
