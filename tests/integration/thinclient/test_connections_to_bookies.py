@@ -237,18 +237,18 @@ async def test_connections_cut_in_the_middle_of_frames_lose_and_double_nothing(
             reader = await cut.open_ledger(ledger.ledger_id)
             received: list[bytes] = []
             with contextlib.suppress(BookieHandleNotAvailableException):
-                async for entry in reader.read(0, 499):
+                async for entry in reader.read(0, 59):
                     received.append(entry.payload)  # noqa: PERF401  # what came before the cut counts
             assert received == PAYLOADS[: len(received)]
         assert cutter.cuts >= 8
         cutter.budget = 1 << 30
         async with asyncio.timeout(60):
             received = []
-            while len(received) < 500:
+            while len(received) < 60:
                 with contextlib.suppress(BookieHandleNotAvailableException):
-                    received = [entry.payload async for entry in reader.read(0, 499)]
+                    received = [entry.payload async for entry in reader.read(0, 59)]
                 await asyncio.sleep(0.05)  # the pause between attempts
-        assert received == PAYLOADS
+        assert received == PAYLOADS[:60]
         await cut.close()
         await cutter.close()
 
