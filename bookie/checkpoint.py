@@ -16,6 +16,10 @@ One checkpoint runs at a time; `exclusive` keeps others out while somebody else 
 every interval, or when the active half of the cache is due. The first error, whoever asked for that checkpoint, is the
 last: the marks stay, `on_fatal` is told, the half that was being flushed stays readable. A later checkpoint would move
 a mark past what this one failed to flush.
+
+One that finds no space is not the last, if `on_no_space` agrees: the next flushes that half again, whole, before the
+other, so that the marks it took are true for both. It comes with the interval or with `retry`; once one is through,
+`on_space` is called.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from pathlib import Path
 from threading import Condition, Lock, Thread
 
 from bookie import directories, journal_format
-from bookie.files import FileSystem, StorageStoppedException
+from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal import list_journals
 from bookie.journal_format import LogMark
 from bookie.ledger_store import LedgerStore
@@ -58,13 +62,16 @@ class Flusher:
         return True
 
     def _write(self, snapshot: Snapshot) -> None:
-        headers = snapshot.headers | {ledger for ledger in snapshot.tables if not ledger.has_header}
+        # A ledger may have been deleted since a flush of this snapshot failed.
+        kept = {ledger: table for ledger, table in snapshot.tables.items() if not ledger.deleted}
+        headers = {ledger for ledger in snapshot.headers if not ledger.deleted}
+        headers.update(ledger for ledger in kept if not ledger.has_header)
         count = len(self._stores)
         for number, store in enumerate(self._stores):
             if count == 1:
-                store.flush(snapshot.tables, headers)
+                store.flush(kept, headers)
                 break
-            tables = {ledger: table for ledger, table in snapshot.tables.items() if ledger.number % count == number}
+            tables = {ledger: table for ledger, table in kept.items() if ledger.number % count == number}
             own = {ledger for ledger in headers if ledger.number % count == number}
             if tables or own:
                 store.flush(tables, own)
@@ -93,6 +100,8 @@ class Checkpointer:
         synced_marks: Callable[[], Sequence[LogMark]],
         on_room: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
+        on_no_space: Callable[[OSError], bool] = lambda error: False,
+        on_space: Callable[[], None] = lambda: None,
     ) -> None:
         self._files = files
         self._flusher = flusher
@@ -103,6 +112,9 @@ class Checkpointer:
         self._synced_marks = synced_marks
         self._on_room = on_room
         self._on_fatal = on_fatal
+        self._on_no_space = on_no_space
+        self._on_space = on_space
+        self._out_of_space = False
         self._running = Lock()
         self._broken = False
         self._persisted = [journal_format.NO_MARK] * len(journal_directories)
@@ -132,13 +144,30 @@ class Checkpointer:
             yield
 
     def checkpoint(self) -> None:
-        """Makes a checkpoint; blocks until it is complete. Raises OSError, after which no other is made."""
+        """Makes a checkpoint; blocks until it is complete.
+
+        Raises OSError, after which no other is made unless it was that there is no space.
+        """
         with self._running:
             if self._broken:
                 raise StorageStoppedException("an earlier checkpoint failed; the journal is kept, no other is made")
             self._broken = True
             self._checkpoint()
             self._broken = False
+            was_out_of_space, self._out_of_space = self._out_of_space, False
+        if was_out_of_space:
+            _log.info("a checkpoint has found space again")
+            self._on_space()
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether the last checkpoint found no space."""
+        return self._out_of_space
+
+    def retry(self) -> None:
+        """There may be space again."""
+        with self._wake:
+            self._wake.notify()
 
     def _checkpoint(self) -> None:
         try:
@@ -148,9 +177,18 @@ class Checkpointer:
             for journal, mark in enumerate(marks):
                 self._complete(journal, mark)
         except BaseException as error:
-            _log.critical("checkpoint failed, the journal is kept: %s", error)
-            self._on_fatal(error)
+            if not isinstance(error, OSError) or not self._may_try_again(error):
+                _log.critical("checkpoint failed, the journal is kept: %s", error)
+                self._on_fatal(error)
             raise
+
+    def _may_try_again(self, error: OSError) -> bool:
+        if not is_no_space(error) or not (self._out_of_space or self._on_no_space(error)):
+            return False
+        if not self._out_of_space:
+            _log.error("a checkpoint found no space, the journal is kept and it is tried again: %s", error)
+        self._out_of_space, self._broken = True, False
+        return True
 
     def _complete(self, journal: int, mark: LogMark) -> None:
         """The end of step 5 for one journal. Marks never move back."""
@@ -176,11 +214,12 @@ class Checkpointer:
             self._thread = None
 
     def _run(self) -> None:
-        try:
-            while self._wait():
+        while self._wait():
+            try:
                 self.checkpoint()
-        except BaseException:  # the checkpoint has told on_fatal
-            return
+            except BaseException:  # the checkpoint has told whom it concerns
+                if self._broken:
+                    return
 
     def _wait(self) -> bool:
         """Waits for a request or the interval; False when closing."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bookie import entry_log_format as fmt
-from bookie.files import FileSystem, StorageCorruptException
+from bookie.files import FileSystem, StorageCorruptException, is_no_space
 
 _WRITE_CHUNK = 1 << 20
 _SCAN_CHUNK = 1 << 20
@@ -47,8 +47,10 @@ class LogFile:
         try:
             files.pwrite(self._fd, fmt.encode_header(), 0)
             files.sync_directory(directory)
-        except BaseException:
+        except BaseException as error:
             files.close(self._fd)
+            if is_no_space(error):
+                files.unlink(self._path)
             raise
 
     def append(self, ledger_id: int, packets: Sequence[bytes], limit: int) -> list[int]:

@@ -8,6 +8,7 @@ Not its job: formats, caching, deciding when to sync.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ class StorageCorruptException(OSError):
 
 class StorageStoppedException(OSError):
     """Storage is not open, or stopped after a disk error; nothing is accepted or acknowledged any more."""
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Whether a write found no room on the disk, or no quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileSystem:

@@ -12,14 +12,20 @@ Requests never wait to be queued; `is_full` says when no more should come, and `
 A process always begins a new file and never appends to one of an earlier process. Files are allocated ahead, so that a
 sync has no new length to write out; the zeros at the end are the end of data.
 
-The first error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
-again, since the kernel may have dropped the pages that it failed to write.
+A write that finds no space stalls the journal, if `on_no_space` agrees: that callback takes the tokens of all that is
+queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order, so that
+what is accepted later is behind them (a fence that is asked for again is behind the first one). `retry` tries again,
+and `on_space` is called once everything queued is durable. What the failed write left in the file is cut off.
+
+Any other error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
+again, since the kernel may have dropped the pages that it failed to write. That holds for a sync without space too.
 
 Not its job: what is in a record (`journal_format`), replay, deciding which files may go (`checkpoint`).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -29,7 +35,7 @@ from pathlib import Path
 from threading import Condition, Lock, Thread
 
 from bookie import journal_format as fmt
-from bookie.files import FileSystem, StorageStoppedException
+from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal_format import LogMark
 
 _log = logging.getLogger(__name__)
@@ -62,14 +68,19 @@ class JournalFile:
         self._options = options
         self._allocated = 0
         self.journal_id = journal_id
-        self._fd = files.open(directory / fmt.file_name(journal_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        path = directory / fmt.file_name(journal_id)
+        self._fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self.position = 0
         try:
             self._write(fmt.encode_header())
             files.fsync(self._fd)
             files.sync_directory(directory)
-        except BaseException:
+            self._synced = self.position
+        except BaseException as error:
             files.close(self._fd)
+            if is_no_space(error):
+                # The id is taken again as soon as there is room.
+                files.unlink(path)
             raise
 
     def append(self, payloads: Sequence[bytes]) -> None:
@@ -88,6 +99,12 @@ class JournalFile:
     def sync(self) -> None:
         if self._options.sync_data:
             self._files.fdatasync(self._fd)
+        self._synced = self.position
+
+    def cut(self) -> None:
+        """Ends the file at what was synced last; what was written or allocated behind is given back."""
+        self._files.truncate(self._fd, self._synced)
+        self.position = self._allocated = self._synced
 
     def close(self) -> None:
         self._files.close(self._fd)
@@ -113,11 +130,15 @@ class Journal:
         on_durable: Callable[[list[object]], None],
         on_fatal: Callable[[BaseException], None],
         on_room: Callable[[], None],
+        on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False,
+        on_space: Callable[[], None] = lambda: None,
     ) -> None:
         self._files = files
         self._directory = directory
         self._options = options
         self._on_room = on_room
+        self._on_no_space = on_no_space
+        self._on_space = on_space
         self._on_durable = on_durable
         self._on_fatal = on_fatal
         self._lock = Lock()
@@ -125,6 +146,8 @@ class Journal:
         self._idle = False
         self._accepting = False
         self._closing = False
+        self._out_of_space = False
+        self._retry = False
         self._payloads: list[bytes] = []
         self._tokens: list[object] = []
         self._queued_bytes = 0
@@ -179,6 +202,17 @@ class Journal:
         """Whether more is queued than should be; `on_room` is called once it was taken."""
         return self._queued_bytes >= self._options.queue_limit
 
+    @property
+    def out_of_space(self) -> bool:
+        """Whether the journal is stalled."""
+        return self._out_of_space
+
+    def retry(self) -> None:
+        """There may be space again."""
+        with self._ready:
+            self._retry = True
+            self._ready.notify()
+
     def close(self) -> None:
         """Makes everything queued durable, hands out its tokens, and stops the thread."""
         with self._ready:
@@ -189,7 +223,9 @@ class Journal:
             self._thread.join()
             self._thread = None
 
-    def _stopped(self) -> StorageStoppedException:
+    def _stopped(self) -> OSError:
+        if self._out_of_space:
+            return OSError(errno.ENOSPC, "the journal has no space; nothing is accepted", str(self._directory))
         return StorageStoppedException(f"the journal in {self._directory} is not running; nothing is accepted")
 
     def _run(self) -> None:
@@ -242,12 +278,49 @@ class Journal:
         if self._file is None:
             raise self._stopped()
         if payloads:
-            self._roll_if_full()
-            self._file.append(payloads)
+            try:
+                self._roll_if_full()
+                self._file.append(payloads)
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+                self._stall(error, payloads, tokens)
+                return
             self._file.sync()
             self.synced_mark = LogMark(self._file.journal_id, self._file.position)
         if tokens:
             self._on_durable(tokens)
+        if self._out_of_space:
+            self._go_on()
+
+    def _stall(self, error: OSError, payloads: list[bytes], tokens: list[object]) -> None:
+        """Keeps the records, lets the tokens go, and waits for `retry`. A journal that closes gives the records up."""
+        was_stalled = self._out_of_space
+        with self._ready:
+            self._out_of_space, self._accepting, self._retry = True, False, False
+            self._payloads = payloads + self._payloads
+            tokens, self._tokens = tokens + self._tokens, []
+            self._queued_bytes = sum(map(len, self._payloads))
+        if self._file is not None:
+            self._file.cut()
+        if not was_stalled:
+            if not self._on_no_space(error, tokens):
+                self._out_of_space = False
+                raise error
+            _log.error("the journal in %s has no space, nothing is accepted until it has: %s", self._directory, error)
+        with self._ready:
+            while not self._retry and not self._closing:
+                self._wait(None)
+            if self._closing:
+                _log.warning("the journal in %s ends without records that it had no space for", self._directory)
+                self._payloads = []
+
+    def _go_on(self) -> None:
+        """Everything that was queued when space ran out is durable."""
+        with self._ready:
+            self._out_of_space, self._accepting = False, not self._closing
+        _log.info("the journal in %s has space again", self._directory)
+        self._on_space()
 
     def _roll_if_full(self) -> None:
         """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""

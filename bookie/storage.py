@@ -85,6 +85,12 @@ class Storage:
         self._failed = False
         self.on_room: Callable[[], None] = lambda: None
         """Called from the checkpoint or the journal thread when there may be room for adds again."""
+        self.on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False
+        """Called from either thread when a write finds no space, with the tokens of requests that are not acknowledged
+        for it. True: they are taken care of, and whoever is called sees to it that no more is written until `on_space`.
+        False, and as long as nobody says: the error is fatal."""
+        self.on_space: Callable[[], None] = lambda: None
+        """Called from either thread when what had found no space has been made good; look at `out_of_space`."""
         self.writable_ledger_directories: Callable[[], Sequence[Path]] = lambda: config.ledger_directories
         """Which ledger directories may take a new entry log; asked at checkpoints. None of them: all are tried."""
         self.writable_index_directories: Callable[[], Sequence[Path]] = lambda: (
@@ -98,7 +104,16 @@ class Storage:
         self._deleted = FencedAndDeleted(time.monotonic)
         options = _journal_options(config)
         self._journals = tuple(
-            Journal(files, directories.current(path), options, on_durable, self._fail, lambda: self.on_room())
+            Journal(
+                files,
+                directories.current(path),
+                options,
+                on_durable,
+                self._fail,
+                lambda: self.on_room(),
+                lambda error, tokens: self.on_no_space(error, tokens),
+                lambda: self.on_space(),
+            )
             for path in config.journal_directories
         )
         self._journal = self._journals[0] if len(self._journals) == 1 else None
@@ -157,6 +172,8 @@ class Storage:
             synced_marks=lambda: [journal.synced_mark for journal in self._journals],
             on_room=lambda: self.on_room(),
             on_fatal=self._fail,
+            on_no_space=lambda error: self.on_no_space(error, []),
+            on_space=lambda: self.on_space(),
         )
         for journal in self._journals:
             journal.open()
@@ -206,10 +223,33 @@ class Storage:
                 for journal in self._journals:
                     journal.close()
                 if not self._failed:
-                    self._checkpointer.checkpoint()
+                    self._last_checkpoint(self._checkpointer)
         finally:
             self._checkpointer = None
             self._release()
+
+    def _last_checkpoint(self, checkpointer: Checkpointer) -> None:
+        """What a full disk does not take now is replayed from the journal at the next start."""
+        try:
+            checkpointer.checkpoint()
+        except OSError as error:
+            if not checkpointer.out_of_space:
+                raise
+            _log.warning("storage is closed without a last checkpoint: %s", error)
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether a write that found no space has still to be made good."""
+        checkpoints = self._checkpointer is not None and self._checkpointer.out_of_space
+        return checkpoints or any(journal.out_of_space for journal in self._journals)
+
+    def retry(self) -> None:
+        """There may be space again: tries once more what found none."""
+        for journal in self._journals:
+            if journal.out_of_space:
+                journal.retry()
+        if self._checkpointer is not None and self._checkpointer.out_of_space:
+            self._checkpointer.retry()
 
     def _release(self) -> None:
         for store in self.stores:
@@ -284,7 +324,12 @@ class Storage:
             self._journal_of(ledger.number).force(token)
             return
         ledger.fenced = True
-        self._write_state(ledger, journal_format.encode_fence(ledger.number), token)
+        try:
+            self._write_state(ledger, journal_format.encode_fence(ledger.number), token)
+        except BaseException:
+            # Or the next fence would take this one for durable.
+            ledger.fenced = False
+            raise
 
     def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
         """Replaces the ledger's explicit LAC packet; `token` comes back once it is durable.
@@ -339,11 +384,11 @@ class Storage:
         """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
         if not ledger.has_header:
             self._cache.mark_header(ledger)
-        ledger.key_journaled = True
         journal = self._journal_of(ledger.number)
         journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
         if ledger.fenced:
             journal.append_one(journal_format.encode_fence(ledger.number), None)
+        ledger.key_journaled = True
 
     def _journal_of(self, number: int) -> Journal:
         return self._journals[number % len(self._journals)]
