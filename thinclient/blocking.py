@@ -13,8 +13,19 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
+from contextlib import closing
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -28,6 +39,7 @@ from thinclient import client as asynchronous
 from thinclient import read_handle, write_handle
 from thinclient.auth import ClientAuthProvider
 from thinclient.config import ClientConfig
+from thinclient.core.tailing import LastConfirmedAndEntry
 from thinclient.write_handle import Payload
 
 T = TypeVar("T")
@@ -128,7 +140,14 @@ def _result(future: Future[T]) -> T:
         raise
 
 
-def _iterate(thread: _LoopThread, pages: AsyncIterator[T]) -> Iterator[T]:
+def _flat(batches: Generator[list[T], None, None]) -> Generator[T, None, None]:
+    """The elements of lists; closing it closes what gives the lists."""
+    with closing(batches):
+        for batch in batches:
+            yield from batch
+
+
+def _iterate(thread: _LoopThread, pages: AsyncIterator[T]) -> Generator[T, None, None]:
     """Pages of an asynchronous generator, one fetched ahead."""
     turn = asyncio.Lock()
 
@@ -268,14 +287,44 @@ class ReadHandle:
         """Asks for the newest last add confirmed."""
         return self._thread.run(self._handle.read_last_confirmed())
 
-    def read(self, first: int, last: int) -> Iterator[Entry]:
-        """The entries first … last in order."""
-        for batch in self.read_batches(first, last):
-            yield from batch
+    def try_read_last_confirmed(self) -> int:
+        """The same, satisfied by the first bookie that has news."""
+        return self._thread.run(self._handle.try_read_last_confirmed())
 
-    def read_batches(self, first: int, last: int, max_entries: int = 1000) -> Iterator[list[Entry]]:
+    def read_last_confirmed_and_entry(
+        self, entry_id: int, timeout: float | None = None, parallel: bool = False
+    ) -> LastConfirmedAndEntry:
+        """Waits until `entry_id` may be read."""
+        return self._thread.run(self._handle.read_last_confirmed_and_entry(entry_id, timeout, parallel))
+
+    def read(self, first: int, last: int) -> Generator[Entry, None, None]:
+        """The entries first … last in order."""
+        return _flat(self.read_batches(first, last))
+
+    def read_batches(self, first: int, last: int, max_entries: int = 1000) -> Generator[list[Entry], None, None]:
         """The entries first … last in order, in lists of at most `max_entries`."""
         return _iterate(self._thread, self._handle.read_batches(first, last, max_entries))
+
+    def read_unconfirmed(self, first: int, last: int) -> Generator[Entry, None, None]:
+        """The entries first … last, also above `last_add_confirmed`."""
+        return _flat(_iterate(self._thread, self._handle.read_unconfirmed_batches(first, last)))
+
+    def read_last_entry(self) -> Entry:
+        """The last confirmed entry, asked for anew."""
+        return self._thread.run(self._handle.read_last_entry())
+
+    def tail(
+        self, from_entry: int = 0, *, long_poll: bool = True, parallel: bool = False
+    ) -> Generator[Entry, None, None]:
+        """The entries from `from_entry` on, as they are confirmed, until the ledger is closed."""
+        return _flat(self.tail_batches(from_entry, long_poll=long_poll, parallel=parallel))
+
+    def tail_batches(
+        self, from_entry: int = 0, max_entries: int = 1000, *, long_poll: bool = True, parallel: bool = False
+    ) -> Generator[list[Entry], None, None]:
+        """The same in lists of at most `max_entries`."""
+        tail = self._handle.tail_batches(from_entry, max_entries, long_poll=long_poll, parallel=parallel)
+        return _iterate(self._thread, tail)
 
 
 class ServiceDiscovery:

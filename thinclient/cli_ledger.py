@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,6 +144,37 @@ def read(
             async for batch in reader.read_batches(first, max(end, first - 1)):
                 sys.stdout.buffer.write(b"".join(_rendered(entry, chosen) for entry in batch))
                 sys.stdout.buffer.flush()
+
+    try:
+        with_client(context, gateways, work)
+    except BrokenPipeError:
+        end_quietly()
+
+
+@ledger_app.command()
+def tail(
+    context: typer.Context,
+    ledger_id: LedgerNumber,
+    first: Annotated[int, typer.Option("--from", min=0, help="First entry.")] = 0,
+    new: Annotated[bool, typer.Option("--new", help="Only entries after those that are confirmed now.")] = False,
+    poll: Annotated[bool, typer.Option("--poll", help="Ask at intervals instead of long polls.")] = False,
+    entry_format: Annotated[
+        EntryFormat, typer.Option("--format", help="text: a line an entry; raw: payloads only; json: an object a line.")
+    ] = EntryFormat.TEXT,
+    password: Password = "",
+    gateways: Gateways = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Prints the entries of a ledger as they are confirmed, until it is closed. Its writer is left alone."""
+    chosen = EntryFormat.JSON if as_json else entry_format
+
+    async def work(bookkeeper: BookKeeper) -> None:
+        async with await bookkeeper.open_ledger(ledger_id, password.encode()) as reader:
+            start = reader.last_add_confirmed + 1 if new else first
+            async with aclosing(reader.tail_batches(start, long_poll=not poll)) as batches:
+                async for batch in batches:
+                    sys.stdout.buffer.write(b"".join(_rendered(entry, chosen) for entry in batch))
+                    sys.stdout.buffer.flush()
 
     try:
         with_client(context, gateways, work)

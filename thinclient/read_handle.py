@@ -145,13 +145,13 @@ class ReadHandle:
         """Waits until `entry_id` may be read, for about `timeout` seconds (`long_poll_timeout`) at each bookie.
 
         The entry comes along where the bookie that answers holds it; else read it when the LAC has reached it. With
-        `parallel` all bookies are asked at once. Raises NoSuchEntryException when too many bookies hold nothing of the
-        ledger, or else the error of the bookies when none gives a valid answer.
+        `parallel` all bookies are asked at once. Raises NoSuchEntryException or NoSuchLedgerExistsException while the
+        bookies hold nothing of the ledger, or else their error when none gives a valid answer.
         """
         if entry_id < 0:
             raise IncorrectParameterException(f"entry {entry_id} of ledger {self.ledger_id} can't be waited for")
         if entry_id <= self._last_add_confirmed:
-            async with aclosing(self.confirmed_batches(entry_id, entry_id, 1)) as batches:
+            async with aclosing(self.batches_of(entry_id, entry_id, 1)) as batches:
                 (entry,) = await anext(batches)
             return LastConfirmedAndEntry(self._last_add_confirmed, entry)
         if self.is_closed:
@@ -187,25 +187,33 @@ class ReadHandle:
                 f"entry {last} of ledger {self.ledger_id} can't be read: the last confirmed entry known here is "
                 f"{self._last_add_confirmed}"
             )
-        async with aclosing(self.confirmed_batches(first, last, max_entries)) as batches:
+        async with aclosing(self.batches_of(first, last, max_entries)) as batches:
             async for batch in batches:
                 yield batch
 
     async def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """The entries first … last, also above `last_add_confirmed`: those may be missing (NoSuchEntryException), and
         may yet be replaced or never be part of the ledger."""
-        self._check_range(first, last, 1)
-        async with aclosing(self.confirmed_batches(first, last, 1000)) as batches:
+        async with aclosing(self.read_unconfirmed_batches(first, last)) as batches:
             async for batch in batches:
                 for entry in batch:
                     yield entry
+
+    async def read_unconfirmed_batches(
+        self, first: int, last: int, max_entries: int = 1000
+    ) -> AsyncGenerator[list[Entry], None]:
+        """The same in lists of at most `max_entries`."""
+        self._check_range(first, last, max_entries)
+        async with aclosing(self.batches_of(first, last, max_entries)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def read_last_entry(self) -> Entry:
         """The last confirmed entry, asked for anew. Raises NoSuchEntryException where there is none."""
         last = await self.read_last_confirmed()
         if last < 0:
             raise NoSuchEntryException(f"ledger {self.ledger_id} has no confirmed entry")
-        async with aclosing(self.confirmed_batches(last, last, 1)) as batches:
+        async with aclosing(self.batches_of(last, last, 1)) as batches:
             (entry,) = await anext(batches)
         return entry
 
@@ -240,7 +248,7 @@ class ReadHandle:
 
     # For tailing
 
-    async def confirmed_batches(self, first: int, last: int, max_entries: int) -> AsyncGenerator[list[Entry], None]:
+    async def batches_of(self, first: int, last: int, max_entries: int) -> AsyncGenerator[list[Entry], None]:
         """The entries first … last, without a check against the LAC."""
         while first <= last:
             session = ReadSession(self._context, self._record, self._secrets, first, last, self._without_batches)

@@ -12,7 +12,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from ledger.entry import Entry
-from ledger.errors import BKException, NoSuchEntryException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from thinclient.core.reading import MISSING
 from thinclient.core.tailing import Finished, LastConfirmedAndEntry, Look, Pause, ReadRange, TailSteps, WaitFor
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Tail:
 
     async def _read(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """What is readable now. An error is left to the steps: it may pass."""
-        async with aclosing(self._handle.confirmed_batches(first, last, self._max_entries)) as batches:
+        async with aclosing(self._handle.batches_of(first, last, self._max_entries)) as batches:
             while True:
                 try:
                     batch = await anext(batches, None)
@@ -87,7 +88,7 @@ class Tail:
             if not poll.result.done():
                 return None
             found: LastConfirmedAndEntry = poll.result.result()
-        except NoSuchEntryException:
+        except MISSING:
             self._steps.on_nothing_there(self._loop.time())
             return None
         except BKException as error:
@@ -112,7 +113,7 @@ class Tail:
         """Raises the error if it is not to be put up with; else makes sure that the ledger is looked at afresh."""
         self._handle.check_readable()
         now = self._loop.time()
-        self._steps.on_failure(error, now)
+        self._steps.on_failure(error, self._handle.is_closed, now)
         if now < self._refresh_at:
             return
         self._refresh_at = now + _REFRESH_INTERVAL

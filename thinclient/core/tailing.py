@@ -38,6 +38,7 @@ from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     ClientClosedException,
+    DigestMatchException,
     IllegalOpException,
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -220,6 +221,8 @@ class Finished:
 Step = ReadRange | WaitFor | Look | Pause | Finished
 
 _FINAL = (ClientClosedException, UnauthorizedAccessException, NoSuchLedgerExistsOnMetadataServerException)
+_LOST = (*MISSING, DigestMatchException)
+"""What waiting does not mend in a ledger that is closed."""
 _AT_ONCE = 0.05
 """Seconds; a wait that brings nothing within these was none."""
 _SHORTEST_PAUSE = 0.005
@@ -276,9 +279,9 @@ class TailSteps:
         self._look_first = False
         self._resume_at = now + self._interval
 
-    def on_failure(self, error: BKException, now: float) -> None:
+    def on_failure(self, error: BKException, closed: bool, now: float) -> None:
         """A step has failed. Raises the error if it is final, or failures have lasted for too long."""
-        if isinstance(error, _FINAL):
+        if isinstance(error, _FINAL) or (closed and isinstance(error, _LOST)):
             raise error
         if isinstance(error, IllegalOpException):
             self._long_polls = False  # the connection has no words for them

@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ledger import protocol_v2
 from ledger.bookie_info import BookieServiceInfo
@@ -80,6 +80,9 @@ class FakeBookie:
         """Answers are kept back until `let_go`."""
         self.batches = True
         """Batch reads are served; without, they close the connection, as in bookies that don't know them."""
+        self.long_polls = True
+        """Without, a long poll is taken for a read of the last entry, as by bookies that don't know it."""
+        self._parked: list[tuple[ReadRequest, asyncio.StreamWriter, Callable[[Response], bytes]]] = []
         self.port = 0
         self._server: asyncio.Server | None = None
         self._requested = asyncio.Event()
@@ -98,6 +101,7 @@ class FakeBookie:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self._parked.clear()
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -148,6 +152,49 @@ class FakeBookie:
             writer.write(self.garbage)
             return
         status = self.override(request)
+        if status is None and self._parks(request):
+            parked = (request, writer, encode)
+            self._parked.append(parked)
+            asyncio.get_running_loop().call_later((request.timeout_ms or 0) / 1000, self._time_out, parked)
+            return
+        self._answer(request, status, writer, encode)
+        if isinstance(request, AddRequest):
+            self.wake(request.ledger_id)
+
+    @property
+    def parked_count(self) -> int:
+        """Long polls that wait here."""
+        return len(self._parked)
+
+    def wake(self, ledger_id: int, everyone: bool = False) -> None:
+        """Answers the long polls whose LAC was passed; with `everyone` all, as a fence does."""
+        for parked in list(self._parked):
+            if parked[0].ledger_id == ledger_id and (everyone or not self._parks(parked[0])):
+                self._parked.remove(parked)
+                self._answer(parked[0], None, *parked[1:])
+
+    def _parks(self, request: Request) -> TypeGuard[ReadRequest]:
+        if not isinstance(request, ReadRequest) or request.previous_lac is None or not self.long_polls:
+            return False
+        ledger = self.ledgers.get(request.ledger_id)
+        return ledger is not None and bool(ledger.entries) and self._lac(ledger) <= request.previous_lac
+
+    def _time_out(self, parked: tuple[ReadRequest, asyncio.StreamWriter, Callable[[Response], bytes]]) -> None:
+        if parked in self._parked:
+            self._parked.remove(parked)
+            self._answer(parked[0], None, *parked[1:])
+
+    @staticmethod
+    def _lac(ledger: StoredLedger) -> int:
+        return max(decode_header(body).last_add_confirmed for body in ledger.entries.values())
+
+    def _answer(
+        self,
+        request: Request,
+        status: Status | None,
+        writer: asyncio.StreamWriter,
+        encode: Callable[[Response], bytes],
+    ) -> None:
         response = refusal(request, status) if status is not None else self.tamper(self.handle(request))
         frame = encode(response)
         if self.holding:
@@ -187,13 +234,21 @@ class FakeBookie:
         if request.ledger_id not in self.ledgers:
             return refusal(request, Status.ENOLEDGER)
         entries = self.ledgers[request.ledger_id].entries
+        if request.previous_lac is not None and self.long_polls and entries:
+            return self._piggyback(request, self.ledgers[request.ledger_id])
         entry_id = max(entries, default=-1) if request.entry_id == -1 else request.entry_id
         if entry_id not in entries:
             return refusal(request, Status.ENOENTRY)
-        lac = max(decode_header(body).last_add_confirmed for body in entries.values())
+        lac = self._lac(self.ledgers[request.ledger_id])
         return ReadResponse(
             request.txn_id, Status.EOK, request.ledger_id, request.entry_id, entries[entry_id], max_lac=lac
         )
+
+    def _piggyback(self, request: ReadRequest, ledger: StoredLedger) -> Response:
+        lac, wanted = self._lac(ledger), (-1 if request.previous_lac is None else request.previous_lac) + 1
+        body = ledger.entries.get(wanted) if lac >= wanted else None
+        entry_id = -1 if body is None else wanted
+        return ReadResponse(request.txn_id, Status.EOK, request.ledger_id, entry_id, body, max_lac=lac)
 
     def _read_batch(self, request: BatchReadRequest) -> Response:
         first = self._read(ReadRequest(request.txn_id, request.ledger_id, request.entry_id))
@@ -250,6 +305,8 @@ class InMemoryLedgerManager(LedgerManager):
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         await self.read(ledger_id)
         del self.records[ledger_id]
+        for listener in list(self.listeners.get(ledger_id, [])):
+            listener(ledger_id, None)
 
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
