@@ -265,6 +265,11 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     # --- the server's view ---
 
+    @property
+    def answer_bytes_held(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+        return self._answer_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
     def room_in_storage(self) -> None:
         """Reads on after `wait_for_room`."""
         self._go_on("room in storage")

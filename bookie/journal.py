@@ -40,6 +40,9 @@ from bookie.journal_format import LogMark
 
 _log = logging.getLogger(__name__)
 
+_FORCE_BYTES = 256
+"""What a request without a record counts in the queue, so that these are bounded as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
@@ -176,6 +179,8 @@ class Journal:
             for payload in payloads:
                 self._payloads.append(payload)
                 self._queued_bytes += len(payload)
+            if not payloads:
+                self._queued_bytes += _FORCE_BYTES
             if token is not None:
                 self._tokens.append(token)
             if self._idle:

@@ -112,8 +112,11 @@ class RequestProcessor:
         status = admission.check_add(request, self._mode)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
-            status = ledger.check_add(request.master_key, recovery=request.recovery)
-        if status is not Status.EOK:
+            if ledger is None:
+                status = Status.EFENCED
+            else:
+                status = ledger.check_add(request.master_key, recovery=request.recovery)
+        if status is not Status.EOK or ledger is None:
             self._statistics.adds_refused += 1
             client.answer(refusal(request, status))
             return
@@ -130,21 +133,32 @@ class RequestProcessor:
         status = admission.check_write_lac(request, self._mode)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
-            status = ledger.check_key(request.master_key)
-        if status is not Status.EOK:
+            status = Status.ENOLEDGER if ledger is None else ledger.check_key(request.master_key)
+        if status is not Status.EOK or ledger is None:
             client.answer(refusal(request, status))
             return
         answer = client.encode(requests.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
         self._storage.write_explicit_lac(ledger, request.body, (client, answer))
         self._long_polls.lac_moved(ledger)
+        self._wait_where_full(client)
 
-    def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it."""
+    def _wait_where_full(self, client: Client) -> None:
+        if not self._storage.accepts_adds:
+            client.wait_for_room()
+
+    def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
+        """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it.
+
+        None for one that was fenced and deleted lately: a late add must not bring it to life again.
+        """
         ledger = self._storage.recent_ledger(ledger_id)
         if ledger is not None:
             return ledger
         wanted = LedgerId(0, ledger_id)
-        return self._storage.ledger(wanted) or self._storage.create_ledger(wanted, master_key)
+        ledger = self._storage.ledger(wanted)
+        if ledger is None and not self._storage.was_fenced_and_deleted(wanted):
+            ledger = self._storage.create_ledger(wanted, master_key)
+        return ledger
 
     def durable(self, tokens: Sequence[object]) -> None:
         """Sends the answers whose records the journal has made durable; goes on with the reads behind fences."""
@@ -190,12 +204,15 @@ class RequestProcessor:
         """Fences first; the read goes on in `durable`."""
         key = request.master_key or b""
         ledger = self._open_ledger(request.ledger_id, key)
+        if ledger is None:
+            return Status.ENOLEDGER
         status = ledger.check_key(key)
         if status is Status.EOK:
             is_new = not ledger.fenced
             self._storage.fence(ledger, (client, request))
             if is_new:
                 self._long_polls.wake(request.ledger_id)
+            self._wait_where_full(client)
         return status
 
     def pump_reads(self, client: Client) -> None:
@@ -223,3 +240,4 @@ class RequestProcessor:
             return
         answer = client.encode(requests.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
         self._storage.force(LedgerId(0, request.ledger_id), (client, answer))
+        self._wait_where_full(client)

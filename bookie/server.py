@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -61,7 +61,8 @@ class BookieServer:
         self._usage = usage
         self._statistics = BookieStatistics()
         self._metrics = CollectorRegistry()
-        self._connections: set[BookieConnection] = set()
+        self.connections: set[BookieConnection] = set()
+        """The entry protocol's connections; read only."""
         self._stack = contextlib.AsyncExitStack()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -158,7 +159,7 @@ class BookieServer:
     async def _open_storage(self, bookie_id: str, registration: RegistrationManager) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
         config = self._config
-        storage = Storage(config.storage(), self._durable_from_journal, self._failed_from_thread)
+        self.storage = storage = Storage(config.storage(), self._durable_from_journal, self._failed_from_thread)
         self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
         await check_cookie(config, bookie_id, registration)
@@ -198,17 +199,18 @@ class BookieServer:
         self._stack.callback(self.long_polls.close)
         self._processor = RequestProcessor(storage, reads, self.long_polls, self._statistics, self._mode)
         storage.on_room = self._room_from_thread
+        storage.on_deleted = self._deleted_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)
         self._stack.callback(server.close)
 
     def _connect(self) -> BookieConnection:
         return BookieConnection(
-            self._processor, self._connections, self._statistics, self._config.max_frame_size, self._security
+            self._processor, self.connections, self._statistics, self._config.max_frame_size, self._security
         )
 
     def _close_connections(self) -> None:
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
 
     async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
@@ -255,18 +257,25 @@ class BookieServer:
     def _room_from_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._room_in_storage)
 
+    def _deleted_from_thread(self, ledger_ids: Sequence[int]) -> None:
+        self._loop.call_soon_threadsafe(self._deleted, list(ledger_ids))
+
+    def _deleted(self, ledger_ids: Sequence[int]) -> None:
+        for ledger_id in ledger_ids:
+            self.long_polls.wake(ledger_id)
+
     def _failed_from_thread(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
         _log.critical("the bookie stops: %s", error)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
         self._failure = self._failure or error
         self._stopping.set()
 
     def _room_in_storage(self) -> None:
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.room_in_storage()
 
 

@@ -91,6 +91,8 @@ class Storage:
         False, and as long as nobody says: the error is fatal."""
         self.on_space: Callable[[], None] = lambda: None
         """Called from either thread when what had found no space has been made good; look at `out_of_space`."""
+        self.on_deleted: Callable[[Sequence[int]], None] = lambda numbers: None
+        """Called with the ledgers that were deleted, by whoever deletes them."""
         self.writable_ledger_directories: Callable[[], Sequence[Path]] = lambda: config.ledger_directories
         """Which ledger directories may take a new entry log; asked at checkpoints. None of them: all are tried."""
         self.writable_index_directories: Callable[[], Sequence[Path]] = lambda: (
@@ -408,6 +410,7 @@ class Storage:
             for store in self.stores:
                 store.index.sync()
             self._table.deleted()
+        self.on_deleted(numbers)
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
         """Whether the ledger was fenced when it was deleted here, within the last days: it takes no normal add."""

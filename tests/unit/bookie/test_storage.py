@@ -308,6 +308,29 @@ def test_a_journal_that_falls_behind_asks_callers_to_wait(tmp_path: Path) -> Non
         assert bookie.storage.accepts_adds
 
 
+def test_requests_without_a_record_fill_the_journals_queue_too(tmp_path: Path) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    class GatedJournal(FailingFileSystem):
+        def fdatasync(self, fd: int) -> None:
+            if self._paths[fd].suffix == ".txn":
+                entered.set()
+                assert gate.wait(30)
+            super().fdatasync(fd)
+
+    with opened(tmp_path, GatedJournal(".txn"), write_cache_bytes=100_000) as bookie:
+        bookie.storage.add_entry(bookie.ledger(1), 0, packet(1, 0), 0)
+        assert entered.wait(30)
+        count = 0
+        while bookie.storage.accepts_adds and count < 10_000:
+            count += 1
+            bookie.storage.force(LedgerId(0, 1), count)
+        assert count < 1000
+        gate.set()
+        bookie.acks.wait_for(count)
+        assert bookie.storage.accepts_adds
+
+
 def test_checkpoint_by_interval(tmp_path: Path) -> None:
     room = threading.Event()
     with opened(tmp_path, flush_interval_seconds=0.01) as bookie:

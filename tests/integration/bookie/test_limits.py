@@ -1,0 +1,147 @@
+"""What one client can make a bookie hold: every request is answered (F7), and memory is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bookie import entry_reads
+from bookie.connection import BookieConnection
+from bookie.server import BookieServer
+from ledger import requests
+from ledger.requests import BatchReadRequest, ReadRequest, Request, Status
+from tests.integration.bookie.entry_client import (
+    KEY,
+    BinaryEntryClient,
+    EntryClient,
+    add,
+    fence,
+    lac_packet,
+    packet,
+    read,
+)
+from tests.integration.bookie.in_process import entry_address, running_bookie, until
+
+pytestmark = pytest.mark.asyncio
+
+MIB = 1 << 20
+BOUND = 16 * MIB
+"""What a connection may hold for a client that takes nothing: the write buffer's limit and one batch of reads."""
+
+
+def written(client: EntryClient, ledger_id: int, entries: int, payload: bytes) -> None:
+    for entry_id in range(entries):
+        assert client.status(add(ledger_id, entry_id, payload)) == Status.EOK
+
+
+def receive_all(client: EntryClient, count: int) -> list[requests.Response]:
+    return [client.receive() for _ in range(count)]
+
+
+def one_connection(server: BookieServer) -> BookieConnection:
+    (connection,) = server.connections
+    return connection
+
+
+def held(connection: BookieConnection) -> int:
+    """Bytes of answers that wait for the client."""
+    return connection.answer_bytes_held
+
+
+async def test_every_operation_is_answered_when_the_queue_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: the Java bookie closes the connection on half of these."""
+    monkeypatch.setattr(entry_reads, "MAX_PENDING_READS", 2)
+    txn_ids = iter(range(1000, 9999))
+
+    def wanted() -> list[Request]:
+        return [
+            read(1, 0),
+            fence(2),
+            requests.ReadLacRequest(next(txn_ids), 1),
+            requests.ListEntriesRequest(next(txn_ids), 1),
+            requests.GetBookieInfoRequest(next(txn_ids), 3),
+            requests.ForceLedgerRequest(next(txn_ids), 1),
+            requests.WriteLacRequest(next(txn_ids), 1, 0, KEY, lac_packet(1, 0)),
+            ReadRequest(next(txn_ids), 1, -1, previous_lac=-5, timeout_ms=1000, piggyback=True),
+            add(1, 1),
+        ]
+
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 1, b"x")
+            sent = [request for _ in range(40) for request in wanted()]
+            client.send(*sent)
+            answers = await asyncio.to_thread(receive_all, client, len(sent))
+            assert sorted(answer.txn_id for answer in answers) == sorted(request.txn_id for request in sent)
+            refused = {type(answer) for answer in answers if answer.status == Status.ETOOMANYREQUESTS}
+            assert refused == {requests.ReadResponse, requests.ReadLacResponse, requests.ListEntriesResponse}
+            assert await asyncio.to_thread(client.status, read(1, 0)) == Status.EOK
+
+
+async def silent_client(server: BookieServer, client: EntryClient, wanted: Sequence[Request]) -> None:
+    """Sends much and takes nothing until the bookie is stuck with its answers; then takes them all."""
+    sending = asyncio.create_task(asyncio.to_thread(client.send, *wanted))
+    connection = one_connection(server)
+    await until(lambda: not connection.takes_answers and not connection.reading)
+    assert held(connection) < BOUND
+    answers = await asyncio.to_thread(receive_all, client, len(wanted))
+    await sending
+    assert {answer.status for answer in answers} == {Status.EOK}
+
+
+async def test_reads_of_a_client_that_takes_nothing(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 1, bytes(64 * 1024))
+            await silent_client(server, client, [read(1, 0) for _ in range(800)])
+
+
+async def test_batch_reads_of_a_client_that_takes_nothing(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with BinaryEntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 4, bytes(MIB))
+            await silent_client(server, client, [BatchReadRequest(n, 1, 0, 0, 5 * MIB) for n in range(20)])
+
+
+async def test_long_polls_of_a_client_that_takes_nothing(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 2, bytes(64 * 1024))
+            polls = [ReadRequest(n, 1, -1, previous_lac=0, timeout_ms=600_000, piggyback=True) for n in range(1, 801)]
+            await silent_client(server, client, [*polls, add(1, 2)])
+
+
+async def test_a_ledger_that_was_fenced_and_deleted(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            ask = client.ask
+            await asyncio.to_thread(written, client, 1, 2, b"x")
+            await asyncio.to_thread(ask, fence(1))
+            poll = ReadRequest(1, 1, -1, previous_lac=5, timeout_ms=600_000, piggyback=True)
+            client.send(poll)
+            await until(lambda: server.long_polls.parked == 1)
+            await asyncio.to_thread(server.storage.delete_ledgers, [1])
+            assert await asyncio.to_thread(client.receive) == requests.ReadResponse(1, Status.ENOLEDGER, 1, -1)
+            assert await asyncio.to_thread(client.status, add(1, 2)) == Status.EFENCED
+            assert await asyncio.to_thread(client.status, add(1, 2, recovery=True)) == Status.EFENCED
+            assert await asyncio.to_thread(client.status, fence(1)) == Status.ENOLEDGER
+            assert await asyncio.to_thread(client.status, read(1, 0)) == Status.ENOLEDGER
+            write = requests.WriteLacRequest(2, 1, 0, KEY, lac_packet(1, 0))
+            assert await asyncio.to_thread(client.status, write) == Status.ENOLEDGER
+
+
+async def test_a_ledger_that_was_deleted_and_not_fenced_begins_anew(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 2, b"x")
+            await asyncio.to_thread(server.storage.delete_ledgers, [1])
+            assert await asyncio.to_thread(client.status, read(1, 0)) == Status.ENOLEDGER
+            assert await asyncio.to_thread(client.status, add(1, 5)) == Status.EOK
+            answer = await asyncio.to_thread(client.ask, read(1, -1))
+            assert isinstance(answer, requests.ReadResponse)
+            assert answer.body == packet(1, 5)
