@@ -13,12 +13,14 @@ from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from thinclient.advanced_write_handle import AdvancedWriteHandle
 from thinclient.client import BookKeeper
 from thinclient.config import ClientConfig
 from thinclient.read_handle import ReadHandle
 from thinclient.write_handle import WriteHandle
 
 __all__ = [
+    "AdvancedWriteHandle",
     "BKException",
     "BookKeeper",
     "ClientConfig",

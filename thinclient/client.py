@@ -21,6 +21,7 @@ from ledger.errors import (
     IllegalOpException,
     IncorrectParameterException,
     NoSuchLedgerExistsOnMetadataServerException,
+    NotEnoughBookiesException,
     UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
@@ -33,6 +34,7 @@ from ledger.manager import (
     ServiceDiscovery,
 )
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from thinclient.advanced_write_handle import AdvancedWriteHandle
 from thinclient.auth import ClientAuthProvider
 from thinclient.bookie_connection import Connector, tcp_connector
 from thinclient.bookie_pool import BookiePool
@@ -43,6 +45,7 @@ from thinclient.gateway_uri import is_gateway_uri
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement, create_policy
+from thinclient.quarantine import BookieHealth
 from thinclient.read_handle import ReadHandle, known_last_entry
 from thinclient.recovery_driver import read_last_confirmed, recover
 from thinclient.write_handle import WriteHandle
@@ -69,8 +72,12 @@ class BookKeeper:
         self._rng = rng or random.SystemRandom()
         pool = BookiePool.of(self._config, service_discovery, connector, self._rng, auth_provider)
         policy = create_policy(self._config, self._rng)
-        placement = Placement(service_discovery, policy, self._config, free_bytes=pool.free_bytes)
-        self._context = ClientContext(ledger_manager, pool, self._config, placement, ClientMetrics())
+        metrics = ClientMetrics()
+        health = _health(self._config, metrics)
+        placement = Placement(
+            service_discovery, policy, self._config, quarantined=health.quarantined, free_bytes=pool.free_bytes
+        )
+        self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health)
         self._factory: LedgerManagerFactory | None = None
         self._closed = False
 
@@ -168,13 +175,52 @@ class BookKeeper:
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | LedgerId | None = None,
+        *,
+        deferred_sync: bool = False,
     ) -> WriteHandle:
         """Creates a ledger on bookies that the placement policy chooses; the cluster gives the id unless one is given.
+
+        With `deferred_sync` appends are acknowledged before they are durable; `WriteHandle.force` makes them so, and
+        only then do they count: see there.
 
         Raises IncorrectParameterException for sizes that don't fit each other, NotEnoughBookiesException,
         LedgerExistException for a given id in use, UnknownOutcomeException when the answer was lost.
         """
+        record = await self._create(
+            (ensemble_size, write_quorum_size, ack_quorum_size), digest_type, password, custom_metadata, ledger_id
+        )
+        secrets = LedgerSecrets.of(record.metadata, password)
+        return WriteHandle(self._context, record, secrets, deferred_sync=deferred_sync)
+
+    async def create_advanced_ledger(
+        self,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | LedgerId | None = None,
+        *,
+        deferred_sync: bool = False,
+    ) -> AdvancedWriteHandle:
+        """The same for a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`."""
+        record = await self._create(
+            (ensemble_size, write_quorum_size, ack_quorum_size), digest_type, password, custom_metadata, ledger_id
+        )
+        secrets = LedgerSecrets.of(record.metadata, password)
+        return AdvancedWriteHandle(self._context, record, secrets, deferred_sync=deferred_sync)
+
+    async def _create(
+        self,
+        sizes: tuple[int, int, int],
+        digest_type: DigestType,
+        password: bytes,
+        custom_metadata: Mapping[str, bytes] | None,
+        ledger_id: int | LedgerId | None,
+    ) -> LedgerRecord:
         self._check_open()
+        ensemble_size, write_quorum_size, ack_quorum_size = sizes
         if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
             raise IncorrectParameterException(
                 f"ensemble size {ensemble_size}, write quorum {write_quorum_size} and ack quorum {ack_quorum_size} "
@@ -184,12 +230,21 @@ class BookKeeper:
         request = EnsembleRequest(ensemble_size, write_quorum_size, ack_quorum_size, custom_metadata or {})
         with self.metrics.timed("LEDGER_CREATE"):
             with self.metrics.timed("bookie_watcher_NEW_ENSEMBLE_TIME"):
-                ensemble = await self._context.placement.new_ensemble(request)
+                ensemble = await self._new_ensemble(request)
             metadata = LedgerMetadata.new(
                 ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
             )
-            record = await self.ledger_manager.create(given, metadata)
-        return WriteHandle(self._context, record, LedgerSecrets.of(metadata, password))
+            return await self.ledger_manager.create(given, metadata)
+
+    async def _new_ensemble(self, request: EnsembleRequest) -> list[str]:
+        """With opportunistic striping a smaller ensemble will do, if it holds a write quorum."""
+        while True:
+            try:
+                return await self._context.placement.new_ensemble(request)
+            except NotEnoughBookiesException:
+                if not self._config.opportunistic_striping or request.ensemble_size <= request.write_quorum_size:
+                    raise
+                request = replace(request, ensemble_size=request.ensemble_size - 1)
 
     async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
         """Opens a ledger to read it.
@@ -311,6 +366,17 @@ class BookKeeper:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedException("the client is closed")
+
+
+def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
+    return BookieHealth(
+        asyncio.get_running_loop().time,
+        enabled=config.bookie_health_check,
+        threshold=config.bookie_error_threshold,
+        interval=config.bookie_error_interval,
+        quarantine_time=config.bookie_quarantine_time,
+        on_quarantine=lambda bookie_id: metrics.count("bookie_watcher_BOOKIE_QUARANTINE"),
+    )
 
 
 async def _check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:

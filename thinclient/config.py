@@ -77,6 +77,23 @@ class ClientConfig(BaseSettings):
     failed_bookie_interval: float = Field(
         default=30.0, gt=0, description="how long a ledger leaves a bookie alone that failed it"
     )
+    add_quorum_timeout: float = Field(
+        default=0.0,
+        ge=0,
+        description="addEntryQuorumTimeoutSec: an entry not acknowledged by then ends its ledger",
+    )
+    explicit_lac_interval: float = Field(
+        default=0.0, ge=0, description="explicitLacInterval: how often an idle writer tells how far it is; 0: never"
+    )
+    opportunistic_striping: bool = Field(
+        default=False, description="a new ledger takes a smaller ensemble, down to its write quorum, if bookies are few"
+    )
+    bookie_health_check: bool = Field(
+        default=False, description="bookieHealthCheck: bookies that fail often are left out of new ensembles"
+    )
+    bookie_error_threshold: int = Field(default=100, ge=0, description="errors of a bookie within the interval")
+    bookie_error_interval: float = Field(default=60.0, gt=0, description="the interval in which errors are counted")
+    bookie_quarantine_time: float = Field(default=1800.0, gt=0, description="how long such a bookie is left out")
     placement_policy: str = Field(
         default="default", description="ensemblePlacementPolicy: default, rackaware, or a name"
     )

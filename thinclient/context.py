@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakSet
 
 from ledger.digest import Digest, digest_for, ledger_master_key
 from ledger.errors import BKException, ReadException, exception_for_status
@@ -16,6 +17,7 @@ from thinclient.config import ClientConfig
 from thinclient.core.read_health import ReadHealth
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement
+from thinclient.quarantine import BookieHealth
 
 
 class OpenHandle(Protocol):
@@ -34,7 +36,8 @@ class ClientContext:
     config: ClientConfig
     placement: Placement
     metrics: ClientMetrics
-    handles: set[OpenHandle] = field(default_factory=set)
+    health: BookieHealth
+    handles: WeakSet[OpenHandle] = field(default_factory=WeakSet)
     """Those that the client must end when it is closed."""
     read_health: ReadHealth = field(default_factory=ReadHealth)
 

@@ -27,9 +27,11 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
-def writer_rules(config: ClientConfig) -> WriterRules:
+def writer_rules(config: ClientConfig, deferred_sync: bool = False) -> WriterRules:
     """What the settings say about failures."""
-    return WriterRules(config.delay_ensemble_change, config.require_replacement, config.max_ensemble_changes)
+    return WriterRules(
+        config.delay_ensemble_change, config.require_replacement, config.max_ensemble_changes, deferred_sync
+    )
 
 
 def placement_request(metadata: LedgerMetadata) -> EnsembleRequest:
@@ -182,6 +184,7 @@ class EnsembleChanger:
     def _log_change(self, before: tuple[str, ...], after: tuple[str, ...]) -> None:
         ledger_id, failed = self.record.ledger_id, self._writer.failed_bookies
         if before != after:
+            self._context.metrics.count("NUM_ENSEMBLE_CHANGE")
             first = self.record.metadata.last_fragment.first_entry_id
             _log.info(
                 "event=ensemble_changed ledger=%s first_entry=%d from=%s to=%s",

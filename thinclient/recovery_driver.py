@@ -155,7 +155,9 @@ class _Run:
         if response is not None:
             what = f"recovery add of entry {add.entry_id}"
             error = status_error(response.status, member.bookie_id, self._ledger_id, what, WriteException)
-        self._perform(self._machine.on_add_failure(add, member, error or WriteException()))
+        error = error or WriteException(f"bookie {member.bookie_id} gave no answer")
+        self._context.health.on_error(member.bookie_id, error)
+        self._perform(self._machine.on_add_failure(add, member, error))
 
     def _answer(self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None) -> Answer:
         if response is None:

@@ -10,7 +10,10 @@ passes when nothing else is under way.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 from collections import deque
+from collections.abc import Callable
 
 from ledger.errors import BKException
 
@@ -102,6 +105,59 @@ class InFlightWindow:
     def _hand_out(self) -> None:
         while self._waiters and (self._waiters[0][1].done() or self._fits(self._waiters[0][0])):
             size, waiter = self._waiters.popleft()
+            if not waiter.done():
+                self.enter(size)
+                waiter.set_result(None)
+
+
+class OrderedWindow(InFlightWindow):
+    """Hands out room to the lowest entry id first, and to the one that all others wait for though there is none."""
+
+    def __init__(self, max_entries: int, max_bytes: int, lowest_missing: Callable[[], int]) -> None:
+        super().__init__(max_entries, max_bytes)
+        self._lowest_missing = lowest_missing
+        self._ordered: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        self._turns = itertools.count()
+
+    async def wait_for(self, entry_id: int, size: int) -> None:
+        """As `wait_to_enter`, for the entry of this id."""
+        if entry_id == self._lowest_missing() or (not self._ordered and self._fits(size)):
+            self.enter(size)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._ordered, (entry_id, next(self._turns), size, waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.leave(1, size)
+                self.release(size)
+            raise
+
+    def leave(self, count: int, size: int) -> None:
+        """Entries were acknowledged or failed."""
+        super().leave(count, size)
+        self.hand_out()
+
+    def release(self, size: int) -> None:
+        """An entry is no longer retained."""
+        super().release(size)
+        self.hand_out()
+
+    def fail(self, error: BKException) -> None:
+        """Ends the waiting of everyone."""
+        ordered, self._ordered = self._ordered, []
+        for *_, waiter in ordered:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def hand_out(self) -> None:
+        """Lets in who may; to be called when the lowest missing entry has changed."""
+        while self._ordered:
+            entry_id, _, size, waiter = self._ordered[0]
+            if not waiter.done() and entry_id != self._lowest_missing() and not self._fits(size):
+                return
+            heapq.heappop(self._ordered)
             if not waiter.done():
                 self.enter(size)
                 waiter.set_result(None)

@@ -10,28 +10,54 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from ledger.entry import HEADER_SIZE, encode_entry
 from ledger.errors import (
+    AddEntryQuorumTimeoutException,
     BKException,
+    DuplicateEntryIdException,
     IncorrectParameterException,
     LedgerClosedException,
     LedgerFencedException,
     WriteException,
 )
-from ledger.ledger_id import LedgerId
+from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from ledger.requests import Operation, Response
+from ledger.protocol_v3 import encode_request
+from ledger.requests import DEFERRED_SYNC, AddRequest, ForceLedgerRequest, Operation, Response, Status
 from thinclient.bookie_connection import Sink
+from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets, status_error
-from thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd
+from thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
 from thinclient.ensemble_changer import EnsembleChanger, writer_rules
+from thinclient.explicit_lac import ExplicitLacTimer
 from thinclient.metadata_update import close_by_writer, update
 from thinclient.window import InFlightWindow
 
 Payload = bytes | bytearray | memoryview
+
+
+class AddEncoder(Protocol):
+    """Makes the frames of adds."""
+
+    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
+        """The frame of one add."""
+
+
+class _DeferredAddEncoder:
+    """Adds that need not be durable when they are answered."""
+
+    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+        self._ledger_id = ledger_id
+        self._master_key = master_key
+
+    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
+        return encode_request(
+            AddRequest(txn_id, self._ledger_id, entry_id, self._master_key, body, write_flags=DEFERRED_SYNC)
+        )
+
 
 Send = Callable[[int, int, bytes, float, Sink, Any], None]
 """`BookieConnection.send`."""
@@ -40,32 +66,50 @@ _APPENDS_A_TURN = 128
 """Bulk appends between two turns of the event loop, so that answers are taken in while frames go out."""
 
 
-class WriteHandle:
-    """The one writer of a ledger. Use it as an async context manager, or call `close`."""
+class BaseWriteHandle:
+    """What the handles of every kind of writer have in common."""
 
-    def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+    def __init__(
+        self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, *, deferred_sync: bool = False
+    ) -> None:
         metadata = record.metadata
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._writer = LedgerWriter(
-            record.ledger_id,
-            metadata.last_fragment.ensemble,
-            metadata.write_quorum_size,
-            metadata.ack_quorum_size,
-            rules=writer_rules(context.config),
-        )
+        self._writer = self._make_writer(record, writer_rules(context.config, deferred_sync))
+        self._deferred_sync = deferred_sync
         self._number = record.ledger_id.ledger_id
         self._digest = secrets.digest
-        self._encoder = context.pool.add_encoder(self._number, secrets.master_key)
-        self._window = InFlightWindow(context.config.max_in_flight_entries, context.config.max_in_flight_bytes)
+        self._encoder: AddEncoder = context.pool.add_encoder(self._number, secrets.master_key)
+        if deferred_sync:
+            self._encoder = _DeferredAddEncoder(self._number, secrets.master_key)
+        self._window = self._make_window(context.config)
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
         self._targets: list[tuple[Member, Send, Sink]] = []
         self._aim()
         context.handles.add(self)
+        self._explicit_lac: ExplicitLacTimer | None = None
+        if context.config.explicit_lac_interval:
+            self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, metadata)
+        self._quorum_timer: asyncio.TimerHandle | None = None
+        if context.config.add_quorum_timeout:
+            self._watch_head(None)
         self._max_payload = context.config.max_packet_size - HEADER_SIZE - secrets.digest.length
         self._add_timeout = context.config.add_timeout
         self._bulk_turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
+
+    def _make_writer(self, record: LedgerRecord, rules: WriterRules) -> LedgerWriter:
+        metadata = record.metadata
+        return LedgerWriter(
+            record.ledger_id,
+            metadata.last_fragment.ensemble,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            rules=rules,
+        )
+
+    def _make_window(self, config: ClientConfig) -> InFlightWindow:
+        return InFlightWindow(config.max_in_flight_entries, config.max_in_flight_bytes)
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,67 +150,59 @@ class WriteHandle:
         """Bookies of the ensemble that failed, could not be replaced and are not written to for a while."""
         return self._writer.failed_bookies
 
-    async def append(self, payload: Payload) -> int:
-        """Appends an entry; returns its id once it is acknowledged. Concurrent calls are pipelined.
+    async def force(self) -> None:
+        """Returns once everything acknowledged so far is durable on every bookie of the ensemble.
 
-        Waits while the bounds of `ClientConfig` on what is under way are reached. Raises LedgerFencedException,
-        NotEnoughBookiesException, … when the ledger takes no more entries; LedgerClosedException after `close`.
+        With deferred sync the last add confirmed moves then, and not before. Raises the first bookie's error; nothing
+        is lost by it, `force` can be called again. LedgerClosedException after `close`, or what ended the ledger.
         """
-        data = self._check(payload)
-        await self._window.wait_to_enter(len(data))
-        return await self._begin_with_future(data)
+        if self._writer.error is not None:
+            raise self._writer.error.with_traceback(None)
+        if self._closing is not None:
+            raise LedgerClosedException(f"ledger {self.ledger_id} is closed; it can't be forced any more")
+        with self._context.metrics.timed("FORCE"):
+            await self._force()
 
-    def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
-        """Appends without waiting for room; the caller bounds what it has under way. The future gives the entry id."""
-        data = self._check(payload)
-        self._window.enter(len(data))
-        return self._begin_with_future(data)
+    async def _force(self) -> None:
+        entry_id, length = self._writer.sequence_head, self._writer.acknowledged_length
+        if entry_id == NO_ENTRY:
+            return
+        await asyncio.gather(*map(self._force_bookie, self._writer.ensemble))
+        if self._writer.error is not None:
+            raise self._writer.error.with_traceback(None)
+        self._writer.on_forced(entry_id, length)
 
-    async def append_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> int:
-        """Appends many entries, pipelined within the bounds; returns the last id once all are acknowledged.
+    async def _force_bookie(self, bookie_id: str) -> None:
+        pool = self._context.pool
+        request = ForceLedgerRequest(pool.next_txn_id(), self._number)
+        response = await pool.request(bookie_id, Operation.FORCE_LEDGER, request, self._add_timeout)
+        if response.status != Status.EOK:
+            raise status_error(response.status, bookie_id, self.ledger_id, "the force", WriteException)
 
-        Concurrent calls keep their entries together, in the order of the calls. Without a payload it returns the last
-        entry id so far. When it fails, entries up to `last_add_confirmed` are
-        acknowledged and kept.
-        """
-        async with self._bulk_turn:
-            last = await self._begin_all(payloads)
-        if last is None:
-            return self._writer.last_add_pushed
-        await self._confirmed(last)
-        return last.entry_id
-
-    async def _begin_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> PendingAdd | None:
-        """Sends many entries; returns the last of them."""
-        last: PendingAdd | None = None
-        if isinstance(payloads, AsyncIterable):
-            async for payload in payloads:
-                last = await self._append_one_of_many(payload)
-            return last
-        for count, payload in enumerate(payloads):
-            if count % _APPENDS_A_TURN == _APPENDS_A_TURN - 1:
-                await asyncio.sleep(0)
-            last = await self._append_one_of_many(payload)
-        return last
-
-    async def close(self) -> None:
+    async def close(self, *, force: bool = True) -> None:
         """Waits for outstanding appends to be acknowledged or to fail, then closes the ledger in the metadata.
 
-        The ledger ends at `last_add_confirmed`, for every reader and for good. Repeated calls share the first one's
-        outcome. Raises LedgerFencedException when another client has taken the ledger over (it closes it),
-        MetadataVersionException when it was closed otherwise, MetaStoreException when the metadata is out of reach.
+        The ledger ends at `last_add_confirmed`, for every reader and for good. With deferred sync it is forced first,
+        so that nothing acknowledged is cut off; if that fails the ledger stays open, and `close(force=False)` ends it
+        at what was forced before. Repeated calls share the first one's outcome, that call aside. Raises
+        LedgerFencedException when another client has taken the ledger over (it closes it), MetadataVersionException
+        when it was closed otherwise, MetaStoreException when the metadata is out of reach.
         """
-        if self._closing is None:
-            self._closing = self._loop.create_task(self._close())
+        failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
+        if self._closing is None or (failed and self._deferred_sync and not force):
+            self._closing = self._loop.create_task(self._close(force))
         await asyncio.shield(self._closing)
 
-    async def _close(self) -> None:
+    async def _close(self, force: bool) -> None:
+        self._give_up(self._writer.unreachable())
         try:
             await self._window.wait_until_idle()
         finally:
             self._stop()
         if isinstance(self._writer.error, LedgerFencedException):
             raise self._writer.error
+        if self._deferred_sync and force and self._writer.error is None:
+            await self._force()
         transform = close_by_writer(self.ledger_id, self.last_add_confirmed, self.length)
         changer = self._changer
         changer.record = await update(self._context.ledger_manager, changer.record, transform)
@@ -177,7 +213,15 @@ class WriteHandle:
 
     def _stop(self) -> None:
         self._changer.stop()
+        if self._explicit_lac is not None:
+            self._explicit_lac.stop()
+        if self._quorum_timer is not None:
+            self._quorum_timer.cancel()
         self._context.handles.discard(self)
+
+    def _give_up(self, adds: Sequence[PendingAdd]) -> None:
+        if adds:
+            self._settle(adds, LedgerClosedException(f"ledger {self.ledger_id} was closed; an entry before is missing"))
 
     # Adding
 
@@ -196,29 +240,51 @@ class WriteHandle:
             )
         return data
 
-    def _begin_with_future(self, payload: bytes) -> asyncio.Future[int]:
-        add = self._begin(payload)
+    def _watch_head(self, before: PendingAdd | None) -> None:
+        """Ends the ledger when one and the same add keeps all others waiting for `add_quorum_timeout`."""
+        head = self._writer.oldest_incomplete
+        if head is not None and head is before:
+            seconds = self._context.config.add_quorum_timeout
+            self._end(
+                AddEntryQuorumTimeoutException(
+                    f"ledger {self.ledger_id} takes no more entries: entry {head.entry_id} was acknowledged by "
+                    f"{head.acks} bookies of {', '.join(self._writer.ensemble)} within {seconds:g} s, and needs "
+                    f"{self.metadata.ack_quorum_size}. Open it with recovery, and write on in a new one",
+                    ledger_id=self.ledger_id,
+                    first_entry_id=self.metadata.last_fragment.first_entry_id,
+                    bookies=self._writer.failed_bookies,
+                )
+            )
+            return
+        self._quorum_timer = self._loop.call_later(
+            self._context.config.add_quorum_timeout, self._watch_head, self._writer.oldest_incomplete
+        )
+
+    def _lac_state(self) -> LedgerWriter:
+        return self._writer
+
+    def _begin_add(self, entry_id: int, size: int) -> PendingAdd:
+        """For writers that are given their entry ids."""
+        raise NotImplementedError
+
+    def _begin_with_future(self, payload: bytes, entry_id: int = NO_ENTRY) -> asyncio.Future[int]:
+        add = self._begin(payload, entry_id)
         future: asyncio.Future[int] = self._loop.create_future()
         add.token = future
         return future
 
-    async def _append_one_of_many(self, payload: Payload) -> PendingAdd:
-        data = self._check(payload)
-        if not self._window.try_enter(len(data)):
-            await self._window.wait_to_enter(len(data))
-        return self._begin(data)
-
-    def _begin(self, payload: bytes) -> PendingAdd:
+    def _begin(self, payload: bytes, entry_id: int = NO_ENTRY) -> PendingAdd:
         """Sends an entry for which the window has counted already."""
         size = len(payload)
         try:
             if self._closing is not None:
                 raise LedgerClosedException(f"ledger {self.ledger_id} was closed before the entry could be appended")
-            add = self._writer.begin_add(size)
+            add = self._writer.begin_add(size) if entry_id == NO_ENTRY else self._begin_add(entry_id, size)
         except BKException as error:
             self._window.leave(1, size)
             self._window.release(size)
-            self._window.fail(error)
+            if not isinstance(error, DuplicateEntryIdException):
+                self._window.fail(error)
             raise
         packet = add.packet = encode_entry(
             self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
@@ -250,6 +316,7 @@ class WriteHandle:
         self._on_failure(member, error or WriteException(), add)
 
     def _on_failure(self, member: Member, error: BKException, add: PendingAdd | None) -> None:
+        self._context.health.on_error(member.bookie_id, error)
         failed = self._writer.on_failure(member, error, add)
         if self._writer.error is not None:
             self._ended(failed)
@@ -276,15 +343,10 @@ class WriteHandle:
 
     def _aim(self) -> None:
         """Where the adds of each index go, and who takes their answers."""
-        pool, known = self._context.pool, {member: (send, sink) for member, send, sink in self._targets}
+        pool, known = self._context.pool, {target[0]: target for target in self._targets}
         self._targets = [
-            (
-                member,
-                *(
-                    known.get(member)
-                    or (pool.connection(member.bookie_id, self._number).send, partial(self._on_answer, member))
-                ),
-            )
+            known.get(member)
+            or (member, pool.connection(member.bookie_id, self._number).send, partial(self._on_answer, member))
             for member in self._writer.members
         ]
 
@@ -313,9 +375,61 @@ class WriteHandle:
                 future.set_exception(error)
         self._window.leave(len(adds), size)
 
+
+class WriteHandle(BaseWriteHandle):
+    """The one writer of a ledger. Use it as an async context manager, or call `close`."""
+
+    async def append(self, payload: Payload) -> int:
+        """Appends an entry; returns its id once it is acknowledged. Concurrent calls are pipelined.
+
+        Waits while the bounds of `ClientConfig` on what is under way are reached. Raises LedgerFencedException,
+        NotEnoughBookiesException, … when the ledger takes no more entries; LedgerClosedException after `close`.
+        """
+        data = self._check(payload)
+        await self._window.wait_to_enter(len(data))
+        return await self._begin_with_future(data)
+
+    def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
+        """Appends without waiting for room; the caller bounds what it has under way. The future gives the entry id."""
+        data = self._check(payload)
+        self._window.enter(len(data))
+        return self._begin_with_future(data)
+
+    async def append_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> int:
+        """Appends many entries, pipelined within the bounds; returns the last id once all are acknowledged.
+
+        Concurrent calls keep their entries together, in the order of the calls. Without a payload it returns the last
+        entry id so far. When it fails, entries up to `last_add_confirmed` are acknowledged and kept.
+        """
+        async with self._bulk_turn:
+            last = await self._begin_all(payloads)
+        if last is None:
+            return self._writer.last_add_pushed
+        await self._confirmed(last)
+        return last.entry_id
+
+    async def _begin_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> PendingAdd | None:
+        """Sends many entries; returns the last of them."""
+        last: PendingAdd | None = None
+        if isinstance(payloads, AsyncIterable):
+            async for payload in payloads:
+                last = await self._append_one_of_many(payload)
+            return last
+        for count, payload in enumerate(payloads):
+            if count % _APPENDS_A_TURN == _APPENDS_A_TURN - 1:
+                await asyncio.sleep(0)
+            last = await self._append_one_of_many(payload)
+        return last
+
+    async def _append_one_of_many(self, payload: Payload) -> PendingAdd:
+        data = self._check(payload)
+        if not self._window.try_enter(len(data)):
+            await self._window.wait_to_enter(len(data))
+        return self._begin(data)
+
     async def _confirmed(self, add: PendingAdd) -> None:
         """Waits until an add that has no future yet is confirmed. Raises what made it fail."""
-        if self._writer.last_add_confirmed >= add.entry_id:
+        if self._writer.sequence_head >= add.entry_id:
             return
         if self._writer.error is not None and not self._writer.pending_count:
             raise self._writer.error.with_traceback(None)

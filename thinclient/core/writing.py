@@ -154,6 +154,8 @@ class LedgerWriter:
         """The caller is to call `begin_change`, now or when the change that runs has been stored."""
         self.last_add_confirmed = last_add_confirmed
         self.last_add_pushed = last_add_confirmed
+        self.previous_last_add_confirmed = last_add_confirmed
+        """The LAC before it last moved."""
         self.sequence_head = last_add_confirmed
         """The last entry acknowledged to the application; above the LAC with deferred sync only."""
         self.length = length
@@ -233,6 +235,7 @@ class LedgerWriter:
             self.sequence_head = last.entry_id
             self.acknowledged_length = last.length
             if not self._rules.deferred_sync:
+                self.previous_last_add_confirmed = self.last_add_confirmed
                 self.last_add_confirmed = last.entry_id
                 self.confirmed_length = last.length
         return confirmed
@@ -247,9 +250,14 @@ class LedgerWriter:
 
     def on_forced(self, entry_id: int, length: int) -> None:
         """Everything up to `entry_id` (a former `sequence_head`, with its length) is durable on the whole ensemble."""
-        if entry_id > self.last_add_confirmed:
+        if entry_id > self.last_add_confirmed and self.error is None:
+            self.previous_last_add_confirmed = self.last_add_confirmed
             self.last_add_confirmed = entry_id
             self.confirmed_length = length
+
+    def unreachable(self) -> Sequence[PendingAdd]:
+        """Takes out the adds that can't be confirmed any more when no other begins: none where ids are in order."""
+        return _NONE
 
     # Failures
 

@@ -40,6 +40,8 @@ from ledger.requests import (
     AddResponse,
     BatchReadRequest,
     BatchReadResponse,
+    ForceLedgerRequest,
+    ForceLedgerResponse,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
@@ -47,6 +49,8 @@ from ledger.requests import (
     Request,
     Response,
     Status,
+    WriteLacRequest,
+    WriteLacResponse,
 )
 from thinclient import BookKeeper, ClientConfig
 
@@ -210,6 +214,11 @@ class FakeBookie:
                 return self._read(request)
             case ReadLacRequest():
                 return self._read_lac(request)
+            case WriteLacRequest():
+                self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key)).explicit_lac = request.body
+                return WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id)
+            case ForceLedgerRequest():
+                return ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id)
             case BatchReadRequest():
                 return self._read_batch(request)
         return refusal(request, Status.EBADREQ)
