@@ -27,22 +27,23 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ledger import manager
 from ledger.entry import Entry
-from ledger.errors import ClientClosedException
+from ledger.errors import BKException, ClientClosedException
 from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
 from ledger.metadata import DigestType, LedgerMetadata
+from thinclient import advanced_write_handle, read_handle, write_handle
 from thinclient import client as asynchronous
-from thinclient import read_handle, write_handle
 from thinclient.auth import ClientAuthProvider
 from thinclient.config import ClientConfig
 from thinclient.core.tailing import LastConfirmedAndEntry
 from thinclient.write_handle import Payload
 
 T = TypeVar("T")
+AnyWriteHandle = TypeVar("AnyWriteHandle", bound=write_handle.BaseWriteHandle)
 
 _APPEND_BATCH = 1000
 
@@ -173,10 +174,10 @@ def _iterate(thread: _LoopThread, pages: AsyncIterator[T]) -> Generator[T, None,
             thread.start(finish())
 
 
-class WriteHandle:
-    """The one writer of a ledger; see `thinclient.WriteHandle`."""
+class _BaseWriteHandle(Generic[AnyWriteHandle]):
+    """What the handles of every kind of writer have in common."""
 
-    def __init__(self, thread: _LoopThread, handle: write_handle.WriteHandle) -> None:
+    def __init__(self, thread: _LoopThread, handle: AnyWriteHandle) -> None:
         self._thread = thread
         self._handle = handle
 
@@ -208,6 +209,34 @@ class WriteHandle:
     def length(self) -> int:
         return self._handle.length
 
+    @property
+    def failed_bookies(self) -> dict[str, BKException]:
+        return self._handle.failed_bookies
+
+    def force(self) -> None:
+        """Returns once everything acknowledged so far is durable on every bookie of the ensemble."""
+        self._thread.run(self._handle.force())
+
+    def close(self, *, force: bool = True) -> None:
+        """Waits for outstanding appends, then closes the ledger."""
+        self._thread.run(self._handle.close(force=force))
+
+
+class AdvancedWriteHandle(_BaseWriteHandle[advanced_write_handle.AdvancedWriteHandle]):
+    """The one writer of an advanced ledger; see `thinclient.AdvancedWriteHandle`."""
+
+    def append(self, entry_id: int, payload: Payload) -> int:
+        """Appends an entry under `entry_id`; returns the id once it and all lower ones are acknowledged."""
+        return self._thread.run(self._handle.append(entry_id, payload))
+
+    def append_future(self, entry_id: int, payload: Payload) -> Future[int]:
+        """Starts an append: what comes before its turn must not be waited for."""
+        return self._thread.start(self._handle.append(entry_id, payload))
+
+
+class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
+    """The one writer of a ledger; see `thinclient.WriteHandle`."""
+
     def append(self, payload: Payload) -> int:
         """Appends an entry; returns its id once it is acknowledged."""
         return self._thread.run(self._handle.append(payload))
@@ -234,10 +263,6 @@ class WriteHandle:
         if batch:
             last = self._thread.run(self._handle.append_all(batch))
         return last
-
-    def close(self) -> None:
-        """Waits for outstanding appends, then closes the ledger."""
-        self._thread.run(self._handle.close())
 
 
 class ReadHandle:
@@ -456,12 +481,34 @@ class BookKeeper:
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | LedgerId | None = None,
+        *,
+        deferred_sync: bool = False,
     ) -> WriteHandle:
-        """Creates a ledger on random writable bookies."""
+        """Creates a ledger on bookies that the placement policy chooses."""
+        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
         create = self._client.create_ledger(
-            ensemble_size, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata, ledger_id
+            *sizes, digest_type, password, custom_metadata, ledger_id, deferred_sync=deferred_sync
         )
         return WriteHandle(self._thread, self._run(create))
+
+    def create_advanced_ledger(
+        self,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | LedgerId | None = None,
+        *,
+        deferred_sync: bool = False,
+    ) -> AdvancedWriteHandle:
+        """Creates a ledger whose entry ids the application chooses, in any order."""
+        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
+        create = self._client.create_advanced_ledger(
+            *sizes, digest_type, password, custom_metadata, ledger_id, deferred_sync=deferred_sync
+        )
+        return AdvancedWriteHandle(self._thread, self._run(create))
 
     def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
         """Opens a ledger to read it, taking it from its writer with `recovery`."""

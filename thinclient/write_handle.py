@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from ledger.entry import HEADER_SIZE, encode_entry
 from ledger.errors import (
@@ -28,6 +28,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.protocol_v3 import encode_request
 from ledger.requests import DEFERRED_SYNC, AddRequest, ForceLedgerRequest, Operation, Response, Status
 from thinclient.bookie_connection import Sink
+from thinclient.bookie_pool import AddEncoder
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
@@ -37,13 +38,6 @@ from thinclient.metadata_update import close_by_writer, update
 from thinclient.window import InFlightWindow
 
 Payload = bytes | bytearray | memoryview
-
-
-class AddEncoder(Protocol):
-    """Makes the frames of adds."""
-
-    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
-        """The frame of one add."""
 
 
 class _DeferredAddEncoder:
