@@ -16,10 +16,12 @@ import typer
 
 from bookie.config import BookieConfig, load_config
 from bookie.cookie import InvalidCookieException
+from bookie.inspection.cli import inspect_app
 from bookie.server import BookieServer
 from ledger.errors import BKException
 
 app = typer.Typer(help="Run a bookie that hosts a metadata gateway.", add_completion=False)
+app.add_typer(inspect_app, name="inspect")
 
 
 def fail(message: str) -> NoReturn:
@@ -30,6 +32,7 @@ def fail(message: str) -> NoReturn:
 
 @app.callback(invoke_without_command=True)
 def bookie(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
     metadata_uri: Annotated[
         str | None,
@@ -59,6 +62,8 @@ def bookie(
 
     Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_….
     """
+    if context.invoked_subcommand is not None:
+        return
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = load_config(

@@ -31,6 +31,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     ChecksumType,
@@ -69,14 +70,18 @@ T = TypeVar("T")
 class RocksDbIndex:
     """See the module. `cache_bytes` bounds the blocks of `locations` kept in memory."""
 
-    def __init__(self, files: FileSystem, directory: Path, cache_bytes: int) -> None:
-        """Opens both databases below `directory`, or creates them. Raises OSError, StorageCorruptException."""
+    def __init__(self, files: FileSystem, directory: Path, cache_bytes: int, *, read_only: bool = False) -> None:
+        """Opens both databases below `directory`, or creates them. Raises OSError, StorageCorruptException.
+
+        With `read_only` neither lock nor file is touched, and a database that is in use can be read as it was then.
+        """
         self._directory = directory
-        self._locations = _open(directory / LOCATIONS, _locations_options(cache_bytes))
+        self._locations = _open(directory / LOCATIONS, _locations_options(cache_bytes), read_only)
         try:
-            self._ledgers = _open(directory / LEDGERS, _ledgers_options())
-            # RocksDB syncs what is in its directories, not their own names.
-            files.sync_directory(directory)
+            self._ledgers = _open(directory / LEDGERS, _ledgers_options(), read_only)
+            if not read_only:
+                # RocksDB syncs what is in its directories, not their own names.
+                files.sync_directory(directory)
         except BaseException:
             self._locations.close()
             raise
@@ -311,8 +316,9 @@ def _storage_error(path: Path, error: Exception) -> OSError:
     return OSError(errno.EIO, f"the database {path} failed: {text}")
 
 
-def _open(path: Path, options: Options) -> Rdict:
-    return _translated(path, lambda: Rdict(str(path), options))
+def _open(path: Path, options: Options, read_only: bool) -> Rdict:
+    access = AccessType.read_only() if read_only else AccessType.read_write()
+    return _translated(path, lambda: Rdict(str(path), options, access_type=access))
 
 
 def _common_options() -> Options:
