@@ -5,6 +5,12 @@ syncs the file once, and only then hands the tokens of those requests to `on_dur
 lies in one file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds
 its record is synced, also across a roll (S5, F1).
 
+A record whose sync is deferred is answered once it was written, before the sync: a kill does not take it back, a loss
+of power may, until a later `force` of its ledger was answered, which is behind the sync of all that was queued before.
+
+With a group wait a flush waits until its oldest request has waited that long, or enough bytes or records came together;
+without, it begins as soon as the thread is free, and takes what queued up during the last one.
+
 Requests never wait to be queued; `is_full` says when no more should come, and `on_room` when they may again.
 
 `synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
@@ -40,13 +46,17 @@ from bookie.journal_format import LogMark
 
 _log = logging.getLogger(__name__)
 
+_BUSY = float("inf")
 _FORCE_BYTES = 256
 """What a request without a record counts in the queue, so that these are bounded as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free. `queue_limit`: see `is_full`."""
+    """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free. `queue_limit`: see `is_full`.
+
+    `buffered_writes` bytes or `buffered_entries` records (0: any number) end a group wait.
+    """
 
     max_size: int
     pre_alloc: int
@@ -55,6 +65,7 @@ class JournalOptions:
     max_group_wait_ms: int
     queue_limit: int
     sync_data: bool
+    buffered_entries: int = 0
 
 
 def list_journals(files: FileSystem, directory: Path) -> list[int]:
@@ -146,14 +157,18 @@ class Journal:
         self._on_fatal = on_fatal
         self._lock = Lock()
         self._ready = Condition(self._lock)
-        self._idle = False
+        self._wake_at: float = _BUSY
+        """Queued bytes at which the thread wants to be woken."""
         self._accepting = False
         self._closing = False
         self._out_of_space = False
         self._retry = False
         self._payloads: list[bytes] = []
         self._tokens: list[object] = []
+        self._deferred: list[object] = []
+        """Tokens of records that are answered before their sync."""
         self._queued_bytes = 0
+        self._taken_at = 0.0
         self._thread: Thread | None = None
         self._file: JournalFile | None = None
         self.synced_mark = fmt.NO_MARK
@@ -183,7 +198,18 @@ class Journal:
                 self._queued_bytes += _FORCE_BYTES
             if token is not None:
                 self._tokens.append(token)
-            if self._idle:
+            if self._queued_bytes >= self._wake_at:
+                self._ready.notify()
+
+    def append_deferred(self, payload: bytes, token: object) -> None:
+        """The same for a record whose token may come back once it is written, before the sync."""
+        with self._lock:
+            if not self._accepting:
+                raise self._stopped()
+            self._payloads.append(payload)
+            self._queued_bytes += len(payload)
+            self._deferred.append(token)
+            if self._queued_bytes >= self._wake_at:
                 self._ready.notify()
 
     def append_one(self, payload: bytes, token: object) -> None:
@@ -195,7 +221,7 @@ class Journal:
             self._queued_bytes += len(payload)
             if token is not None:
                 self._tokens.append(token)
-            if self._idle:
+            if self._queued_bytes >= self._wake_at:
                 self._ready.notify()
 
     def force(self, token: object) -> None:
@@ -240,7 +266,7 @@ class Journal:
         except BaseException as error:
             with self._ready:
                 self._accepting = False
-                self._payloads, self._tokens = [], []
+                self._payloads, self._tokens, self._deferred = [], [], []
             _log.critical("journal in %s failed, nothing more is acknowledged: %s", self._directory, error)
             self._on_fatal(error)
         finally:
@@ -248,38 +274,46 @@ class Journal:
                 self._file.close()
                 self._file = None
 
-    def _take(self) -> tuple[list[bytes], list[object]] | None:
+    def _take(self) -> tuple[list[bytes], list[object], list[object]] | None:
         """Everything that is queued, waiting for the first request; None when closed and empty."""
         with self._ready:
+            oldest = self._taken_at
             while not self._payloads and not self._tokens:
                 if self._closing:
                     return None
-                self._wait(None)
-            self._wait_for_group()
-            batch = self._payloads, self._tokens
+                self._wait(None, wake_at=0)
+                oldest = time.monotonic()
+            self._wait_for_group(oldest)
+            batch = self._payloads, self._tokens, self._deferred
             was_full = self.is_full
-            self._payloads, self._tokens, self._queued_bytes = [], [], 0
+            self._payloads, self._tokens, self._deferred, self._queued_bytes = [], [], [], 0
+            self._taken_at = time.monotonic()
         if was_full:
             self._on_room()
         return batch
 
-    def _wait_for_group(self) -> None:
-        """Gives later requests the configured time to join; a full buffer or the end of the journal cuts it short."""
-        if self._options.max_group_wait_ms <= 0:
+    def _wait_for_group(self, oldest: float) -> None:
+        """Lets later requests join until the first, which came at `oldest` or later, has waited the configured time."""
+        options = self._options
+        if options.max_group_wait_ms <= 0:
             return
-        deadline = time.monotonic() + self._options.max_group_wait_ms / 1000
-        while not self._closing and self._queued_bytes < self._options.buffered_writes:
+        deadline = oldest + options.max_group_wait_ms / 1000
+        while not self._closing and not self._group_is_full():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return
-            self._wait(remaining)
+            self._wait(remaining, wake_at=0 if options.buffered_entries else options.buffered_writes)
 
-    def _wait(self, timeout: float | None) -> None:
-        self._idle = True
+    def _group_is_full(self) -> bool:
+        entries = self._options.buffered_entries
+        return self._queued_bytes >= self._options.buffered_writes or 0 < entries <= len(self._payloads)
+
+    def _wait(self, timeout: float | None, *, wake_at: float) -> None:
+        self._wake_at = wake_at
         self._ready.wait(timeout)
-        self._idle = False
+        self._wake_at = _BUSY
 
-    def _commit(self, payloads: list[bytes], tokens: list[object]) -> None:
+    def _commit(self, payloads: list[bytes], tokens: list[object], deferred: list[object]) -> None:
         if self._file is None:
             raise self._stopped()
         if payloads:
@@ -289,8 +323,10 @@ class Journal:
             except OSError as error:
                 if not is_no_space(error):
                     raise
-                self._stall(error, payloads, tokens)
+                self._stall(error, payloads, tokens + deferred)
                 return
+            if deferred:
+                self._on_durable(deferred)
             self._file.sync()
             self.synced_mark = LogMark(self._file.journal_id, self._file.position)
         if tokens:
@@ -304,7 +340,8 @@ class Journal:
         with self._ready:
             self._out_of_space, self._accepting, self._retry = True, False, False
             self._payloads = payloads + self._payloads
-            tokens, self._tokens = tokens + self._tokens, []
+            tokens = tokens + self._tokens + self._deferred
+            self._tokens, self._deferred = [], []
             self._queued_bytes = sum(map(len, self._payloads))
         if self._file is not None:
             self._file.cut()
@@ -315,7 +352,7 @@ class Journal:
             _log.error("the journal in %s has no space, nothing is accepted until it has: %s", self._directory, error)
         with self._ready:
             while not self._retry and not self._closing:
-                self._wait(None)
+                self._wait(None, wake_at=0)
             if self._closing:
                 _log.warning("the journal in %s ends without records that it had no space for", self._directory)
                 self._payloads = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from bookie import journal_format as fmt
@@ -41,13 +42,22 @@ class Replay:
     """One replay of one journal directory into write cache and ledger table."""
 
     def __init__(
-        self, files: FileSystem, directory: Path, table: LedgerTable, cache: WriteCache, flusher: Flusher
+        self,
+        files: FileSystem,
+        directory: Path,
+        table: LedgerTable,
+        cache: WriteCache,
+        flusher: Flusher,
+        *,
+        skip_invalid: bool = False,
     ) -> None:
+        """With `skip_invalid` a damaged file is applied up to the damage; without, the damage refuses the start."""
         self._files = files
         self._directory = directory
         self._table = table
         self._cache = cache
         self._flusher = flusher
+        self._skip_invalid = skip_invalid
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
 
@@ -84,11 +94,19 @@ class Replay:
                 version,
                 str(path),
             )
-            for record in scan:
+            for record in self._records(scan):
                 self._apply(record, path)
         finally:
             self._files.close(fd)
         return scan.end
+
+    def _records(self, scan: JournalScan) -> Iterator[Record]:
+        try:
+            yield from scan
+        except StorageCorruptException as error:
+            if not self._skip_invalid:
+                raise
+            _log.error("what follows in this file is skipped, as configured: %s", error)
 
     def _apply(self, record: Record, path: Path) -> None:
         try:

@@ -81,6 +81,8 @@ class Storage:
         self._config = config
         self._files = files
         self._on_fatal = on_fatal
+        self._on_durable = on_durable
+        self._journals_entries = config.journal_entries
         self._fatal_lock = Lock()
         self._failed = False
         self.on_room: Callable[[], None] = lambda: None
@@ -187,7 +189,14 @@ class Storage:
         name = directories.mark_file_name(journal, len(self._journals))
         mark = directories.read_mark(self._files, self._config.ledger_directories, name)
         directory = directories.current(self._config.journal_directories[journal])
-        replayed = Replay(self._files, directory, self._table, self._cache, flusher).run(mark)
+        replayed = Replay(
+            self._files,
+            directory,
+            self._table,
+            self._cache,
+            flusher,
+            skip_invalid=self._config.skip_invalid_records,
+        ).run(mark)
         if replayed > mark:
             directories.write_mark(self._files, self._config.ledger_directories, replayed, name)
         return max(mark, replayed)
@@ -290,8 +299,10 @@ class Storage:
             )
         return self._table.get(ledger_id) or self._table.create(ledger_id, master_key)
 
-    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object) -> None:
+    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
         """Stores an entry packet, or replaces it; `token` (unless None) comes back once it is durable.
+
+        Without `sync` it comes back once the entry is written; a later `force` of the ledger makes it durable.
 
         Raises IncorrectParameterException when the packet is not one of this entry.
         """
@@ -303,11 +314,17 @@ class Storage:
             if not stored.key_journaled:
                 self._journal_key(stored)
         except LedgerDeletedException:
-            self.add_entry(self._recreate(stored), entry_id, packet, token)
+            self.add_entry(self._recreate(stored), entry_id, packet, token, sync=sync)
             return
         if is_due:
             self._request_checkpoint()
-        (self._journal or self._journal_of(stored.number)).append_one(packet, token)
+        journal = self._journal or self._journal_of(stored.number)
+        if sync and self._journals_entries:
+            journal.append_one(packet, token)
+        elif self._journals_entries:
+            journal.append_deferred(packet, token)
+        elif token is not None:
+            self._on_durable([token])
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
@@ -544,4 +561,5 @@ def _journal_options(config: StorageConfig) -> JournalOptions:
         max_group_wait_ms=config.journal_max_group_wait_ms,
         queue_limit=config.write_cache_bytes // 2,
         sync_data=config.sync_data,
+        buffered_entries=config.journal_buffered_entries,
     )
