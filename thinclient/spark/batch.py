@@ -78,7 +78,7 @@ class EntriesReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
-        with clients.use(self._options.gateways) as client:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
             slices = readable_slices(client, self._options)
         return [EntriesPartition(task) for task in plan(slices, self._limits())]
 
@@ -95,7 +95,7 @@ class EntriesReader(DataSourceReader):
             return
         losses = Losses()
         batches = arrow.EntryBatches(self._options.include_payload)
-        with clients.use(self._options.gateways) as client:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
             for piece in partition.slices:
                 for entries in slice_entries(client, piece, self._options, losses):
                     yield from batches.add(piece.record.ledger_id, entries)
@@ -111,7 +111,7 @@ class LedgersReader(DataSourceReader):
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with clients.use(self._options.gateways) as client:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
             for records in selected_records(client, self._options):
                 yield arrow.ledgers_batch(records)
 
@@ -123,7 +123,7 @@ class BookiesReader(DataSourceReader):
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with clients.use(self._options.gateways) as client:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
             bookies = client.bookies(BookieSet.ALL)
         if bookies:
             yield arrow.bookies_batch(bookies)

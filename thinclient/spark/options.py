@@ -2,7 +2,8 @@
 
 Every option is checked here and nowhere else, before anything is read: an unknown name or a value that can't be used
 raises OptionError with the option's name and what it takes. Spark hands option names over in lower case, so names
-compare without case, and so do the keys of `customMetadata.<key>`.
+compare without case, and so do the keys of `customMetadata.<key>`. `client.<setting>` sets what `ClientConfig` has
+(timeouts, TLS, authentication, protocol), for the driver and the executors.
 
 Source: spark page, the table of options; those of streaming and of the sinks are not here.
 """
@@ -17,12 +18,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from ledger.errors import IncorrectParameterException
 from ledger.metadata import DigestType
+from thinclient.config import ClientConfig, load_settings
 
 GATEWAYS_VARIABLE = "BOOKGATE_GATEWAYS"
 DEFAULT_MAX_BYTES_PER_PARTITION = 128 * 1024 * 1024
 
 _CUSTOM_METADATA = "custommetadata."
+_CLIENT = "client."
 _RANGE = re.compile(r"\s*(-?\d+)\s*-\s*(-?\d+)?\s*")
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _TRUE_AND_FALSE = {"true": True, "false": False}
@@ -60,6 +64,10 @@ class LedgerRange:
     last: int | None
 
 
+ClientSettings = tuple[tuple[str, str], ...]
+"""Settings of the client (`ClientConfig`) with their values, in order of name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The source's options, checked. Plain values: goes to the executors as it is.
@@ -85,6 +93,7 @@ class Options:
     max_bytes_per_partition: int = DEFAULT_MAX_BYTES_PER_PARTITION
     include_payload: bool = True
     fail_on_data_loss: bool = True
+    client_settings: ClientSettings = ()
 
     def __repr__(self) -> str:
         return f"Options({self.table.value} through {self.gateways})"
@@ -111,6 +120,7 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
         max_bytes_per_partition=_parsed(given, "maxBytesPerPartition", _size, DEFAULT_MAX_BYTES_PER_PARTITION),
         include_payload=_parsed(given, "includePayload", _boolean, True),
         fail_on_data_loss=_parsed(given, "failOnDataLoss", _boolean, True),
+        client_settings=_client_settings(given),
     )
     _refuse_contradictions(options, given)
     return options
@@ -133,6 +143,7 @@ NAMES = (
     "maxBytesPerPartition",
     "includePayload",
     "failOnDataLoss",
+    "client.<setting>",
 )
 _LOWER_NAMES = frozenset(name.lower() for name in NAMES if "<" not in name)
 _ENTRIES_ONLY = (
@@ -149,7 +160,7 @@ _ENTRIES_ONLY = (
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     for name in given:
-        if name not in _LOWER_NAMES and not name.startswith(_CUSTOM_METADATA):
+        if name not in _LOWER_NAMES and not name.startswith((_CUSTOM_METADATA, _CLIENT)):
             raise OptionError(f"unknown option {name!r} of the bookkeeper source; it has {', '.join(NAMES)}")
 
 
@@ -222,6 +233,18 @@ def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:
     if "" in wanted:
         raise OptionError("option customMetadata. has no key: write customMetadata.<key>")
     return {key: value.encode() for key, value in wanted.items()} or None
+
+
+def _client_settings(given: Mapping[str, str]) -> ClientSettings:
+    """What `client.<setting>` options say, checked as the client's own settings are; files are for the executors."""
+    settings = {name[len(_CLIENT) :]: value for name, value in given.items() if name.startswith(_CLIENT)}
+    if "gateways" in settings:
+        raise OptionError("option client.gateways: gateways have an option of their own, gateways")
+    try:
+        load_settings(ClientConfig, None, settings)
+    except IncorrectParameterException as error:
+        raise OptionError(f"options {', '.join(_CLIENT + name for name in sorted(settings))}: {error}") from None
+    return tuple(sorted(settings.items()))
 
 
 def _integer(text: str) -> int:

@@ -14,47 +14,50 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import BKException
 from thinclient.gateway_uri import is_gateway_uri
+from thinclient.spark.options import ClientSettings
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
 
 
-def _connect(gateways: str) -> BookKeeper:
+def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
     from thinclient.blocking import BookKeeper
+    from thinclient.config import ClientConfig, load_settings
 
-    return BookKeeper.connect_lazily(gateways) if is_gateway_uri(gateways) else BookKeeper.connect(gateways)
+    connect = BookKeeper.connect_lazily if is_gateway_uri(gateways) else BookKeeper.connect
+    return connect(gateways, load_settings(ClientConfig, None, dict(settings)))
 
 
 class WorkerClients:
-    """The clients of this process, by gateways. The process id tells a forked copy, which starts anew."""
+    """The clients of this process, by gateways and settings. The process id tells a forked copy, which starts anew."""
 
-    def __init__(self, connect: Callable[[str], BookKeeper] = _connect) -> None:
+    def __init__(self, connect: Callable[[str, ClientSettings], BookKeeper] = _connect) -> None:
         self._connect = connect
         self._pid = os.getpid()
-        self._clients: dict[str, BookKeeper] = {}
+        self._clients: dict[tuple[str, ClientSettings], BookKeeper] = {}
 
     @contextmanager
-    def use(self, gateways: str) -> Iterator[BookKeeper]:
-        """The client for these gateways; an exception inside throws it away."""
-        client = self._client(gateways)
+    def use(self, gateways: str, settings: ClientSettings = ()) -> Iterator[BookKeeper]:
+        """The client for these gateways and settings; an exception inside throws it away."""
+        client = self._client(gateways, settings)
         try:
             yield client
         except Exception:
-            self._discard(gateways, client)
+            self._discard((gateways, settings), client)
             raise
 
-    def _client(self, gateways: str) -> BookKeeper:
+    def _client(self, gateways: str, settings: ClientSettings) -> BookKeeper:
         if self._pid != os.getpid():
             # What the parent made can't be closed here: its threads did not come along.
             self._pid, self._clients = os.getpid(), {}
-        client = self._clients.get(gateways)
+        client = self._clients.get((gateways, settings))
         if client is None:
-            client = self._clients[gateways] = self._connect(gateways)
+            client = self._clients[gateways, settings] = self._connect(gateways, settings)
         return client
 
-    def _discard(self, gateways: str, client: BookKeeper) -> None:
-        if self._clients.get(gateways) is client:
-            del self._clients[gateways]
+    def _discard(self, key: tuple[str, ClientSettings], client: BookKeeper) -> None:
+        if self._clients.get(key) is client:
+            del self._clients[key]
         with suppress(BKException, OSError, RuntimeError):
             client.close()
 

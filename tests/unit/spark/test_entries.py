@@ -252,7 +252,7 @@ def test_a_ledger_deleted_meanwhile_reports_what_the_bookies_said() -> None:
 class TestWorkerClients:
     def test_one_client_for_many_uses(self) -> None:
         made: list[FakeClient] = []
-        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
         for _ in range(3):
             with clients.use("g"):
                 pass
@@ -260,7 +260,7 @@ class TestWorkerClients:
 
     def test_a_failure_throws_it_away_and_closes_it(self) -> None:
         made: list[FakeClient] = []
-        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
         with pytest.raises(BKException), clients.use("g"):
             raise BKException("no")
         with clients.use("g"):
@@ -269,7 +269,7 @@ class TestWorkerClients:
 
     def test_a_reader_that_is_not_read_to_the_end_keeps_it(self) -> None:
         made: list[FakeClient] = []
-        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
 
         def rows() -> Iterator[int]:
             with clients.use("g"):
@@ -284,7 +284,7 @@ class TestWorkerClients:
 
     def test_a_fork_makes_its_own_and_leaves_the_parents_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[FakeClient] = []
-        clients = WorkerClients(lambda _gateways: as_client(_made(made)))
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
         with clients.use("g"):
             pass
         child = os.getpid() + 1
@@ -297,3 +297,18 @@ class TestWorkerClients:
 def _made(made: list[FakeClient]) -> FakeClient:
     made.append(FakeClient())
     return made[-1]
+
+
+def test_clients_differ_by_their_settings() -> None:
+    made: list[object] = []
+
+    def connect(gateways: str, settings: tuple[tuple[str, str], ...]) -> BookKeeper:
+        made.append((gateways, settings))
+        return as_client(FakeClient())
+
+    clients = WorkerClients(connect)
+    secured = (("bookie_tls", "native"),)
+    for settings in ((), secured, secured, ()):
+        with clients.use("g", settings):
+            pass
+    assert made == [("g", ()), ("g", secured)]

@@ -142,3 +142,18 @@ def test_options_travel_to_executors_and_do_not_show_the_password() -> None:
     options = parse(password="hidden", ledgerIds="1")
     assert pickle.loads(pickle.dumps(options)) == options
     assert "hidden" not in repr(options)
+
+
+def test_settings_of_the_client_are_checked_as_its_own() -> None:
+    given = {"gateways": "g:1", "client.bookie_tls": "start-tls", "Client.Read_Timeout": "2.5"}
+    options = parse_options(given, {})
+    assert options.client_settings == (("bookie_tls", "start-tls"), ("read_timeout", "2.5"))
+    secret = parse_options({"gateways": "g:1", "client.auth_token": "hidden"}, {})
+    assert "hidden" not in repr(secret)
+    for name, value, message in (
+        ("client.wire_protocol", "v1", "client.wire_protocol: .*'v3' or 'v2'"),
+        ("client.nonsense", "1", "client.nonsense: .*nonsense"),
+        ("client.gateways", "g:2", "an option of their own"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            parse_options({"gateways": "g:1", name: value}, {})

@@ -59,7 +59,7 @@ def test_the_partition_that_spark_makes_up_for_an_empty_plan_yields_nothing() ->
 
 def test_partitions_are_a_list_even_when_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "readable_slices", lambda _client, _options: [])
-    monkeypatch.setattr(source, "clients", WorkerClients(lambda _gateways: cast(BookKeeper, object())))
+    monkeypatch.setattr(source, "clients", WorkerClients(lambda *_: cast(BookKeeper, object())))
     assert EntriesReader(Options(gateways="grpc://127.0.0.1:1")).partitions() == []
 
 
