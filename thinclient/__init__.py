@@ -14,6 +14,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from thinclient.advanced_write_handle import AdvancedWriteHandle
+from thinclient.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
 from thinclient.client import BookKeeper
 from thinclient.config import ClientConfig
 from thinclient.read_handle import ReadHandle
@@ -23,6 +24,8 @@ __all__ = [
     "AdvancedWriteHandle",
     "BKException",
     "BookKeeper",
+    "ClientAuthProvider",
+    "ClientAuthSession",
     "ClientConfig",
     "DigestType",
     "Entry",
@@ -31,5 +34,6 @@ __all__ = [
     "LedgerRecord",
     "LedgerState",
     "ReadHandle",
+    "TokenAuthProvider",
     "WriteHandle",
 ]

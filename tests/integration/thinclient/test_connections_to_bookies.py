@@ -118,6 +118,26 @@ async def test_a_client_of_the_binary_protocol_does_all_that_one_of_v3_does(book
 
 
 @loop_of_module
+async def test_a_client_of_the_binary_protocol_tails_by_polling_and_asks_for_disk_space_beside(
+    bookie: BookieServer,
+) -> None:
+    async with await connect(bookie, wire_protocol="v2") as client, await connect(bookie) as other:
+        ledger = await other.create_ledger(1, 1, 1)
+        tail = asyncio.ensure_future(collect(client, ledger))
+        for payload in PAYLOADS[:30]:
+            await ledger.append(payload)
+        await ledger.close()
+        async with asyncio.timeout(30):
+            assert await tail == PAYLOADS[:30]
+        assert await client._context.pool.free_bytes(ledger.metadata.last_fragment.ensemble[0]) > 0
+
+
+async def collect(client: BookKeeper, ledger: WriteHandle) -> list[bytes]:
+    reader = await client.open_ledger(ledger.ledger_id)
+    return [entry.payload async for entry in reader.tail(0)]
+
+
+@loop_of_module
 @pytest.mark.parametrize("protocol", ["v3", "v2"])
 @pytest.mark.parametrize("mode", ["start-tls", "native"])
 @pytest.mark.parametrize("channels", [1, 3])
