@@ -117,9 +117,10 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _take(self, nbytes: int) -> None:
         packets = self._decoder.buffer_updated(nbytes)
+        serve, binary = self._serve, self._binary
         for packet in packets:
-            if packet[0] == _V3_FIRST_BYTE and not self._binary:
-                self._serve(self, decode_request(packet))
+            if packet[0] == _V3_FIRST_BYTE and not binary:
+                serve(self, decode_request(packet))
             else:
                 self._take_binary(packet)
         if self._tls_is_next:

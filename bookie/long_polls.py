@@ -54,8 +54,8 @@ class LongPolls:
         self._waiters: LacWaiters[ReadingClient, ReadRequest] = LacWaiters(MAX_PARKED)
         self._loading: set[LedgerState] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self.is_awaited = self._waiters.waits_for
-        """Whether anyone waits for the ledger of this id: to be asked before `lac_moved`, once an add."""
+        self.awaited = self._waiters.ledgers
+        """Ids of the ledgers that anyone waits for: `lac_moved` has nothing to do for others."""
 
     @property
     def parked(self) -> int:

@@ -64,13 +64,17 @@ class RequestProcessor:
         self._storage = storage
         self._reads = reads
         self._long_polls = long_polls
+        self._awaited = long_polls.awaited
         self._statistics = statistics
         self._mode = mode
 
     def process(self, client: Client, request: Request) -> None:
         """Serves one request; its answer may come later. Never raises."""
         try:
-            self._dispatch(client, request)
+            if type(request) is AddRequest:  # the path that counts
+                self._add(client, request)
+            else:
+                self._dispatch(client, request)
         except OSError as error:
             _log.error("request %s failed: %s", type(request).__name__, error)
             client.answer(refusal(request, Status.EIO))
@@ -80,8 +84,6 @@ class RequestProcessor:
 
     def _dispatch(self, client: Client, request: Request) -> None:
         match request:
-            case AddRequest():
-                self._add(client, request)
             case ReadRequest() | BatchReadRequest():
                 self._read(client, request)
             case requests.ReadLacRequest() | requests.ListEntriesRequest():
@@ -124,7 +126,7 @@ class RequestProcessor:
         self._statistics.adds += 1
         self._statistics.add_bytes += len(request.body)
         self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
-        if self._long_polls.is_awaited(request.ledger_id):
+        if request.ledger_id in self._awaited:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
             client.wait_for_room()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
 Owner = TypeVar("Owner")
@@ -81,15 +82,13 @@ class LacWaiters(Generic[Owner, Token]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._ledgers: dict[int, _Queue[Owner, Token]] = {}
+        self.ledgers: Collection[int] = self._ledgers.keys()
+        """Ids of the ledgers that anyone waits for, always as they are now."""
         self._deadlines: _Queue[Owner, Token] = _Queue()
         self._owners: dict[Owner, set[Waiter[Owner, Token]]] = {}
 
     def __len__(self) -> int:
         return self._deadlines.parked
-
-    def waits_for(self, ledger_id: int) -> bool:
-        """Whether anyone waits for this ledger."""
-        return ledger_id in self._ledgers
 
     def has_room(self, owner: Owner) -> bool:
         """Whether the owner may park one more."""

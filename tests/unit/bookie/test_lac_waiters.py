@@ -26,9 +26,9 @@ def test_a_waiter_leaves_when_its_lac_is_passed_and_not_before() -> None:
     park(waiters, "one", 1)
     assert tokens(waiters.lac_is(1, 1)) == []
     assert tokens(waiters.lac_is(1, 3)) == ["one"]
-    assert waiters.waits_for(1)
+    assert 1 in waiters.ledgers
     assert tokens(waiters.lac_is(1, 4)) == ["three"]
-    assert not waiters.waits_for(1)
+    assert 1 not in waiters.ledgers
     assert tokens(waiters.lac_is(1, 5)) == []
 
 
