@@ -1,116 +1,173 @@
-"""One bookie under a load of adds that was encoded beforehand: `make bench-bookie`.
+"""One bookie under loads that were encoded beforehand: `make bench-bookie`.
 
-The peer `limit` is a bare loop that appends and syncs what it receives (`bare_bookie`); both get the same frames from
-the same generator in the same run. The Java bookie's recorded figures are for a Java client that encodes as it goes.
+The peer `limit` is a bare loop (`bare_bookie`) that gets the same frames from the same generator in the same run: for
+adds it appends and syncs what it receives and answers, for reads it answers with as many bytes. Beside it stand the
+Java bookie's recorded figures, taken with a client that encodes and decodes as it goes.
+
+`cold` reads follow a restart of the bookie, with the files dropped from the page cache.
 """
 
 from __future__ import annotations
 
-import itertools
-import socket
-import struct
+import os
+import random
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.harness import QUICK, Row, against_recorded, compare, report
+from benchmarks.entry_load import (
+    encoded_adds,
+    encoded_batch_reads,
+    encoded_reads,
+    new_ledger_ids,
+    requests_per_second,
+)
+from benchmarks.harness import PAIRS, QUICK, Row, beside_recorded, figures, report
 from bookie.standalone import StandaloneCluster
-from ledger.digest import digest_for, ledger_master_key
-from ledger.entry import encode_entry
-from ledger.metadata import DigestType
-from ledger.protocol_v3 import encode_request
-from ledger.requests import AddRequest
+from ledger.latency import LatencyHistogram
 
-_LENGTH = struct.Struct(">I")
-_JAVA_ADDS = {100: 51_600.0, 1024: 31_500.0, 65536: 1_420.0}
-_LOADS = ((100, 60_000, 1000), (1024, 40_000, 1000), (65536, 1_500, 64))
-"""Payload bytes, entries, outstanding."""
+ADDS: tuple[tuple[int, int, int, int, float | None, float | None], ...] = (
+    # payload bytes, entries, outstanding, ledgers, Java's adds/s, Java's p99 in ms
+    (100, 60_000, 1000, 1, 51_600, 51),
+    (1024, 40_000, 1000, 1, 31_500, 79),
+    (65536, 1_500, 64, 1, 1_420, 181),
+    (100, 60_000, 1000, 1000, None, None),
+    (1024, 40_000, 1000, 1000, None, None),
+    (65536, 1_500, 64, 1000, None, None),
+    (100, 1_000, 1, 1, None, None),
+    (1024, 1_000, 1, 1, 592, 16),
+    (65536, 500, 1, 1, None, None),
+)
+NO_SYNC_ADDS = ((100, 60_000, 1000, 1), (1024, 40_000, 1000, 1), (65536, 1_500, 64, 1))
 
-_ledger_ids = itertools.count(1)
-
-
-def _frames(size: int, count: int) -> list[bytes]:
-    """Adds of a ledger of its own, so that every run writes anew."""
-    ledger_id = next(_ledger_ids)
-    digest, key, payload = digest_for(DigestType.CRC32C, b""), ledger_master_key(b""), b"x" * size
-    return [
-        encode_request(AddRequest(e + 1, ledger_id, e, key, encode_entry(digest, ledger_id, e, e - 1, 0, payload)))
-        for e in range(count)
-    ]
+READ_ENTRIES = 20_000
+BATCH = 100
 
 
-def _adds_per_second(port: int, frames: list[bytes], outstanding: int) -> float:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        room = threading.Semaphore(outstanding)
-        step = max(1, outstanding // 8)
+class Bookie:
+    """One bookie process with its directory."""
 
-        def send() -> None:
-            for start in range(0, len(frames), step):
-                batch = frames[start : start + step]
-                for _ in batch:
-                    room.acquire()
-                connection.sendall(b"".join(batch))
+    def __init__(self, stack: ExitStack, directory: Path, name: str) -> None:
+        self.directory = directory / name
+        self._cluster = stack.enter_context(StandaloneCluster(self.directory, bookies=1))
 
-        sender = threading.Thread(target=send)
-        began = time.perf_counter()
-        sender.start()
-        for answers in _answers(connection, len(frames)):
-            room.release(answers)
-        elapsed = time.perf_counter() - began
-        sender.join()
-    return len(frames) / elapsed
+    @property
+    def port(self) -> int:
+        return int(self._cluster.bookies[0].rpartition(":")[2])
 
-
-def _answers(connection: socket.socket, wanted: int) -> Iterator[int]:
-    rest = b""
-    while wanted:
-        data = rest + connection.recv(1 << 18)
-        position = answers = 0
-        while len(data) - position >= 4:
-            end = position + 4 + _LENGTH.unpack_from(data, position)[0]
-            if end > len(data):
-                break
-            position, answers = end, answers + 1
-        rest = data[position:]
-        wanted -= answers
-        yield answers
+    def restart_cold(self) -> None:
+        """Stops the bookie, which flushes everything, and lets the kernel forget its files."""
+        self._cluster.stop()
+        for path in self.directory.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._cluster.start()
 
 
 @contextmanager
-def _bare_bookie(directory: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "benchmarks.bare_bookie", str(directory)]
+def bare_bookie(directory: Path, option: str = "") -> Iterator[int]:
+    """The port of the bare loop."""
+    command = [sys.executable, "-m", "benchmarks.bare_bookie", str(directory), *([option] if option else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
         process.communicate()
 
 
+def _adds(bookie: Bookie, bare: int, what: str, load: tuple[int, int, int, int]) -> tuple[list[float], ...]:
+    """Rates of ours and of the limit, and our p99 in milliseconds; alternately."""
+    size, count, outstanding, ledgers = load
+    entries = max(100, count // 4) if QUICK else count
+    rates, limits, tails = [], [], []
+    for number in range(PAIRS + 1):
+        frames = encoded_adds(size, entries, ledgers)
+        rate, latencies = requests_per_second(bookie.port, frames, outstanding)
+        limit, _ = requests_per_second(bare, frames, outstanding)
+        if number:  # the first is the warm-up
+            rates.append(rate)
+            limits.append(limit)
+            tails.append(latencies.quantile(0.99))
+    print(f"{what}{size} B, {outstanding} outstanding, {ledgers} ledgers: {max(rates):,.0f} adds/s", file=sys.stderr)
+    return rates, limits, tails
+
+
+def _add_rows(bookie: Bookie, bare: int) -> list[Row]:
+    rows = []
+    for size, count, outstanding, ledgers, java_rate, java_p99 in ADDS:
+        rates, limits, tails = _adds(bookie, bare, "add, ", (size, count, outstanding, ledgers))
+        name = f"add, {size} B, {outstanding} outstanding, {ledgers} ledger{'s' * (ledgers > 1)}"
+        rows.append(figures(name, "adds/s", rates, limits, "limit"))
+        if java_rate:
+            rows.append(beside_recorded(name, "adds/s", rates, java_rate))
+        if java_p99:
+            rows.append(beside_recorded(f"{name}: p99", "ms", tails, java_p99, up=False))
+    return rows
+
+
+def _no_sync_rows(bookie: Bookie, bare: int) -> list[Row]:
+    rows = []
+    for load in NO_SYNC_ADDS:
+        rates, limits, _ = _adds(bookie, bare, "add without sync, ", load)
+        rows.append(figures(f"add without sync, {load[0]} B, {load[2]} outstanding", "adds/s", rates, limits, "limit"))
+    return rows
+
+
+def _read_rows(bookie: Bookie, directory: Path) -> list[Row]:
+    entries = READ_ENTRIES // 4 if QUICK else READ_ENTRIES
+    [ledger_id] = new_ledger_ids(1)
+    requests_per_second(bookie.port, encoded_adds(1024, entries, [ledger_id]), 1000)
+    shuffled = random.Random(1).sample(range(entries), entries)
+    loads: tuple[tuple[str, list[bytes], int, int, int, float], ...] = (
+        ("sequential", encoded_reads(ledger_id, range(entries)), 1, 100, 1100, 26_000.0),
+        ("random", encoded_reads(ledger_id, shuffled), 1, 100, 1100, 26_000.0),
+        ("batches of 100", encoded_batch_reads(ledger_id, entries, BATCH), BATCH, 10, 108_600, 78_600.0),
+    )
+    rows = []
+    for name, frames, each, outstanding, answer_size, java in loads:
+        with bare_bookie(directory, str(answer_size)) as bare:
+            for heat, prepare in (("hot", _nothing), ("cold", bookie.restart_cold)):
+                rates, limits, _ = _reads(bookie, bare, frames, each, outstanding, prepare)
+                row_name = f"read 1 KiB, {name}, {heat}, {outstanding} outstanding"
+                rows.append(figures(row_name, "entries/s", rates, limits, "limit"))
+                if heat == "hot":
+                    rows.append(beside_recorded(row_name, "entries/s", rates, java))
+                print(f"{row_name}: {max(rates):,.0f}/s", file=sys.stderr)
+    return rows
+
+
+def _reads(
+    bookie: Bookie, bare: int, frames: Sequence[bytes], each: int, outstanding: int, prepare: Callable[[], None]
+) -> tuple[list[float], list[float], LatencyHistogram]:
+    rates, limits = [], []
+    latencies = LatencyHistogram()
+    for number in range(PAIRS + 1):
+        prepare()
+        rate, latencies = requests_per_second(bookie.port, frames, outstanding)
+        limit, _ = requests_per_second(bare, frames, outstanding)
+        if number:
+            rates.append(rate * each)
+            limits.append(limit * each)
+    return rates, limits, latencies
+
+
+def _nothing() -> None:
+    return
+
+
 def main() -> None:
-    rows: list[Row] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=".")))
-        cluster = stack.enter_context(StandaloneCluster(directory, bookies=1))
-        ours = int(cluster.bookies[0].rpartition(":")[2])
-        bare = stack.enter_context(_bare_bookie(directory))
-        for size, count, outstanding in _LOADS:
-            entries = count // 4 if QUICK else count
-            row = compare(
-                f"add, 1 bookie, {size} B, {outstanding} outstanding",
-                "adds/s",
-                lambda size=size, entries=entries, outstanding=outstanding: _adds_per_second(  # type: ignore[misc]
-                    ours, _frames(size, entries), outstanding
-                ),
-                lambda size=size, entries=entries, outstanding=outstanding: _adds_per_second(  # type: ignore[misc]
-                    bare, _frames(size, entries), outstanding
-                ),
-                "limit",
-            )
-            rows += [row, against_recorded(row, _JAVA_ADDS[size])]
+        bookie = Bookie(stack, directory, "synced")
+        rows = _add_rows(bookie, stack.enter_context(bare_bookie(directory)))
+        rows += _read_rows(bookie, directory)
+        os.environ["BOOKGATE_BOOKIE_JOURNAL_SYNC_DATA"] = "false"
+        unsynced = Bookie(stack, directory, "unsynced")
+        rows += _no_sync_rows(unsynced, stack.enter_context(bare_bookie(directory, "nosync")))
     report("bookie", rows)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.entry_load import adds_per_second, encoded_adds
+from benchmarks.entry_load import encoded_adds, requests_per_second
 from benchmarks.harness import PAIRS, QUICK, Row, beside_recorded, figures, report
 from bookie.standalone import StandaloneCluster
 from ledger.latency import LatencyHistogram
@@ -74,7 +74,7 @@ async def _writes(client: BookKeeper, bookie_port: int) -> list[Row]:
         if java_p99:
             rows.append(beside_recorded(f"{name}: p99", "ms", tails, java_p99, up=False))
         if quorums == ONE and outstanding > 1:
-            limits = [adds_per_second(bookie_port, encoded_adds(size, entries), outstanding)[0] for _ in results]
+            limits = [requests_per_second(bookie_port, encoded_adds(size, entries), outstanding)[0] for _ in results]
             rows.append(figures(name, "entries/s", rates, limits, "limit"))
         elif not java_rate:
             single = [1000 / result.latencies.quantile(0.5) for result in results]

@@ -17,26 +17,44 @@ from ledger.digest import digest_for, ledger_master_key
 from ledger.entry import encode_entry
 from ledger.latency import LatencyHistogram
 from ledger.metadata import DigestType
+from ledger.protocol_v2 import encode_request as encode_v2
 from ledger.protocol_v3 import encode_request
-from ledger.requests import AddRequest
+from ledger.requests import AddRequest, BatchReadRequest, ReadRequest
 
 _LENGTH = struct.Struct(">I")
 _ledger_ids = itertools.count(1_000_000)
 
 
-def encoded_adds(size: int, count: int, ledgers: int = 1) -> list[bytes]:
-    """Adds to ledgers of their own, in turn, so that every run writes anew."""
-    ids = [next(_ledger_ids) for _ in range(ledgers)]
+def new_ledger_ids(count: int) -> list[int]:
+    """Ids that no run has used."""
+    return [next(_ledger_ids) for _ in range(count)]
+
+
+def encoded_adds(size: int, count: int, ledgers: int | Sequence[int] = 1) -> list[bytes]:
+    """Adds to so many ledgers of their own, so that every run writes anew, or to given ones; in turn."""
+    ids = new_ledger_ids(ledgers) if isinstance(ledgers, int) else ledgers
     digest, key, payload = digest_for(DigestType.CRC32C, b""), ledger_master_key(b""), b"x" * size
     frames = []
     for number in range(count):
-        ledger_id, entry_id = ids[number % ledgers], number // ledgers
+        ledger_id, entry_id = ids[number % len(ids)], number // len(ids)
         packet = encode_entry(digest, ledger_id, entry_id, entry_id - 1, 0, payload)
         frames.append(encode_request(AddRequest(number + 1, ledger_id, entry_id, key, packet)))
     return frames
 
 
-def adds_per_second(port: int, frames: Sequence[bytes], outstanding: int) -> tuple[float, LatencyHistogram]:
+def encoded_reads(ledger_id: int, entry_ids: Sequence[int]) -> list[bytes]:
+    """Single reads of protocol v3."""
+    return [encode_request(ReadRequest(number + 1, ledger_id, entry)) for number, entry in enumerate(entry_ids)]
+
+
+def encoded_batch_reads(ledger_id: int, entries: int, batch: int) -> list[bytes]:
+    """Batch reads of protocol v2, from the first entry on."""
+    size = 5 << 20
+    starts = range(0, entries, batch)
+    return [encode_v2(BatchReadRequest(start + 1, ledger_id, start, batch, size)) for start in starts]
+
+
+def requests_per_second(port: int, frames: Sequence[bytes], outstanding: int) -> tuple[float, LatencyHistogram]:
     """Sends the frames with so many outstanding; the rate and the latencies."""
     latencies = LatencyHistogram()
     starts = [0.0] * len(frames)
