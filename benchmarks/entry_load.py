@@ -103,4 +103,5 @@ def _answers(connection: socket.socket, wanted: int) -> Iterator[int]:
             position, answers = end, answers + 1
         rest = data[position:]
         wanted -= answers
-        yield answers
+        if answers:
+            yield answers
