@@ -1,9 +1,9 @@
 """What a machine allows a bookie in Python to do: receive frames, append them to a file, sync it, answer.
 
 No parsing beyond the frame length, no ledgers, no cache, no index: the least that is still durable. Arguments: a
-directory for the file, then perhaps `nosync` (written, not synced) or a number of bytes: then nothing is written and each
-request gets an answer of that size, as a bookie that serves reads from memory could give. Prints its port, serves until
-its standard input ends.
+directory for the file, then perhaps `nosync` (written, not synced) or a number of bytes: then nothing is written, and
+each request gets an answer of that size, as a bookie that serves reads from memory could give. Prints its port, serves
+until its standard input ends.
 """
 
 from __future__ import annotations
