@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, suppress
 
 from bookie.entry_log_metadata import RECORD_LENGTH_SIZE, is_live
 from bookie.entry_logs import CompactionLog
-from bookie.files import StorageCorruptException
+from bookie.files import StorageCorruptException, is_no_space
 from bookie.gc_statistics import GcStatistics
 from bookie.index_file import slot_runs
 from bookie.ledger_store import LedgerStore
@@ -191,12 +191,21 @@ class Compactor:
                 for number in sorted(moves):
                     self._point_at_copies(LedgerId.unscoped(number), moves[number])
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if not is_no_space(error):
                     raise
                 no_room = error
-            self._store.index.sync()
+            self._sync_index()
         if no_room is not None:
             raise no_room
+
+    def _sync_index(self) -> None:
+        """Want of space is an error like any other here: what the index says is no longer what is on the disk."""
+        try:
+            self._store.index.sync()
+        except OSError as error:
+            if is_no_space(error):
+                raise OSError(errno.EIO, f"the index could not be synced: {error}") from error
+            raise
 
     def _point_at_copies(self, ledger_id: LedgerId, moves: list[tuple[int, int, int]]) -> None:
         index = self._store.index

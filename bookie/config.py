@@ -16,6 +16,7 @@ from pydantic_settings import SettingsConfigDict
 
 from bookie.authentication import load_provider
 from bookie.core.disk_space import DiskThresholds
+from bookie.gc_settings import GcSettings
 from bookie.security import Security
 from bookie.storage_settings import StorageSettings
 from bookie.tls import ServerCertificates
@@ -27,7 +28,7 @@ from thinclient.config import load_settings
 _MIB = 1024 * 1024
 
 
-class BookieConfig(StorageSettings):
+class BookieConfig(StorageSettings, GcSettings):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")

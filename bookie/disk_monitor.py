@@ -90,6 +90,12 @@ class DiskMonitor:
             for listener in self.listeners:
                 listener(event)
 
+    def follow(self, listener: Callable[[DiskEvent[Path]], None]) -> None:
+        """Tells a listener which ledger directories are short of space, and from now on of every change."""
+        for event in self._ledgers.present():
+            listener(event)
+        self.listeners.append(listener)
+
     @property
     def demands_read_only(self) -> bool:
         return self._ledgers.demands_read_only or self._indexes.demands_read_only

@@ -28,8 +28,10 @@ from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
+from bookie.core.disk_space import DiskEvent, DiskEventKind
 from bookie.core.garbage_collection import (
     CompactionKind,
     CompactionPolicy,
@@ -54,7 +56,7 @@ _READ_AT_ONCE = 100
 _DELETE_AT_ONCE = 100
 _EVERYTHING = 0
 """The revision that stands for all that the store knows (`LedgerManagerFactory.catch_up`)."""
-_BY_ADMIN, _BY_DISK = "admin", "disk"
+_BY_ADMIN = "admin"
 
 T = TypeVar("T")
 
@@ -143,6 +145,11 @@ class GarbageCollector:
     def _rate(self) -> tuple[float, bool]:
         config = self._config
         return (config.rate_bytes, True) if config.throttle_by_bytes else (config.rate_entries, False)
+
+    @property
+    def store_count(self) -> int:
+        """How many stores storage has: one, or one a ledger directory."""
+        return len(self._storage.stores)
 
     # Life
 
@@ -241,29 +248,39 @@ class GarbageCollector:
 
     # Disk space (any thread): a compaction needs room before it frees any
 
-    def on_disk_almost_full(self) -> None:
-        if self._config.force_when_no_space:
-            self.trigger()
-        else:
-            self._change(self._schedule.suspend, True, False, _BY_DISK)
+    def on_disk_event(self, event: DiskEvent[Path]) -> None:
+        """A listener of the disk monitor. A compaction that one directory suspended, that directory resumes."""
+        reactions = {
+            DiskEventKind.DISK_FULL: self.on_disk_full,
+            DiskEventKind.DISK_ALMOST_FULL: self.on_disk_almost_full,
+            DiskEventKind.DISK_JUST_WRITABLE: self.on_disk_just_writable,
+            DiskEventKind.DISK_WRITABLE: self.on_disk_writable,
+        }
+        reactions[event.kind](str(event.directory))
 
-    def on_disk_full(self) -> None:
-        if self._config.force_when_no_space:
-            self.trigger()
-        else:
-            self._change(self._schedule.suspend, True, True, _BY_DISK)
+    def on_disk_full(self, directory: str) -> None:
+        self._short_of_space(directory, minor=True)
 
-    def on_disk_just_writable(self) -> None:
+    def on_disk_almost_full(self, directory: str) -> None:
+        self._short_of_space(directory, minor=False)
+
+    def on_disk_just_writable(self, directory: str) -> None:
         """Below full, above the warning."""
         if self._config.force_when_no_space:
             self.trigger()
         else:
-            self._change(self._schedule.resume, False, True, _BY_DISK)
+            self._schedule.resume(CompactionKind.MINOR, directory)
 
-    def on_disk_writable(self) -> None:
+    def on_disk_writable(self, directory: str) -> None:
         if self._config.force_when_no_space:
             self.cancel_trigger()
-        self._change(self._schedule.resume, True, True, _BY_DISK)
+        self._change(self._schedule.resume, True, True, directory)
+
+    def _short_of_space(self, directory: str, *, minor: bool) -> None:
+        if self._config.force_when_no_space:
+            self.trigger()
+        else:
+            self._change(self._schedule.suspend, True, minor, directory)
 
     # One run
 

@@ -31,6 +31,8 @@ from bookie.core.bookie_mode import BookieMode
 from bookie.disk_monitor import DiskMonitor, Usage, measure
 from bookie.entry_reads import EntryReads
 from bookie.files import REAL_FILE_SYSTEM
+from bookie.garbage_collector import GarbageCollector
+from bookie.gc_statistics import GcCollector
 from bookie.long_polls import LongPolls
 from bookie.registration import bookie_id_of, check_cookie, service_info
 from bookie.request_processor import RequestProcessor
@@ -40,7 +42,7 @@ from bookie.storage import Storage
 from gateway.drivers import create_factory
 from gateway.server import GatewayServer
 from ledger.errors import BKException
-from ledger.manager import RegistrationManager
+from ledger.manager import LedgerManagerFactory, RegistrationManager
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +123,7 @@ class BookieServer:
             self._stack.push_async_callback(gateway.stop, hosted.drain_seconds)
 
         await self._serve_entries(storage, entry_listener)
+        self._collect_garbage(storage, factory, bookie_id)
         await self._serve_http(storage, http_listener)
         self._stack.push_async_callback(self._state.close)
         self.service_info = service_info(config, bookie_id, ports)
@@ -216,7 +219,7 @@ class BookieServer:
     async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
         self._metrics.register(BookieCollector(self._statistics, self._server_status))
         state = StateView(self._mode, self._state.set_by_operator, storage.usage)
-        admin = AdminServer(BookieView(state, self._metrics), listener)
+        admin = AdminServer(BookieView(state, self.garbage_collector, self._metrics), listener)
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
         async def stop_admin() -> None:
@@ -224,6 +227,14 @@ class BookieServer:
             await task
 
         self._stack.push_async_callback(stop_admin)
+
+    def _collect_garbage(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
+        collector = GarbageCollector(self._config.garbage_collection(), storage, factory, bookie_id)
+        self.garbage_collector = collector
+        self._metrics.register(GcCollector(collector.statistics))
+        collector.start()
+        self._monitor.follow(collector.on_disk_event)
+        self._stack.push_async_callback(collector.stop)
 
     def _server_status(self) -> int:
         if not (self._mode.running and self._state.registered and self._connected()):

@@ -40,7 +40,13 @@ from bookie.core.disk_space import DirectoryUsage
 from bookie.core.ledger_state import LedgerState
 from bookie.deleted_ledgers import FencedAndDeleted
 from bookie.directories import DirectoryLock
-from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException, StorageStoppedException
+from bookie.files import (
+    REAL_FILE_SYSTEM,
+    FileSystem,
+    StorageCorruptException,
+    StorageStoppedException,
+    is_no_space,
+)
 from bookie.journal import Journal, JournalOptions
 from bookie.journal_format import LogMark
 from bookie.ledger_store import LedgerStore, store_of
@@ -210,7 +216,7 @@ class Storage:
         """Holds the checkpoint lock: no flush runs meanwhile. For whoever else changes the index (compaction).
 
         An OSError of the block ends storage, as one of a checkpoint does: after a sync that failed nobody knows what
-        the index durably says. Damage that the block finds does not. Raises StorageStoppedException.
+        the index durably says. Damage that the block finds does not, nor want of space. Raises StorageStoppedException.
         """
         with self._running_checkpointer().exclusive():
             try:
@@ -218,7 +224,8 @@ class Storage:
             except (StorageCorruptException, StorageStoppedException):
                 raise
             except OSError as error:
-                self._fail(error)
+                if not is_no_space(error):
+                    self._fail(error)
                 raise
 
     def _running_checkpointer(self) -> Checkpointer:

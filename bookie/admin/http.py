@@ -1,6 +1,6 @@
 """HTTP admin of a bookie: the paths and bodies of BookKeeper's own (operations page, section 4).
 
-Served here: heartbeat and metrics; the rest is in rooms of its own (`state_routes`).
+Served here: heartbeat and metrics; the rest is in rooms of its own (`state_routes`, `gc_routes`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from bookie.admin.gc_routes import gc_routes
 from bookie.admin.state_routes import StateView, state_routes
+from bookie.garbage_collector import GarbageCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,7 @@ class BookieView:
     """What the admin interface may ask of a bookie."""
 
     state: StateView
+    gc: GarbageCollector
     metrics: CollectorRegistry
 
 
@@ -48,6 +51,7 @@ def create_app(view: BookieView) -> Starlette:
             Route("/heartbeat", heartbeat),
             Route("/metrics", metrics),
             *state_routes(view.state),
+            *gc_routes(view.gc),
         ]
     )
 

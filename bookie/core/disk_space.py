@@ -97,6 +97,12 @@ class DiskSpace(Generic[D]):
                 events.append(DiskEvent(_kind(before, after), directory, usage))
         return events
 
+    def present(self) -> list[DiskEvent[D]]:
+        """The directories that are short of space, as events: for who listens only now."""
+        kinds = {Level.FULL: DiskEventKind.DISK_FULL, Level.ALMOST_FULL: DiskEventKind.DISK_ALMOST_FULL}
+        short = ((directory, kinds.get(level)) for directory, level in self._levels.items())
+        return [DiskEvent(kind, directory, self._usages[directory]) for directory, kind in short if kind is not None]
+
     def _level(self, before: Level, used: float) -> Level:
         if used > self._thresholds.full:
             return Level.FULL

@@ -215,7 +215,7 @@ class Trigger:
 class CompactionSchedule:
     """Which compaction is due, and which are suspended. Times are seconds of one clock.
 
-    Whoever suspends (an administrator, a full disk) resumes; both must have resumed before it runs again.
+    Whoever suspends (an administrator, a directory that is full) resumes; all must have resumed before it runs again.
     """
 
     def __init__(self, policy: CompactionPolicy, now: float) -> None:

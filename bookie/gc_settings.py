@@ -1,0 +1,66 @@
+"""The settings of garbage collection and compaction. Where BookKeeper has the same, the description gives its name."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings
+
+from bookie.core.garbage_collection import CompactionPolicy, CompactionRule
+from bookie.garbage_collector import GarbageCollectionConfig
+
+
+class GcSettings(BaseSettings):
+    """The part of the bookie's settings that garbage collection is made of."""
+
+    gc_wait_seconds: float = Field(600.0, gt=0, description="gcWaitTime: between runs of garbage collection")
+    minor_compaction_threshold: float = Field(
+        0.2, le=1, description="minorCompactionThreshold: logs with less in use are compacted; 0 or less: off"
+    )
+    minor_compaction_interval_seconds: float = Field(3600.0, description="minorCompactionInterval; 0 or less: off")
+    major_compaction_threshold: float = Field(0.8, le=1, description="majorCompactionThreshold; 0 or less: off")
+    major_compaction_interval_seconds: float = Field(86400.0, description="majorCompactionInterval; 0 or less: off")
+    force_allow_compaction: bool = Field(
+        False, description="forceAllowCompaction: a forced run compacts although the interval is off"
+    )
+    compaction_rate_entries: float = Field(1000.0, ge=0, description="compactionRateByEntries; 0: without limit")
+    compaction_rate_bytes: float = Field(1_000_000.0, ge=0, description="compactionRateByBytes; 0: without limit")
+    is_throttle_by_bytes: bool = Field(False, description="isThrottleByBytes: which of the two rates counts")
+    verify_metadata_on_gc: bool = Field(
+        True,
+        description="verifyMetadataOnGC: a ledger's metadata is read before it goes; BookKeeper's default: off",
+    )
+    gc_overreplicated_wait_seconds: float = Field(
+        86400.0, description="gcOverreplicatedLedgerWaitTime: between looks for ledgers that others hold; 0: off"
+    )
+    gc_metadata_op_rate_limit: float = Field(1000.0, ge=0, description="gcMetadataOpRateLimit a second; 0: none")
+    is_force_gc_allow_when_no_space: bool = Field(
+        False, description="isForceGCAllowWhenNoSpace: a disk that fills up begins a run instead of ending compaction"
+    )
+
+    @model_validator(mode="after")
+    def _compactions_fit_together(self) -> GcSettings:
+        problem = self._compaction_policy().problem(self.gc_wait_seconds)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    def garbage_collection(self) -> GarbageCollectionConfig:
+        """What garbage collection needs, as plain values."""
+        return GarbageCollectionConfig(
+            wait_seconds=self.gc_wait_seconds,
+            policy=self._compaction_policy(),
+            rate_entries=self.compaction_rate_entries,
+            rate_bytes=self.compaction_rate_bytes,
+            throttle_by_bytes=self.is_throttle_by_bytes,
+            verify_metadata=self.verify_metadata_on_gc,
+            over_replicated_wait_seconds=self.gc_overreplicated_wait_seconds,
+            metadata_rate=self.gc_metadata_op_rate_limit,
+            force_when_no_space=self.is_force_gc_allow_when_no_space,
+        )
+
+    def _compaction_policy(self) -> CompactionPolicy:
+        return CompactionPolicy(
+            minor=CompactionRule(self.minor_compaction_threshold, self.minor_compaction_interval_seconds),
+            major=CompactionRule(self.major_compaction_threshold, self.major_compaction_interval_seconds),
+            forced_always=self.force_allow_compaction,
+        )
