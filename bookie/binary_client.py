@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bookie.entry_reads import QueuedRead
 from ledger import protocol_v2
+from ledger.frames import LENGTH_SIZE
 from ledger.requests import AUTH_DISABLED, AddResponse, AuthResponse, Response, Status
 
 
@@ -61,6 +62,10 @@ class BinaryClient:
     def encode_stored(self, txn_id: int, ledger_id: int, entry_id: int) -> bytes:
         """The answer to an add that was stored."""
         return protocol_v2.encode_response(AddResponse(txn_id, Status.EOK, ledger_id, entry_id), self._version)
+
+    def decode(self, frame: bytes) -> Response:
+        """What was encoded."""
+        return protocol_v2.decode_response(frame[LENGTH_SIZE:])
 
     def answer(self, response: Response) -> None:
         try:

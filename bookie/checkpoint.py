@@ -183,11 +183,15 @@ class Checkpointer:
             raise
 
     def _may_try_again(self, error: OSError) -> bool:
-        if not is_no_space(error) or not (self._out_of_space or self._on_no_space(error)):
+        if not is_no_space(error):
             return False
-        if not self._out_of_space:
+        was_out_of_space, self._out_of_space = self._out_of_space, True
+        if not was_out_of_space:
+            if not self._on_no_space(error):
+                self._out_of_space = False
+                return False
             _log.error("a checkpoint found no space, the journal is kept and it is tried again: %s", error)
-        self._out_of_space, self._broken = True, False
+        self._broken = False
         return True
 
     def _complete(self, journal: int, mark: LogMark) -> None:

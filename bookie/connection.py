@@ -28,8 +28,8 @@ from bookie.security import OPEN, Security
 from bookie.statistics import BookieStatistics
 from bookie.tls import CLIENT_HELLO, TlsChannel
 from ledger import protocol_v2
-from ledger.frames import FrameDecoder, FrameError
-from ledger.protocol_v3 import ProtocolError, decode_request, encode_response, encode_stored
+from ledger.frames import LENGTH_SIZE, FrameDecoder, FrameError
+from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response, encode_stored
 from ledger.requests import InvalidRequest, Request, Response, StartTlsRequest, StartTlsResponse, Status
 
 _log = logging.getLogger(__name__)
@@ -245,6 +245,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._answer_bytes += len(frame)
         if self._answer_bytes > _FLUSH_BYTES:
             self.flush()
+
+    def decode(self, frame: bytes) -> Response:
+        """What was encoded."""
+        return decode_response(frame[LENGTH_SIZE:])
 
     def answer(self, response: Response) -> None:
         self.send(encode_response(response))

@@ -10,6 +10,7 @@ Not here: the rules (`core.disk_space`), what the bookie does about it (`state_m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,13 +56,21 @@ class DiskMonitor:
         self._indexes = DiskSpace(thresholds, index_directories)
         self._directories = tuple(dict.fromkeys((*ledger_directories, *index_directories)))
         self._usage = usage
+        self._hurried = asyncio.Event()
         self.listeners: list[Callable[[DiskEvent[Path]], None]] = []
         """Told of every directory whose state changed, on the event loop."""
+
+    def hurry(self) -> None:
+        """Something has found a disk full: measures now."""
+        self._hurried.set()
 
     async def run(self, interval_seconds: float, on_measured: Callable[[], None]) -> None:
         """Measures every interval and calls `on_measured` after each. Raises DirectoryException."""
         while True:
-            await asyncio.sleep(interval_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_seconds):
+                    await self._hurried.wait()
+            self._hurried.clear()
             await self.check()
             on_measured()
 

@@ -126,11 +126,22 @@ class JournalFile:
     def _write(self, data: bytes) -> None:
         end = self.position + len(data)
         if end > self._allocated:
-            unit = self._options.pre_alloc
-            self._allocated = -(-end // unit) * unit
-            self._files.allocate(self._fd, self._allocated)
+            self._allocate(end)
         self._files.pwrite(self._fd, data, self.position)
         self.position = end
+
+    def _allocate(self, end: int) -> None:
+        """Reserves space up to `end` and the rest of its unit, where the disk has that much left."""
+        unit = self._options.pre_alloc
+        for size in (-(-end // unit) * unit, end):
+            try:
+                self._files.allocate(self._fd, size)
+            except OSError as error:
+                if not is_no_space(error) or size == end:
+                    raise
+            else:
+                self._allocated = size
+                return
 
 
 class Journal:

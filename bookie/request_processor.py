@@ -25,7 +25,16 @@ from bookie.storage import Storage
 from ledger import requests
 from ledger.ledger_id import LedgerId
 from ledger.protocol_v3 import refusal
-from ledger.requests import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Request, Response, Status
+from ledger.requests import (
+    LAST_ENTRY,
+    AddRequest,
+    AddResponse,
+    BatchReadRequest,
+    ReadRequest,
+    Request,
+    Response,
+    Status,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +44,9 @@ class Client(ReadingClient, Protocol):
 
     def encode_stored(self, txn_id: int, ledger_id: int, entry_id: int) -> bytes:
         """The frame that says "stored" to an add."""
+
+    def decode(self, frame: bytes) -> Response:
+        """What was encoded."""
 
     def answer(self, response: Response) -> None:
         """Encodes and sends."""
@@ -174,6 +186,22 @@ class RequestProcessor:
             clients[client] = None
         for client in clients:
             self._reads.pump(client)
+            client.flush()
+
+    def refused(self, tokens: Sequence[object]) -> None:
+        """Answers requests that found no space for their records: they are not acknowledged, now or later."""
+        clients: dict[Client, None] = {}
+        for client, answer in cast("Sequence[_Token]", tokens):
+            clients[client] = None
+            if not isinstance(answer, bytes):
+                client.answer(refusal(answer, Status.EIO))
+                continue
+            response = client.decode(answer)
+            if isinstance(response, AddResponse):
+                self._statistics.adds -= 1
+                self._statistics.adds_refused += 1
+            client.answer(response._replace(status=Status.EIO))
+        for client in clients:
             client.flush()
 
     # --- reading ---

@@ -5,7 +5,8 @@ With a `grpc://` metadata URI it reaches the metadata through the gateways named
 Start: bind the ports (so that one in use is known before anything is touched), reach the metadata store, lock the
 directories, check the cookie, measure the disks, replay the journal, serve, register. Stop: the same backwards, the
 registration first, so that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the
-bookie at once: nothing more is acknowledged, and the process exits with an error.
+bookie at once: nothing more is acknowledged, and the process exits with an error. One that finds no space makes it
+read-only instead, until there is space.
 """
 
 from __future__ import annotations
@@ -203,6 +204,8 @@ class BookieServer:
         self._processor = RequestProcessor(storage, reads, self.long_polls, self._statistics, self._mode)
         storage.on_room = self._room_from_thread
         storage.on_deleted = self._deleted_from_thread
+        storage.on_no_space = self._no_space_from_thread
+        storage.on_space = self._space_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)
         self._stack.callback(server.close)
@@ -259,6 +262,20 @@ class BookieServer:
         else:
             change = self._mode.disks_writable()
         self._state.carry_out(change)
+        self._follow_space()
+        self.storage.retry()
+
+    def _follow_space(self) -> None:
+        """The mode follows whether every write has found its space."""
+        out_of_space = self.storage.out_of_space
+        self._state.carry_out(self._mode.out_of_space() if out_of_space else self._mode.space_returned())
+
+    def _no_space(self, tokens: list[object]) -> None:
+        self._state.carry_out(self._mode.out_of_space())
+        self._processor.refused(tokens)
+        # Their next adds are refused; their reads must go on.
+        self._room_in_storage()
+        self._monitor.hurry()
 
     # --- from storage's threads ---
 
@@ -274,6 +291,13 @@ class BookieServer:
     def _deleted(self, ledger_ids: Sequence[int]) -> None:
         for ledger_id in ledger_ids:
             self.long_polls.wake(ledger_id)
+
+    def _no_space_from_thread(self, _error: OSError, tokens: list[object]) -> bool:
+        self._loop.call_soon_threadsafe(self._no_space, tokens)
+        return True
+
+    def _space_from_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._follow_space)
 
     def _failed_from_thread(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._fail, error)

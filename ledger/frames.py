@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import struct
 
+LENGTH_SIZE = 4
+"""Bytes of a frame before its packet."""
+
 DEFAULT_MAX_FRAME_SIZE = 5 * 1024 * 1024
 """Bytes of a whole frame, length bytes included: BookKeeper's nettyMaxFrameSizeBytes."""
 

@@ -166,9 +166,13 @@ def run_with_error_at(root: Path, number: int, error: int, *, partial: bool = Fa
     disk.partial_writes = partial
     run = StorageRun(root, disk, **SMALL)
     acknowledged_at_error: list[Moment] = []
+    failed: list[str] = []
 
     def fail(operation: Operation) -> None:
-        if operation.number == number:
+        # The journal asks for less when a reservation fails.
+        asked_again = operation.number == number + 1 and failed == [operation.kind] == ["allocate"]
+        if operation.number == number or asked_again:
+            failed.append(operation.kind)
             acknowledged_at_error.append(run.moment())
             raise OSError(error, os.strerror(error), str(operation.path))
 

@@ -1,0 +1,131 @@
+"""Disks that are really full: what was acknowledged is there, reads go on, and writes as soon as there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.requests import AddResponse, ReadResponse, Status
+from tests.integration.bookie.entry_client import EntryClient, add, fence, packet, read
+from tests.integration.bookie.test_read_only import Running, running, sqlite
+
+pytestmark = pytest.mark.asyncio
+
+SIZE_MB = 48
+FILLER_MB = 16
+PAYLOAD = 64 * 1024
+LEDGER = 9
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, part of which a file takes that a test may remove."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none", str(disk)]
+    try:
+        result = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount command here")
+    if result.returncode:
+        pytest.skip(f"mounting a small file system is not permitted here: {result.stderr.strip()}")
+    try:
+        filler(disk).write_bytes(bytes(FILLER_MB << 20))
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def filler(disk: Path) -> Path:
+    return disk / "filler"
+
+
+def body(entry_id: int) -> bytes:
+    return packet(LEDGER, entry_id, entry_id.to_bytes(8, "big") * (PAYLOAD // 8))
+
+
+def add_until_refused(client: EntryClient) -> tuple[int, list[int]]:
+    """Adds entries, some at a time; how many were acknowledged before the first that was not, and all errors."""
+    entry_id, errors = 0, list[int]()
+    while not errors:
+        batch = range(entry_id, entry_id + 8)
+        client.send(*(add(LEDGER, each, body=body(each)) for each in batch))
+        statuses = {}
+        for _ in batch:
+            answer = client.receive()
+            assert isinstance(answer, AddResponse)
+            statuses[answer.entry_id] = answer.status
+        assert sorted(statuses) == list(batch)
+        errors = [status for status in statuses.values() if status != Status.EOK]
+        while entry_id in batch and statuses[entry_id] == Status.EOK:
+            entry_id += 1
+        assert entry_id < 10_000, "the disk never got full"
+    return entry_id, errors
+
+
+def wrong_reads(client: EntryClient, count: int) -> list[int]:
+    wrong = []
+    for entry_id in range(count):
+        answer = client.ask(read(LEDGER, entry_id))
+        if not isinstance(answer, ReadResponse) or answer.body != body(entry_id):
+            wrong.append(entry_id)
+    return wrong
+
+
+@contextlib.asynccontextmanager
+async def connected(bookie: Running) -> AsyncIterator[EntryClient]:
+    client = await asyncio.to_thread(EntryClient, bookie.server.addresses["bookie"] or "")
+    with client:
+        yield client
+
+
+PLACES = {
+    "journal": ["journal_directory"],
+    "ledgers": ["ledger_directory"],
+    "both": ["journal_directory", "ledger_directory"],
+}
+
+
+@pytest.mark.parametrize("place", sorted(PLACES))
+async def test_a_full_disk_is_survived(place: str, tmp_path: Path, small_disk: Path) -> None:
+    settings: dict[str, Any] = {name: small_disk / name.partition("_")[0] for name in PLACES[place]}
+    settings |= {"write_cache_mb": 4, "flush_interval_seconds": 0.2, "bookie_id": "small", "journal_max_backups": 0}
+    uri = sqlite(tmp_path)
+    async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
+        acknowledged, errors = await asyncio.to_thread(add_until_refused, client)
+        assert set(errors) <= {Status.EIO, Status.EREADONLY}
+        await bookie.until_listed(0, 1)
+        assert await bookie.status(add(LEDGER + 1, 0)) == Status.EREADONLY
+        # Recovery would write as well.
+        assert await bookie.status(add(LEDGER + 1, 0)._replace(priority=100)) == Status.EREADONLY
+        assert await asyncio.to_thread(wrong_reads, client, acknowledged) == []
+        # The journal takes a fence as long as it has space.
+        fenced = await bookie.status(fence(LEDGER + 2))
+        assert fenced in ({Status.ENOENTRY} if place == "ledgers" else {Status.EIO, Status.ENOENTRY})
+
+        filler(small_disk).unlink()
+        await bookie.until_listed(1, 0)
+        assert await bookie.status(add(LEDGER, acknowledged, body=body(acknowledged))) == Status.EOK
+        assert await asyncio.to_thread(wrong_reads, client, acknowledged + 1) == []
+        # Asked again, the fence is durable.
+        assert await bookie.status(fence(LEDGER + 2)) == Status.ENOENTRY
+    async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
+        assert await asyncio.to_thread(wrong_reads, client, acknowledged + 1) == []
+        assert await bookie.status(add(LEDGER + 2, 0)) == Status.EFENCED
+
+
+async def test_a_bookie_that_is_stopped_without_space_keeps_everything(tmp_path: Path, small_disk: Path) -> None:
+    settings: dict[str, Any] = {"ledger_directory": small_disk / "ledgers", "bookie_id": "small"}
+    settings |= {"write_cache_mb": 4, "flush_interval_seconds": 0.2}
+    async with running(tmp_path, sqlite(tmp_path), **settings) as bookie, connected(bookie) as client:
+        acknowledged, _ = await asyncio.to_thread(add_until_refused, client)
+    filler(small_disk).unlink()
+    async with running(tmp_path, sqlite(tmp_path), **settings) as bookie, connected(bookie) as client:
+        assert await asyncio.to_thread(wrong_reads, client, acknowledged) == []
+        assert await bookie.status(add(LEDGER, acknowledged, body=body(acknowledged))) == Status.EOK
