@@ -112,12 +112,14 @@ class EntryReads:
         self._statistics = statistics
         self._loop = asyncio.get_running_loop()
 
-    def queue(self, client: ReadingClient, request: QueuedRead) -> None:
-        """Takes up a read of a valid id; `pump` serves it."""
+    def queue(self, client: ReadingClient, request: QueuedRead, *, first: bool = False) -> None:
+        """Takes up a read of a valid id; `pump` serves it. One of high priority goes before those that wait."""
         if len(client.reads) >= MAX_PENDING_READS:
             self._send(client, _refusal(request, Status.ETOOMANYREQUESTS))
-            return
-        client.reads.append(request)
+        elif first:
+            client.reads.appendleft(request)
+        else:
+            client.reads.append(request)
 
     def pump(self, client: ReadingClient) -> None:
         """Serves waiting reads as long as the client takes answers."""

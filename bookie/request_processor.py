@@ -1,7 +1,8 @@
 """What a bookie does with a request: the rules of the entry protocol applied to storage.
 
 Runs on the event loop, which owns connections and ledger states. An add or a fence is handed to storage together with
-its answer; storage gives the answer back once the journal has made it durable, and only then does it leave.
+its answer; storage gives the answer back once the journal has made it durable, and only then does it leave. An add that
+defers its sync is the exception: its answer leaves once it is written, and a later force makes it durable.
 
 Invariants: S5 and S6 (no answer before durability; for a fence not even the error of the read behind it), S7, P7, P8.
 Source: wire-protocol page, sections 4.3 to 4.8.
@@ -137,7 +138,10 @@ class RequestProcessor:
         answer = client.encode_stored(request.txn_id, request.ledger_id, request.entry_id)
         self._statistics.adds += 1
         self._statistics.add_bytes += len(request.body)
-        self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
+        if request.write_flags & requests.DEFERRED_SYNC and not request.recovery:
+            self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer), sync=False)
+        else:
+            self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
         if request.ledger_id in self._awaited:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
@@ -182,7 +186,7 @@ class RequestProcessor:
                 client.send(answer)
             else:
                 self._statistics.fences += 1
-                self._reads.queue(client, answer)
+                self._reads.queue(client, answer, first=True)
             clients[client] = None
         for client in clients:
             self._reads.pump(client)
@@ -220,7 +224,7 @@ class RequestProcessor:
             self._statistics.reads_refused += 1
             client.answer(refusal(request, status))
             return
-        self._reads.queue(client, request)
+        self._reads.queue(client, request, first=request.priority > 0)
 
     def _long_poll(self, client: Client, request: ReadRequest) -> Status:
         if request.piggyback and request.entry_id != LAST_ENTRY:

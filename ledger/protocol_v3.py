@@ -395,7 +395,7 @@ def _decode_rare_request(message: wire.Request, operation: int, txn_id: int) -> 
             auth = message.authRequest
             return requests.AuthRequest(txn_id, auth.authPluginName, auth.payload, priority)
         case Operation.START_TLS:
-            return requests.StartTlsRequest(txn_id)
+            return requests.StartTlsRequest(txn_id, message.HasField("startTLSRequest"))
     return requests.InvalidRequest(txn_id, operation, Status.EBADREQ, priority=priority)
 
 

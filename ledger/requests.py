@@ -153,9 +153,10 @@ class AuthRequest(NamedTuple):
 
 
 class StartTlsRequest(NamedTuple):
-    """Switch the connection to TLS."""
+    """Switch the connection to TLS. `complete` is False where the message of its own was missing."""
 
     txn_id: int
+    complete: bool = True
 
 
 class InvalidRequest(NamedTuple):

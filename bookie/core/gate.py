@@ -25,6 +25,8 @@ _OPERATIONS: dict[type, Operation] = {
     requests.ForceLedgerRequest: Operation.FORCE_LEDGER,
     requests.GetBookieInfoRequest: Operation.GET_BOOKIE_INFO,
     requests.ListEntriesRequest: Operation.GET_LIST_OF_ENTRIES_OF_LEDGER,
+    requests.AuthRequest: Operation.AUTH,
+    requests.StartTlsRequest: Operation.START_TLS,
 }
 
 
@@ -76,7 +78,7 @@ class Gate:
 
     def check(self, request: Request, *, binary: bool) -> Verdict:
         """Judges a request that came while the gate was shut."""
-        if self.is_open or isinstance(request, requests.StartTlsRequest):
+        if self.is_open or (isinstance(request, requests.StartTlsRequest) and request.complete):
             return Verdict(passes=True)
         if isinstance(request, AuthRequest):
             return self._authenticate(request, binary)
@@ -100,6 +102,5 @@ class Gate:
 
 def _unauthorised(request: Request) -> Response:
     """The request's own header with a status and nothing else."""
-    operation = request.operation if isinstance(request, requests.InvalidRequest) else _OPERATIONS.get(type(request))
-    priority = getattr(request, "priority", 0)
-    return StatusResponse(request.txn_id, Operation.AUTH if operation is None else operation, Status.EUA, priority)
+    operation = request.operation if isinstance(request, requests.InvalidRequest) else _OPERATIONS[type(request)]
+    return StatusResponse(request.txn_id, operation, Status.EUA, getattr(request, "priority", 0))

@@ -116,6 +116,20 @@ async def test_long_polls_of_a_client_that_takes_nothing(tmp_path: Path) -> None
             await silent_client(server, client, [*polls, add(1, 2)])
 
 
+async def test_reads_of_high_priority_go_before_those_that_wait(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 1, bytes(64 * 1024))
+            urgent = read(1, 0)._replace(priority=requests.HIGH_PRIORITY)
+            wanted = [*(read(1, 0) for _ in range(400)), urgent, fence(1, 0)]
+            sending = asyncio.create_task(asyncio.to_thread(client.send, *wanted))
+            await until(lambda: server._statistics.fences == 1 and len(one_connection(server).reads) > 60)
+            answers = await asyncio.to_thread(receive_all, client, len(wanted))
+            await sending
+            order = [answer.txn_id for answer in answers]
+            assert max(order.index(request.txn_id) for request in wanted[-2:]) < len(wanted) - 50, order
+
+
 async def test_a_ledger_that_was_fenced_and_deleted(tmp_path: Path) -> None:
     async with running_bookie(tmp_path) as server:
         with EntryClient(entry_address(server)) as client:

@@ -44,6 +44,7 @@ V3: list[tuple[Request, int]] = [
     (requests.ForceLedgerRequest(5, 1), Operation.FORCE_LEDGER),
     (requests.GetBookieInfoRequest(5), Operation.GET_BOOKIE_INFO),
     (requests.ListEntriesRequest(5, 1), Operation.GET_LIST_OF_ENTRIES_OF_LEDGER),
+    (requests.StartTlsRequest(5, complete=False), Operation.START_TLS),
     (requests.InvalidRequest(5, 12, Status.EBADREQ, priority=100), Operation.BATCH_READ_ENTRY),
 ]
 
