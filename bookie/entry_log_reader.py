@@ -1,5 +1,7 @@
 """Reads single records of the entry logs of a store by their location.
 
+What follows an entry that a sequential reader asked for is kept in memory (`read_ahead`).
+
 Descriptors are kept in an LRU; one that is evicted, or whose log was removed, closes when its last reader lets go of
 it. Any thread may read.
 
@@ -9,15 +11,23 @@ Not its job: which copy of an entry counts (the index says), scanning whole logs
 from __future__ import annotations
 
 import os
+import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
 from bookie import entry_log_format as fmt
 from bookie.files import FileSystem, StorageCorruptException
+from bookie.read_ahead import ReadAhead
 
 _FIRST_READ = 8192
+_MAX_RUN = 4 << 20
+"""Bytes read at once for a run of entries, about."""
+
+_NO_LIMIT = 1 << 62
+
+_ids = struct.Struct(">qq")
 
 
 class LogHandle:
@@ -39,29 +49,62 @@ class LogHandle:
 class EntryLogReader:
     """Reads and validates records. `open_files` bounds the descriptors kept; a log lies in any of `directories`."""
 
-    def __init__(self, files: FileSystem, directories: Sequence[Path], open_files: int) -> None:
+    def __init__(
+        self, files: FileSystem, directories: Sequence[Path], open_files: int, read_ahead_bytes: int = 0
+    ) -> None:
+        self.written_for_good: Callable[[int], int] = lambda log_id: _NO_LIMIT
+        """Up to which offset a log may be read ahead: behind it somebody may be writing."""
         self._files = files
         self._directories = directories
         self._open_files = open_files
         self._handles: OrderedDict[int, LogHandle] = OrderedDict()
+        self._ahead = ReadAhead(read_ahead_bytes)
         self._lock = Lock()
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
+        kept = self._ahead.get(location)
+        if kept is not None and kept.startswith(_ids.pack(ledger_id, entry_id)):
+            return kept
+        window = self._ahead.window(ledger_id, entry_id)
         log_id, offset = fmt.split_location(location)
         handle = self.handle(log_id)
         start = offset - 4
-        data = self._files.pread(handle.fd, _FIRST_READ, start) if start >= fmt.HEADER_SIZE else b""
-        if len(data) < fmt.RECORD_PREFIX_SIZE:
-            raise _corrupt(handle, offset, ledger_id, entry_id, "lies outside the log's records")
-        length, *ids = fmt.decode_prefix(data)
-        if ids != [ledger_id, entry_id] or length < fmt.MIN_ENTRY_SIZE:
-            raise _corrupt(handle, offset, ledger_id, entry_id, f"has length {length} and ids {ids}")
+        size = max(_FIRST_READ, window)
+        data = self._files.pread(handle.fd, size, start) if start >= fmt.HEADER_SIZE else b""
+        length = _check_record(handle, data, offset, ledger_id, entry_id)
         if length + 4 > len(data):
             data = self._read_rest(handle, data, start, length + 4)
-        if length + 4 > len(data):
-            raise _corrupt(handle, offset, ledger_id, entry_id, "is cut off by the end of the log")
+            if length + 4 > len(data):
+                raise _corrupt(handle, offset, ledger_id, entry_id, "is cut off by the end of the log")
+        if window and (written := self.written_for_good(log_id) - start) >= length + 4:
+            self._ahead.keep(location, ledger_id, entry_id, data[:written], window)
         return data[4 : 4 + length]
+
+    def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
+        """Packets of consecutive entries at `locations`, by a single read where the entries stand in a row.
+
+        At least the first, which is read as `read` does; as many more as stand behind it in the same log within about
+        `max_bytes`, are whole, and are what they should be.
+        """
+        count = _leading_run(locations, min(max_bytes, _MAX_RUN))
+        if count == 1:
+            return [self.read(locations[0], ledger_id, first_entry_id)]
+        log_id, offset = fmt.split_location(locations[0])
+        handle = self.handle(log_id)
+        base = locations[0] - 4
+        size = 2 * locations[count - 1] - locations[count - 2] - base
+        data = self._files.pread(handle.fd, size, offset - 4) if offset >= fmt.HEADER_SIZE + 4 else b""
+        packets: list[bytes] = []
+        for index in range(count):
+            start = locations[index] - base
+            if start + 16 > len(data):
+                break
+            length, *ids = fmt.decode_prefix(data[start - 4 : start + 16])
+            if ids != [ledger_id, first_entry_id + index] or not fmt.MIN_ENTRY_SIZE <= length <= len(data) - start:
+                break
+            packets.append(data[start : start + length])
+        return packets or [self.read(locations[0], ledger_id, first_entry_id)]
 
     def _read_rest(self, handle: LogHandle, data: bytes, start: int, size: int) -> bytes:
         if start + size > self._files.size(handle.fd):
@@ -100,6 +143,29 @@ class EntryLogReader:
     def close(self) -> None:
         with self._lock:
             self._handles.clear()
+
+
+def _leading_run(locations: Sequence[int], max_bytes: int) -> int:
+    """How many locations from the first on ascend in one log within `max_bytes`."""
+    first = locations[0]
+    limit = min(first + max_bytes, first | 0xFFFFFFFF)
+    previous, count = first, 1
+    for location in locations[1:]:
+        if not previous < location <= limit:
+            break
+        previous = location
+        count += 1
+    return count
+
+
+def _check_record(handle: LogHandle, data: bytes, offset: int, ledger_id: int, entry_id: int) -> int:
+    """The length of the record that `data` begins with. Raises StorageCorruptException when it is not that entry's."""
+    if len(data) < fmt.RECORD_PREFIX_SIZE:
+        raise _corrupt(handle, offset, ledger_id, entry_id, "lies outside the log's records")
+    length, *ids = fmt.decode_prefix(data)
+    if ids != [ledger_id, entry_id] or length < fmt.MIN_ENTRY_SIZE:
+        raise _corrupt(handle, offset, ledger_id, entry_id, f"has length {length} and ids {ids}")
+    return length
 
 
 def _corrupt(handle: LogHandle, offset: int, ledger_id: int, entry_id: int, what: str) -> StorageCorruptException:

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _LAST_ID_FILE = "lastId"
 _MAX_OFFSET = 0xFFFFFFFF
+_NO_LIMIT = 1 << 62
 
 
 class EntryLogs:
@@ -42,6 +43,7 @@ class EntryLogs:
         *,
         max_bytes: int,
         open_files: int,
+        read_ahead_bytes: int = 0,
         writable: Callable[[], Sequence[Path]] | None = None,
     ) -> None:
         self._files = files
@@ -55,7 +57,10 @@ class EntryLogs:
         """Logs of this process that are not complete yet. Under the lock, as _last_id is."""
         self._rotated: list[int] = []
         """Those of them that were finished since the last flush ended."""
-        self._reader = EntryLogReader(files, self._directories, open_files)
+        self._flushed = (-1, 0)
+        """The current log, and how far it had come when the last flush ended."""
+        self._reader = EntryLogReader(files, self._directories, open_files, read_ahead_bytes)
+        self._reader.written_for_good = self._written_for_good
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -87,6 +92,8 @@ class EntryLogs:
         with self._lock:
             self._incomplete.difference_update(self._rotated)
         self._rotated.clear()
+        if self._current is not None:
+            self._flushed = (self._current.log_id, self._current.position)
 
     def new_log(self) -> CompactionLog:
         """A log of its own for a compaction, or whoever else copies records. Any thread."""
@@ -157,6 +164,16 @@ class EntryLogs:
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
         return self._reader.read(location, ledger_id, entry_id)
+
+    def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
+        """Packets of consecutive entries from the first on, by few reads: see EntryLogReader.read_run."""
+        return self._reader.read_run(locations, ledger_id, first_entry_id, max_bytes)
+
+    def _written_for_good(self, log_id: int) -> int:
+        if log_id not in self._incomplete:
+            return _NO_LIMIT
+        flushed_id, position = self._flushed
+        return position if log_id == flushed_id else 0
 
     def complete_logs(self) -> list[int]:
         """Ids of the complete logs, ascending, those of earlier processes included."""

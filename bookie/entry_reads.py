@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
+import sys
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -239,23 +241,14 @@ class EntryReads:
 
         A batch from the last entry on is that entry alone.
         """
-        first = self._packet(ledger, request.entry_id)
-        bodies = [first]
+        if request.entry_id == LAST_ENTRY:
+            packets = [self._packet(ledger, LAST_ENTRY)]
+        else:
+            count = request.max_count if request.max_count > 0 else sys.maxsize
+            limit = min(request.max_size, MAX_BATCH_READ_SIZE)
+            packets = self._storage.read_entries(ledger, request.entry_id, count, limit)
         batch = BatchSize(request.max_count, request.max_size, MAX_BATCH_READ_SIZE)
-        batch.takes(len(first))
-        entry_id = request.entry_id + 1
-        while request.entry_id != LAST_ENTRY and not batch.is_full:
-            try:
-                packet = self._storage.read_entry(ledger, entry_id)
-            except NoSuchEntryException:
-                break
-            except Exception as error:
-                _log.error("a batch ends before entry %d of ledger %s: %s", entry_id, ledger.ledger_id, error)
-                break
-            if not batch.takes(len(packet)):
-                break
-            bodies.append(packet)
-            entry_id += 1
+        bodies = list(itertools.takewhile(lambda packet: batch.takes(len(packet)), packets))
         return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
 
     def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:

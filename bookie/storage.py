@@ -71,6 +71,8 @@ _log = logging.getLogger(__name__)
 
 _entry_ids = struct.Struct(">qqq")
 _MIN_PACKET = 32
+_MAX_RUN = 4096
+"""Entries looked up at once."""
 _MIN_LAC_PACKET = 16
 
 
@@ -473,6 +475,48 @@ class Storage:
                 if self._location(stored, entry_id) == location:
                     raise
         raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
+
+    def read_entries(self, ledger: LedgerState, first_entry_id: int, max_count: int, max_bytes: int) -> list[bytes]:
+        """Packets of consecutive entries, by as few reads of files as their places allow; any thread.
+
+        The first is there whatever its size; with the others it is `max_bytes` at most. Raises for the first as
+        `read_entry` does; a later one that is not held or can't be read ends the list.
+        """
+        stored = _stored(ledger)
+        packets: list[bytes] = []
+        room = max_bytes
+        while len(packets) < max_count and room > 0:
+            run = self._read_run(stored, first_entry_id + len(packets), max_count - len(packets), room)
+            if not run:
+                break
+            for packet in run:
+                room -= len(packet)
+                if room < 0 and packets:
+                    return packets
+                packets.append(packet)
+        return packets or [self.read_entry(stored, first_entry_id)]
+
+    def _read_run(self, ledger: StoredLedger, entry_id: int, count: int, max_bytes: int) -> Sequence[bytes]:
+        """Some of the entries from `entry_id` on; none when it is not held or can't be read."""
+        if not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
+            return ()
+        count = min(count, _MAX_RUN)
+        cached = self._cache.get_run(ledger, entry_id, count)
+        if cached:
+            return cached
+        store = self._store(ledger)
+        locations = store.index.locations(ledger.ledger_id, entry_id, count)
+        if not locations:
+            return ()
+        # What the cache holds is newer.
+        locations = locations[: self._cache.first_held(ledger, entry_id, len(locations))]
+        try:
+            if not locations:
+                return [self.read_entry(ledger, entry_id)]
+            return store.logs.read_run(locations, ledger.number, entry_id, max_bytes)
+        except StorageCorruptException as error:
+            _log.error("reading of consecutive entries ends early: %s", error)
+            return ()
 
     def _location(self, ledger: StoredLedger, entry_id: int) -> int:
         if not 0 <= entry_id <= index_file.MAX_ENTRY_ID:

@@ -63,6 +63,7 @@ def _logs(config: StorageConfig, files: FileSystem, ledgers: Sequence[Path], wri
         ledgers,
         max_bytes=config.entry_log_max_bytes,
         open_files=config.open_file_limit,
+        read_ahead_bytes=config.read_ahead_bytes // len(config.ledger_directories if config.storage == "db" else (0,)),
         writable=writable,
     )
 

@@ -97,6 +97,20 @@ class WriteCache:
                 return packet
         return None
 
+    def get_run(self, ledger: StoredLedger, first_entry_id: int, count: int) -> list[bytes]:
+        """The newest cached copies of up to `count` consecutive entries, ending before the first that is not cached."""
+        found: list[bytes] = []
+        while len(found) < count and (packet := self.get(ledger, first_entry_id + len(found))) is not None:
+            found.append(packet)
+        return found
+
+    def first_held(self, ledger: StoredLedger, first_entry_id: int, count: int) -> int:
+        """How many of `count` entries come before the first that is cached."""
+        if ledger not in self._active and ledger not in self._flushing:
+            return count
+        ids = range(first_entry_id, first_entry_id + count)
+        return next((index for index, entry_id in enumerate(ids) if self.get(ledger, entry_id) is not None), count)
+
     def entry_ids(self, ledger: StoredLedger) -> list[int]:
         """Ids of the cached entries, ascending."""
         ids: set[int] = set()
