@@ -1,9 +1,9 @@
 """The older, binary entry protocol, versions 0 to 2: fixed fields inside frames.
 
-Encoders return a whole frame, length prefix included; decoders take a packet without it and copy what they keep. A
-packet begins with one word: version (8 bits), opcode (8), flags (16); where the version is 0 the whole word is the
-opcode, so that version 0 has no flags. An answer bears the version of its request and no flags. Source: wire-protocol
-page, section 3.
+Encoders return a whole frame, length prefix included; decoders take a packet without it and copy what they keep, but
+for the entries of a batch: those are parts of the packet, to be used before its buffer is used again. A packet begins
+with one word: version (8 bits), opcode (8), flags (16); where the version is 0 the whole word is the opcode, so that
+version 0 has no flags. An answer bears the version of its request and no flags. Source: wire-protocol page, section 3.
 
 What the requests of `requests` become here:
 - there is no transaction id, and `txn_id` reads as 0: an answer tells only its operation, ledger and entry. Batch reads
@@ -368,18 +368,19 @@ def _decode_batch_response(packet: bytes | memoryview) -> Response:
     return requests.BatchReadResponse(request_id, _read_status(code), ledger_id, entry_id, bodies)
 
 
-def _read_records(packet: bytes | memoryview, start: int) -> tuple[bytes, ...]:
-    """The entries of a batch, each behind its length, up to the end of the packet."""
-    records = []
-    end = len(packet)
+def _read_records(packet: bytes | memoryview, start: int) -> tuple[bytes | memoryview, ...]:
+    """The entries of a batch, each behind its length, up to the end of the packet; not copied."""
+    records: list[bytes | memoryview] = []
+    append, unpack, end = records.append, _RECORD_LENGTH.unpack_from, len(packet)
     while start < end:
-        body = start + _RECORD_LENGTH.size
-        _require(packet, body)
-        length: int = _RECORD_LENGTH.unpack_from(packet, start)[0]
-        if not 0 <= length <= end - body:
-            raise ProtocolError(f"an entry of {length} bytes in a batch with {end - body} left")
+        body = start + 4
+        if body > end:
+            _require(packet, body)
+        (length,) = unpack(packet, start)
         start = body + length
-        records.append(bytes(packet[body:start]))
+        if length < 0 or start > end:
+            raise ProtocolError(f"an entry of {length} bytes in a batch with {end - body} left")
+        append(packet[body:start])
     return tuple(records)
 
 

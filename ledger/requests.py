@@ -205,13 +205,16 @@ class ReadResponse(NamedTuple):
 
 
 class BatchReadResponse(NamedTuple):
-    """`bodies` are the stored packets of `entry_id`, `entry_id + 1`, ...; fewer than asked for is no failure."""
+    """`bodies` are the stored packets of `entry_id`, `entry_id + 1`, ...; fewer than asked for is no failure.
+
+    In an answer that was received they are parts of the receive buffer: good for as long as the sink runs.
+    """
 
     txn_id: int
     status: int
     ledger_id: int
     entry_id: int
-    bodies: tuple[bytes, ...] = ()
+    bodies: tuple[bytes | memoryview, ...] = ()
 
 
 class ReadLacResponse(NamedTuple):

@@ -76,7 +76,7 @@ async def test_several_readers_follow_a_writer_each_in_its_way(standalone_cluste
         ledger = await client.create_ledger(3, 2, 2)
         readers = [await client.open_ledger(ledger.ledger_id) for _ in range(3)]
         readers.append(await other.open_ledger(ledger.ledger_id))
-        ways = ({}, {"parallel": True}, {"long_poll": False}, {})
+        ways: tuple[dict[str, bool], ...] = ({}, {"parallel": True}, {"long_poll": False}, {})
         tails = [asyncio.create_task(ids(r, **way)) for r, way in zip(readers, ways, strict=True)]
         await write(ledger, 0, 30, 0.005)
         await ledger.append_all(text(entry_id) for entry_id in range(31, 3000))

@@ -71,6 +71,8 @@ class Client:
 
     def _sink(self, token: int, response: Response | None, error: BKException | None) -> None:
         assert token not in self.answers
+        if isinstance(response, BatchReadResponse):
+            response = response._replace(bodies=tuple(map(bytes, response.bodies)))
         self.answers[token] = response or error
         self._came.set()
 
