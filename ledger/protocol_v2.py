@@ -205,7 +205,7 @@ def _encode_batch_response(response: requests.BatchReadResponse, version: int) -
         response.entry_id,
         response.txn_id,
     )
-    parts = [head]
+    parts: list[bytes | memoryview] = [head]
     for body in bodies:
         parts += (_RECORD_LENGTH.pack(len(body)), body)
     return b"".join(parts)

@@ -78,16 +78,15 @@ class ReadSession:
     async def next_batch(self, max_entries: int) -> list[Entry]:
         """The next entries: as many as asked for, fewer at the end, before a failure, or when they are large."""
         batch: list[Entry] = []
-        batch_bytes = 0
         reader = self.reader
+        enough = reader.taken_bytes + self._max_batch_bytes
         while True:
             self._send(reader.next_reads(self._loop.time()))
             taken = reader.take(max_entries - len(batch))
             if taken:
                 batch = batch + taken if batch else taken
-                batch_bytes += sum([len(entry.payload) for entry in taken])
                 self._send(reader.next_reads(self._loop.time()))
-            full = len(batch) >= max_entries or batch_bytes >= self._max_batch_bytes
+            full = len(batch) >= max_entries or reader.taken_bytes >= enough
             if full or reader.finished or reader.failure is not None:
                 return batch
             if not taken:

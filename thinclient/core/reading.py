@@ -164,7 +164,10 @@ class RangeReader:
         self._unasked: list[tuple[int, int]] = [(first, last)] if first <= last else []
         """Ranges in ascending order; the last one is what no request has touched yet."""
         self._runs: dict[int, _Run] = {}
-        self._arrived: dict[int, list[Entry]] = {}
+        self._arrived: dict[int, tuple[list[Entry], int]] = {}
+        """Consecutive entries and their bytes, by the first one's id."""
+        self.taken_bytes = 0
+        """Bytes of all entries that were taken, as they count for `max_bytes`."""
         self._repeats: list[ReadEffect | BatchReadEffect] = []
         self._heard: dict[str, float] = {}
         # Asked for or arrived, and not yet taken.
@@ -305,8 +308,8 @@ class RangeReader:
         elif missing:
             self._put_back(run.last - missing + 1, run.last)
             self._open_entries -= missing
-        size = sum([len(entry.payload) for entry in entries]) + _ENTRY_OVERHEAD * len(entries)
-        self._arrived[first] = entries
+        size = _size_of(entries)
+        self._arrived[first] = (entries, size)
         self._seen_entries += len(entries)
         self._seen_bytes += size
         self._open_bytes += size - run.reserved
@@ -380,20 +383,27 @@ class RangeReader:
         taken: list[Entry] = []
         arrived = self._arrived
         position = self._next_to_deliver
+        taken_bytes = 0
         while len(taken) < max_entries:
-            entries = arrived.pop(position, None)
-            if entries is None:
+            run = arrived.pop(position, None)
+            if run is None:
                 break
+            entries, size = run
             room = max_entries - len(taken)
             if len(entries) > room:
-                arrived[position + room] = entries[room:]
+                rest = entries[room:]
                 del entries[room:]
+                rest_size = _size_of(rest)
+                arrived[position + room] = (rest, rest_size)
+                size -= rest_size
             position += len(entries)
+            taken_bytes += size
             taken = taken + entries if taken else entries
         if taken:
             self._next_to_deliver = position
             self._open_entries -= len(taken)
-            self._open_bytes -= sum([len(entry.payload) for entry in taken]) + _ENTRY_OVERHEAD * len(taken)
+            self._open_bytes -= taken_bytes
+            self.taken_bytes += taken_bytes
         return taken
 
     # Whom to ask
@@ -430,6 +440,11 @@ class RangeReader:
         well = [bookie for bookie in able if not self._health.avoids(bookie, now)] or able
         rest = [bookie for bookie in able if bookie not in well]
         return [(*well[turn:], *well[:turn], *rest) for turn in range(len(well))]
+
+
+def _size_of(entries: list[Entry]) -> int:
+    """Bytes of memory."""
+    return sum([len(entry[4]) for entry in entries]) + _ENTRY_OVERHEAD * len(entries)
 
 
 def _unreadable(entry_id: int, error: BKException, bookies: Sequence[str]) -> BKException:

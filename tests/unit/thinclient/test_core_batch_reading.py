@@ -222,7 +222,7 @@ def test_any_mix_of_answers_gives_every_entry_once_in_order_in_bounded_memory(
         fresh = reader.next_reads(now)
         assert all(read.entry_id < count for read in fresh)
         outstanding += fresh
-        held = sum(len(e.payload) for run in reader._arrived.values() for e in run)
+        held = sum(len(e.payload) for run, _ in reader._arrived.values() for e in run)
         assert held <= 20_000 + 2 * 5000 + 3000
         if outstanding:
             read = outstanding.pop(rng.randrange(len(outstanding)))
