@@ -23,9 +23,8 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, NamedTuple
 
 from ledger import protocol_v3
 from ledger.errors import (
@@ -36,8 +35,8 @@ from ledger.errors import (
     TimeoutException,
     TooManyRequestsException,
 )
-from ledger.frames import FrameDecoder, FrameError
-from ledger.protocol_v3 import ProtocolError, decode_response, stored_txn_id
+from ledger.frames import FrameError
+from ledger.protocol_v3 import ProtocolError, decode_response
 from ledger.requests import (
     AddResponse,
     AuthResponse,
@@ -56,6 +55,7 @@ from ledger.requests import (
     WriteLacResponse,
 )
 from thinclient.reconnect import ReconnectPauses
+from thinclient.wire import Wire
 
 GIVEN_UP_AFTER = 10.0
 """Seconds without a byte after which a connection whose requests time out is dropped."""
@@ -113,107 +113,6 @@ class ConnectionSettings(NamedTuple):
 async def tcp_connector(factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
     """Opens a TCP connection; asyncio and uvloop switch Nagle's algorithm off by themselves."""
     return await asyncio.get_running_loop().create_connection(factory, host, port)
-
-
-class Wire(asyncio.BufferedProtocol):
-    """One connection's end. A lost one may still call back; only the owner's present one is listened to.
-
-    With a setup it begins as a mailbox: packets wait for `receive`, until `open`.
-    """
-
-    transport: asyncio.Transport
-
-    def __init__(self, owner: BookieConnection, max_frame_size: int, setting_up: bool) -> None:
-        self._owner = owner
-        self._max_frame_size = max_frame_size
-        self._decoder = FrameDecoder(max_frame_size)
-        self._mailbox: deque[bytes] | None = deque() if setting_up else None
-        self._reader: asyncio.Future[None] | None = None
-        self._ended: Exception | None = None
-        self.heard = False
-        """Something was received since the last scan."""
-        self.proven = False
-        """Something was received in an earlier one."""
-        self.hint = ""
-        """What it may mean when the bookie closes the connection without a word."""
-
-    # asyncio's calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        self._owner.on_transport(self, opened=self._mailbox is None)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.heard = True
-        try:
-            packets = self._decoder.buffer_updated(nbytes)
-            if self._mailbox is None:
-                self.take(packets)
-            else:
-                self._mailbox += map(bytes, packets)
-                self._wake()
-        except (FrameError, ProtocolError) as error:
-            self._end(f"sent what is not the entry protocol ({error}); the connection is closed", error)
-
-    def pause_writing(self) -> None:
-        self._owner.on_writable(self, False)
-
-    def resume_writing(self) -> None:
-        self._owner.on_writable(self, True)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.on_transport_lost(self)
-        self._end(f"lost the connection: {exc or 'closed by the bookie'}", exc)
-
-    # Answers of an open connection
-
-    def take(self, packets: Sequence[memoryview]) -> None:
-        """Hands answers to the owner. Raises ProtocolError."""
-        for packet in packets:
-            txn_id = stored_txn_id(packet)
-            if txn_id is None:
-                self._owner.on_response(self, decode_response(packet))
-            else:
-                self._owner.on_stored(self, txn_id)
-
-    # While the connection is set up
-
-    async def receive(self) -> bytes:
-        """The next packet. Raises FrameError for what is none, and ConnectionError once the connection is gone."""
-        while not self._mailbox:
-            if self._ended is not None:
-                raise self._ended
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-        return self._mailbox.popleft()
-
-    def begin_tls(self) -> bool:
-        """Forgets what came in clear; False if there was anything, which nobody vouches for."""
-        clean = not self._mailbox and not self._decoder.pending
-        self._decoder = FrameDecoder(self._max_frame_size)
-        return clean
-
-    def open(self) -> None:
-        """Ends the setup. Raises ConnectionError or FrameError if the connection has ended meanwhile."""
-        if self._ended is not None:
-            raise self._ended
-        self._mailbox = None
-
-    def _end(self, reason: str, error: Exception | None) -> None:
-        if self._mailbox is None:
-            reason += "" if self.heard or self.proven else self.hint
-            self._owner.on_lost(self, self._owner.loss(reason, error))
-            return
-        # `connection_setup` knows what the end of a connection means at the step at hand.
-        self._ended = error or ConnectionResetError("closed by the bookie")
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
 
 
 Setup = Callable[["BookieConnection", Wire, Address], Awaitable[asyncio.Transport]]

@@ -19,11 +19,20 @@ import random
 from functools import partial
 from typing import Protocol, Self
 
+from ledger import protocol_v2
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import BKException, BookieHandleNotAvailableException
 from ledger.manager import ServiceDiscovery
 from ledger.protocol_v3 import AddRequestEncoder, encode_request
-from ledger.requests import FREE_DISK_SPACE, GetBookieInfoRequest, Operation, Request, Response, Status
+from ledger.requests import (
+    FREE_DISK_SPACE,
+    BatchReadRequest,
+    GetBookieInfoRequest,
+    Operation,
+    Request,
+    Response,
+    Status,
+)
 from thinclient.auth import ClientAuthProvider, load_provider
 from thinclient.bookie_connection import (
     Address,
@@ -156,9 +165,13 @@ class BookiePool:
             else:
                 answer.set_exception(error or BookieHandleNotAvailableException(f"bookie {bookie_id} gave no answer"))
 
-        frame = encode_request(request)
+        ledger_id = getattr(request, "ledger_id", 0)
+        if isinstance(request, BatchReadRequest):
+            connection, frame = self.batch_connection(bookie_id, ledger_id), protocol_v2.encode_request(request)
+        else:
+            connection, frame = self.connection(bookie_id, ledger_id), encode_request(request)
         deadline = self._loop.time() + timeout
-        self.connection(bookie_id).send(operation, request.txn_id, frame, deadline, sink, None)
+        connection.send(operation, request.txn_id, frame, deadline, sink, None)
         return await answer
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.errors import IncorrectParameterException
@@ -141,6 +141,14 @@ class ClientConfig(BaseSettings):
     )
     auth_token_file: Path | None = Field(default=None, description="bookgate-token: file with the token")
     auth_token: str | None = Field(default=None, repr=False, description="bookgate-token: the token itself")
+
+    @model_validator(mode="after")
+    def _security_fits_together(self) -> ClientConfig:
+        if (self.bookie_tls_cert is None) != (self.bookie_tls_key is None):
+            raise ValueError("bookie_tls_cert and bookie_tls_key go together; set both or none")
+        if self.auth_provider is None and (self.auth_token or self.auth_token_file):
+            raise ValueError("a token has no effect without auth_provider; set it to bookgate-token")
+        return self
 
     @property
     def tls(self) -> TlsFiles:

@@ -21,8 +21,9 @@ from ledger.frames import FrameError
 from ledger.protocol_v3 import ProtocolError
 from ledger.requests import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
 from thinclient.auth import AUTH_DISABLED, ClientAuthProvider
-from thinclient.bookie_connection import Address, BookieConnection, Wire
+from thinclient.bookie_connection import Address, BookieConnection
 from thinclient.tls import BookieTls, TlsContexts, TlsMode, explain
+from thinclient.wire import Wire
 
 _MOST_STEPS = 32
 """Payloads of an authentication that goes on and on."""
@@ -64,7 +65,11 @@ class ConnectionSetup:
                 wire.transport, wire, context, server_hostname=address.host, ssl_handshake_timeout=self._tls.timeout
             )
         except (ssl.SSLError, OSError) as error:
+            wire.abandon()
             raise SecurityException(explain(error)) from error
+        except BaseException:
+            wire.abandon()
+            raise
         if transport is None:
             raise SecurityException("TLS failed: the bookie closed the connection during the handshake")
         wire.transport = transport

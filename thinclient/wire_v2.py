@@ -42,7 +42,8 @@ from ledger.requests import (
     Request,
     Response,
 )
-from thinclient.bookie_connection import STORED, BookieConnection, Sink, Wire
+from thinclient.bookie_connection import STORED, BookieConnection, Sink
+from thinclient.wire import Wire
 
 _V3_FIRST_BYTE = 0x0A
 _MOST_UNANSWERED = 10_000

@@ -148,7 +148,9 @@ def test_settings_of_the_client_are_checked_as_its_own() -> None:
     given = {"gateways": "g:1", "client.bookie_tls": "start-tls", "Client.Read_Timeout": "2.5"}
     options = parse_options(given, {})
     assert options.client_settings == (("bookie_tls", "start-tls"), ("read_timeout", "2.5"))
-    secret = parse_options({"gateways": "g:1", "client.auth_token": "hidden"}, {})
+    secret = parse_options(
+        {"gateways": "g:1", "client.auth_provider": "bookgate-token", "client.auth_token": "hidden"}, {}
+    )
     assert "hidden" not in repr(secret)
     for name, value, message in (
         ("client.wire_protocol", "v1", "client.wire_protocol: .*'v3' or 'v2'"),

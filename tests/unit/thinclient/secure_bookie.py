@@ -6,7 +6,7 @@ import asyncio
 import ssl
 
 from ledger import protocol_v2
-from ledger.frames import FrameDecoder
+from ledger.frames import FrameDecoder, FrameError
 from ledger.protocol_v3 import decode_request, encode_response, refusal
 from ledger.requests import (
     AuthRequest,
@@ -66,7 +66,7 @@ class SecureBookie(FakeBookie):
                         self._take(request, writer, encode_response)
                     else:
                         self._take_v2(packet, writer)
-        except (ConnectionError, asyncio.CancelledError, ssl.SSLError):
+        except (ConnectionError, asyncio.CancelledError, ssl.SSLError, FrameError):
             pass
         finally:
             self._writers.discard(writer)

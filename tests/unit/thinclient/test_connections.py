@@ -19,8 +19,9 @@ from ledger.protocol_v3 import encode_request, encode_response
 from ledger.requests import AddRequest, Operation, ReadLacRequest, ReadLacResponse, Status
 from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, fake_cluster
 from thinclient import BookKeeper
-from thinclient.bookie_connection import GIVEN_UP_AFTER, Address, BookieConnection, ConnectionSettings, Wire
+from thinclient.bookie_connection import GIVEN_UP_AFTER, Address, BookieConnection, ConnectionSettings
 from thinclient.reconnect import FIRST_PAUSE, LONGEST_PAUSE, ReconnectPauses
+from thinclient.wire import Wire
 
 
 def resolver(port: int) -> Callable[[str], Awaitable[Address]]:

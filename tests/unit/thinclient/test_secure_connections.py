@@ -16,15 +16,27 @@ import uvloop
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
+    ClientClosedException,
     IncorrectParameterException,
     SecurityException,
     UnauthorizedAccessException,
 )
-from ledger.requests import AddRequest, AuthRequest, Operation, ReadLacRequest, ReadLacResponse, StartTlsRequest
+from ledger.protocol_v3 import encode_response
+from ledger.requests import (
+    AddRequest,
+    AuthRequest,
+    Operation,
+    ReadLacRequest,
+    ReadLacResponse,
+    StartTlsRequest,
+    StartTlsResponse,
+    Status,
+)
 from tests.unit.thinclient.fakes import FakeCluster
 from tests.unit.thinclient.secure_bookie import SecureBookie
 from thinclient import BookKeeper, ClientConfig
 from thinclient.auth import TokenAuthProvider, load_provider
+from thinclient.config import load_config
 
 
 @dataclass
@@ -159,7 +171,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "silence to START_TLS": ({"silent_to": StartTlsRequest}, {"bookie_tls_timeout": 0.2}, "not finished within 0.2 s"),
     "files that are not there": ({"host": "127.0.0.1"}, {"bookie_tls_ca": Path("/nonexistent")}, "/nonexistent can't"),
     "a file that is no certificate": ({"host": "127.0.0.1"}, {"bookie_tls_ca": Path(__file__)}, "no PEM certificates"),
-    "half a client certificate": ({"host": "127.0.0.1"}, {"bookie_tls_cert": Path("x")}, "can't be read|needs both"),
+    "a certificate that is none": (
+        {"host": "127.0.0.1"},
+        {"bookie_tls_cert": Path(__file__), "bookie_tls_key": Path(__file__)},
+        "the client certificate .* can't be used",
+    ),
 }
 
 
@@ -306,4 +322,52 @@ def test_providers_that_can_t_be_used_are_named() -> None:
         load_provider("sasl", None, None)
     with pytest.raises(IncorrectParameterException, match="one of auth_token_file and auth_token"):
         TokenAuthProvider()
-    assert "secret" not in repr(ClientConfig(auth_token="secret"))
+    assert "secret" not in repr(ClientConfig(auth_provider="bookgate-token", auth_token="secret"))
+
+
+@pytest.mark.parametrize("settings", [{"bookie_tls_cert": "x"}, {"bookie_tls_key": "x"}, {"auth_token": "x"}])
+def test_settings_that_need_others_say_so(settings: dict[str, Any]) -> None:
+    with pytest.raises(IncorrectParameterException, match=r"go together|no effect without"):
+        load_config(**settings)
+
+
+def test_a_client_closed_or_timed_out_within_the_handshake_leaves_nothing(
+    run: Callable[[Awaitable[None]], None], certificates: Certificates
+) -> None:
+    async def test() -> None:
+        bookie, handshake = SecureBookie(certificates.server()), asyncio.Event()
+
+        async def never(request: StartTlsRequest, writer: asyncio.StreamWriter) -> None:
+            writer.write(encode_response(StartTlsResponse(request.txn_id, Status.EOK)))
+            handshake.set()
+            await asyncio.Event().wait()
+
+        bookie._start_tls = never  # type: ignore[method-assign]
+        async with cluster_of(bookie) as cluster:
+            tasks, files = asyncio.all_tasks(), set(os.listdir("/proc/self/fd"))
+            for timeout in (60, 0.1):
+                handshake.clear()
+                client = cluster.client(
+                    bookie_tls="start-tls", bookie_tls_ca=certificates.ca, bookie_tls_timeout=timeout
+                )
+                outcome = asyncio.ensure_future(ask(client, bookie))
+                await handshake.wait()
+                if timeout == 0.1:
+                    with pytest.raises(SecurityException, match=r"TLS was not finished|handshake"):
+                        await outcome
+                connection = client._context.pool.connection(bookie.bookie_id)
+                connection.close()
+                await connection.wait_closed()
+                assert not connection._tasks
+                assert not connection._wires
+                await client.close()
+                if timeout == 60:
+                    with pytest.raises(ClientClosedException):
+                        await outcome
+            for task in asyncio.all_tasks() - tasks:  # the bookie's, which would wait for ever
+                task.cancel()
+            async with asyncio.timeout(10):
+                while asyncio.all_tasks() != tasks or set(os.listdir("/proc/self/fd")) != files:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    run(test())

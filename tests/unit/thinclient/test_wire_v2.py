@@ -158,6 +158,27 @@ async def test_a_bookie_without_batch_reads_drops_their_connection_only() -> Non
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("batches", [True, False])
+async def test_a_batch_read_asked_of_the_pool_ends_with_an_answer_or_an_error(batches: bool) -> None:
+    """F12: over v3 it threw inside, and its caller waited for ever."""
+    async with fake_cluster(1) as cluster:
+        client = Client(cluster, V3)
+        cluster.bookies[0].batches = batches
+        client.send(Operation.ADD_ENTRY, add(1, 0))
+        await client.answer(1)
+        request = BatchReadRequest(client.pool.next_txn_id(), 7, 0, 0, 1 << 20)
+        asked = client.pool.request(client.bookie_id, Operation.BATCH_READ_ENTRY, request, timeout=10)
+        if batches:
+            response = await asked
+            assert isinstance(response, BatchReadResponse)
+            assert response.bodies == (add(1, 0).body,)
+        else:
+            with pytest.raises(BookieHandleNotAvailableException):
+                await asked
+        client.pool.close()
+
+
+@pytest.mark.asyncio
 async def test_several_requests_with_the_same_ids_each_get_an_answer() -> None:
     async with fake_cluster(1) as cluster:
         client, bookie = Client(cluster), cluster.bookies[0]
