@@ -272,6 +272,10 @@ async def test_a_bookie_without_authentication_tells_so_and_is_used() -> None:
     bookie = SecureBookie()
     async with cluster_of(bookie) as cluster:
         await ask(cluster.client(auth_provider="bookgate-token", auth_token="any"), bookie)
+        # A session that never gets what it waits for is not asked then.
+        client = BookKeeper(cluster.metadata, cluster.discovery, ClientConfig(), auth_provider=CountingProvider())
+        cluster.clients.append(client)
+        await ask(client, bookie)
 
 
 @pytest.mark.asyncio
