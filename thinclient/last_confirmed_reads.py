@@ -94,6 +94,7 @@ class LongPoll:
         )
         self.result: asyncio.Future[LastConfirmedAndEntry] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
+        self._began = self._loop.time()
         self._go_on(self._read.begin(self._loop.time()))
 
     def cancel(self) -> None:
@@ -110,6 +111,9 @@ class LongPoll:
             self._timer = None
         if self.result.done():
             return
+        if self._read.done:
+            stats = self._context.metrics.operations["READ_LAST_CONFIRMED_AND_ENTRY"]
+            (stats.success if self._read.error is None else stats.failure)(self._loop.time() - self._began)
         if self._read.error is not None:
             self.result.set_exception(self._read.error)
         elif self._read.result is not None:

@@ -124,7 +124,8 @@ class ReadHandle:
         if not self.is_closed:
             await self.refresh()
         if not self.is_closed:
-            read = await read_last_confirmed(self._context, self._record, self._secrets)
+            with self._context.metrics.timed("READ_LAC"):
+                read = await read_last_confirmed(self._context, self._record, self._secrets)
             self._learn(read.result)
         return self._last_add_confirmed
 
@@ -314,8 +315,13 @@ class ReadHandle:
             )
 
     def _learn(self, lac: int) -> None:
-        if lac > self._last_add_confirmed and not self.is_closed:
+        if self.is_closed:
+            return
+        if lac > self._last_add_confirmed:
             self._last_add_confirmed = lac
+            self._context.metrics.count("LAC_UPDATE_HITS")
+        else:
+            self._context.metrics.count("LAC_UPDATE_MISSES")
 
     def _on_metadata(self, _ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         if record is not None:

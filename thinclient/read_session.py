@@ -52,6 +52,7 @@ class ReadSession:
         config, self._ledger_id = context.config, record.ledger_id
         self.record = record
         self._pool = context.pool
+        self._metrics = context.metrics
         self._secrets = secrets
         self._timeout = config.read_timeout
         self._max_batch_bytes = config.read_ahead_bytes
@@ -132,7 +133,7 @@ class ReadSession:
         if self._closed or self.reader.finished:
             return
         now = self._loop.time()
-        self.reader.on_time(now)
+        self._metrics.count("SPECULATIVE_READ_COUNT", self.reader.on_time(now))
         self._send(self.reader.next_reads(now))
         if self._timer is None:
             self._timer = self._loop.call_later(self._tick_seconds, self._tick)
@@ -145,6 +146,7 @@ class ReadSession:
             if error is None:
                 entry = self._open(entry_id, bookie_id, response)
                 self.reader.on_entries(bookie_id, [entry], self._loop.time())
+                self._metrics.read_entry.successes += 1
         except BKException as unreadable:
             error = unreadable
         if error is not None:
@@ -158,6 +160,8 @@ class ReadSession:
         try:
             if error is None:
                 entries = self._open_batch(effect, response)
+                self._metrics.read_entry.successes += len(entries)
+                self._metrics.count("BATCH_READ")
                 self.reader.on_entries(effect.bookie_id, entries, self._loop.time())
         except BKException as unreadable:
             error = unreadable
@@ -168,6 +172,8 @@ class ReadSession:
 
     def _failed(self, entry_id: int, bookie_id: str, error: BKException) -> None:
         now = self._loop.time()
+        if isinstance(error, DigestMatchException):
+            self._metrics.count("READ_ENTRY_DM")
         self.reader.on_error(entry_id, bookie_id, error, now)
         self._send(self.reader.next_reads(now))
 

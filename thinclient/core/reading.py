@@ -329,10 +329,14 @@ class RangeReader:
         if not run.asked:
             self._ask_next(run, now)
 
-    def on_time(self, now: float) -> None:
-        """Time has passed: what was not answered for too long is asked of the next replica as well."""
+    def on_time(self, now: float) -> int:
+        """Time has passed: what was not answered for too long is asked of the next replica as well. How much that is.
+
+        A bookie that has answered anything since is at work, and is waited for.
+        """
         if not self._speculate_after:
-            return
+            return 0
+        speculated = 0
         asked_before = now - self._speculate_after
         for run in list(self._runs.values()):
             if run.asked_at > asked_before or run.position >= len(run.replicas):
@@ -342,6 +346,8 @@ class RangeReader:
             for bookie in run.asked:
                 self._avoid(bookie, now)
             self._ask_next(run, now)
+            speculated += 1
+        return speculated
 
     def _ask_next(self, run: _Run, now: float) -> None:
         """Sends the run to its next replica, if there is one left."""

@@ -73,14 +73,17 @@ async def test_entries_come_as_they_are_confirmed_and_the_end_is_the_end(
 @pytest.mark.asyncio
 async def test_a_reader_far_behind_reads_in_batches_and_waits_only_at_the_end() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
-        _, ledger, reader = await tailing(cluster, batch_read_entries=500)
+        client, ledger, reader = await tailing(cluster, batch_read_entries=500)
         await ledger.append_all(b"%d" % i for i in range(5000))
         await ledger.close()
         batches = [batch async for batch in reader.tail_batches(10, max_entries=700)]
         assert [e.entry_id for batch in batches for e in batch] == list(range(10, 5000))
         asked: list[Request] = [request for bookie in cluster.bookies for request in bookie.requests]
         assert sum(isinstance(request, ReadRequest) for request in asked) < 10
-        assert 9 <= sum(isinstance(request, BatchReadRequest) for request in asked) < 30
+        batches_asked = sum(isinstance(request, BatchReadRequest) for request in asked)
+        assert 9 <= batches_asked < 30
+        counted = client.metrics.values()
+        assert (counted["READ_ENTRY"], counted["BATCH_READ"]) == (4990, batches_asked)
 
 
 @pytest.mark.asyncio
