@@ -55,6 +55,12 @@ class ForkedBookie:
         except EOFError:
             raise AssertionError(f"the bookie did not start: {self._last_words()}") from None
 
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None, "it was started"
+        return pid
+
     def kill(self) -> None:
         self._process.kill()
         self.join()

@@ -1,0 +1,71 @@
+"""Clusters of bookie processes that start fast, to be killed and paused under a client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.integration.bookie.forked_bookie import ForkedBookie
+from thinclient import BookKeeper, ClientConfig
+
+
+class ForkedCluster:
+    """Bookies by id, on one embedded metadata store."""
+
+    def __init__(self, root: Path, size: int) -> None:
+        self.metadata_uri = f"sqlite://{root}/metadata.sqlite"
+        self.bookies: dict[str, ForkedBookie] = {}
+        for index in range(size):
+            home = root / f"bookie-{index}"
+            home.mkdir()
+            self.bookies[f"bookie-{index}"] = ForkedBookie(
+                home, bookie_id=f"bookie-{index}", metadata_uri=self.metadata_uri
+            )
+        self._running: set[str] = set()
+        self._paused: set[str] = set()
+
+    def start(self, *bookie_ids: str) -> None:
+        """Those named, or all."""
+        wanted = bookie_ids or tuple(self.bookies)
+        for bookie_id in wanted:
+            self.bookies[bookie_id].start()
+            self._running.add(bookie_id)
+        for bookie_id in wanted:
+            self.bookies[bookie_id].wait_until_serving()
+
+    def kill(self, bookie_id: str) -> None:
+        """kill -9. Its registration outlives it, as in any store."""
+        self.bookies[bookie_id].kill()
+        self._running.discard(bookie_id)
+        self._paused.discard(bookie_id)
+
+    def pause(self, bookie_id: str) -> None:
+        os.kill(self.bookies[bookie_id].pid, signal.SIGSTOP)
+        self._paused.add(bookie_id)
+
+    def resume(self, bookie_id: str) -> None:
+        os.kill(self.bookies[bookie_id].pid, signal.SIGCONT)
+        self._paused.discard(bookie_id)
+
+    def stop(self) -> None:
+        for bookie_id in list(self._running):
+            self.kill(bookie_id)
+
+    async def client(self, **settings: Any) -> BookKeeper:
+        values = {"add_timeout": 1.5, "read_timeout": 1.5, "connect_timeout": 1.5, **settings}
+        return await BookKeeper.connect(self.metadata_uri, ClientConfig(**values))
+
+
+@contextlib.contextmanager
+def forked_cluster(root: Path, size: int) -> Iterator[ForkedCluster]:
+    """A cluster while the block runs."""
+    cluster = ForkedCluster(root, size)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
