@@ -486,7 +486,13 @@ class Storage:
         packets: list[bytes] = []
         room = max_bytes
         while len(packets) < max_count and room > 0:
-            run = self._read_run(stored, first_entry_id + len(packets), max_count - len(packets), room)
+            try:
+                run = self._read_run(stored, first_entry_id + len(packets), max_count - len(packets), room)
+            except (OSError, NoSuchEntryException) as error:
+                if not packets:
+                    raise
+                _log.error("reading of consecutive entries ends early: %s", error)
+                break
             if not run:
                 break
             for packet in run:

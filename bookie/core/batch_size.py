@@ -25,11 +25,6 @@ class BatchSize:
         self.size = 0
         """Bytes of the answer so far; 0 before the first entry."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the count is reached, so that the next entry need not be read."""
-        return self._room <= 0
-
     def takes(self, entry_size: int) -> bool:
         """Whether the next entry goes into the answer; False ends the batch."""
         record = entry_size + _RECORD_HEAD

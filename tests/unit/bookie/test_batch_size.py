@@ -14,7 +14,7 @@ def taken(sizes: list[int], max_count: int, max_size: int, limit: int = 5 * MIB)
     batch = BatchSize(max_count, max_size, limit)
     count = 0
     for size in sizes:
-        if batch.is_full or not batch.takes(size):
+        if not batch.takes(size):
             break
         count += 1
     return count
@@ -53,4 +53,3 @@ def test_a_larger_entry_that_does_not_fit_ends_the_batch() -> None:
 def test_nothing_is_taken_after_the_end() -> None:
     batch = BatchSize(0, 36 + 2 * 104, MIB)
     assert [batch.takes(size) for size in (100, 500, 1)] == [True, False, False]
-    assert batch.is_full

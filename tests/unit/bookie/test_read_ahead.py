@@ -248,3 +248,22 @@ def test_an_entry_that_a_compaction_moved_while_it_was_looked_up_is_found(tmp_pa
     store.logs.remove(fmt.split_location(old[0])[0])
     assert bookie.storage.read_entry(ledger, 0) == packet(1, 0, 100)
     bookie.storage.close()
+
+
+def test_an_index_that_fails_ends_a_batch_and_is_an_error_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, *range(5, 10))
+        bookie.storage.checkpoint()
+        bookie.add(1, *range(5))
+
+        def failing(*arguments: object) -> None:
+            raise OSError("the disk is on fire")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(bookie.storage.stores[0].index, "locations", failing)
+            found = bookie.storage.read_entries(bookie.ledger(1), 0, 10, 1 << 20)
+            assert found == [packet(1, index) for index in range(5)]
+            with pytest.raises(OSError, match="on fire"):
+                bookie.storage.read_entries(bookie.ledger(1), 5, 10, 1 << 20)
