@@ -82,6 +82,12 @@ class StorageRun:
         self.storage.write_explicit_lac(self.ledger(number), data, token)
         return token
 
+    def delete(self, *numbers: int) -> None:
+        """As collection does; durable on return."""
+        for number in numbers:
+            self._ask(Asked(DELETE, number))
+        self.storage.delete_ledgers(numbers)
+
     def force(self) -> str:
         """Its token is no request's: nothing has to be there because of it."""
         token = f"force {len(self._asked)}"
