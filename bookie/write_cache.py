@@ -21,6 +21,9 @@ from bookie.stored_ledger import LedgerDeletedException, StoredLedger
 ENTRY_OVERHEAD = 128
 """Bytes of memory an entry costs beyond its packet, about."""
 
+LEDGER_OVERHEAD = 1000
+"""Bytes of memory a ledger with cached entries costs beyond them, about: its table and its state."""
+
 Table = dict[int, bytes]
 
 
@@ -64,6 +67,7 @@ class WriteCache:
         if ledger.deleted:
             raise LedgerDeletedException
         table = self._active[ledger] = {}
+        self._active_bytes += LEDGER_OVERHEAD
         return table
 
     def mark_header(self, ledger: StoredLedger) -> None:
@@ -80,8 +84,9 @@ class WriteCache:
         """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
         with self._lock:
             ledger.deleted = True
-            table = self._active.pop(ledger, {})
-            self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table)
+            table = self._active.pop(ledger, None)
+            if table is not None:
+                self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table) + LEDGER_OVERHEAD
             self._active_headers.discard(ledger)
 
     def ledgers(self) -> set[StoredLedger]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.stored_ledger import StoredLedger
-from bookie.write_cache import ENTRY_OVERHEAD, WriteCache
+from bookie.stored_ledger import LedgerDeletedException, StoredLedger
+from bookie.write_cache import ENTRY_OVERHEAD, LEDGER_OVERHEAD, WriteCache
 from ledger.ledger_id import LedgerId
 
 
@@ -38,7 +38,7 @@ def test_headers_are_flushed_without_entries() -> None:
 
 def test_a_flush_is_due_at_half_the_capacity_and_both_halves_count_for_full() -> None:
     size = 1000 - ENTRY_OVERHEAD
-    cache, one = WriteCache(4000), ledger(1)
+    cache, one = WriteCache(4000 + 2 * LEDGER_OVERHEAD), ledger(1)
     assert not cache.put(one, 0, bytes(size))
     assert cache.put(one, 1, bytes(size))
     cache.swap()
@@ -56,3 +56,32 @@ def test_two_flushes_at_once_are_a_bug() -> None:
     cache.swap()
     with pytest.raises(RuntimeError, match="has not ended"):
         cache.swap()
+
+
+def test_what_is_discarded_leaves_no_trace_and_nothing_more_is_taken() -> None:
+    cache, one, two = WriteCache(10_000), ledger(1), ledger(2)
+    cache.put(two, 0, b"kept")
+    before = cache._active_bytes
+    cache.put(one, 0, b"gone")
+    cache.mark_header(one)
+    cache.discard(one)
+    assert cache._active_bytes == before
+    assert cache.ledgers() == {two}
+    assert cache.get(one, 0) is None
+    with pytest.raises(LedgerDeletedException):
+        cache.put(one, 1, b"late")
+    with pytest.raises(LedgerDeletedException):
+        cache.mark_header(one)
+
+
+def test_runs_of_cached_entries() -> None:
+    cache, one = WriteCache(10_000), ledger(1)
+    cache.put(one, 0, b"flushing")
+    cache.swap()
+    cache.put(one, 1, b"active")
+    cache.put(one, 5, b"later")
+    assert cache.get_run(one, 0, 10) == [b"flushing", b"active"]
+    assert cache.get_run(one, 0, 1) == [b"flushing"]
+    assert cache.first_held(one, 2, 10) == 3
+    assert cache.first_held(one, 6, 10) == 10
+    assert cache.first_held(ledger(2), 0, 7) == 7
