@@ -21,6 +21,7 @@ connection is open (`connection_setup`), the binary protocol (`wire_v2`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 from collections.abc import Awaitable, Callable
@@ -56,6 +57,8 @@ from ledger.requests import (
 )
 from thinclient.reconnect import ReconnectPauses
 from thinclient.wire import Wire
+
+_log = logging.getLogger(__name__)
 
 GIVEN_UP_AFTER = 10.0
 """Seconds without a byte after which a connection whose requests time out is dropped."""
@@ -96,11 +99,16 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _not_counted(_metric: str) -> None:
+    """For connections without a client."""
+
+
 class ConnectionSettings(NamedTuple):
     """Seconds and bytes.
 
     `backpressure_timeout` is how long a connection's buffer may stay full before what waits for it is refused; None:
     requests wait until their deadlines. `setup` is what stands between the transport and an open connection.
+    `on_counted` is called with the name of a client's metric.
     """
 
     connect_timeout: float
@@ -108,6 +116,7 @@ class ConnectionSettings(NamedTuple):
     send_buffer_size: int
     backpressure_timeout: float | None = None
     setup: Setup | None = None
+    on_counted: Callable[[str], None] = _not_counted
 
 
 async def tcp_connector(factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
@@ -275,6 +284,7 @@ class BookieConnection:
         self._connecting = None
         self._writable = True
         self._silent_since = None
+        _log.info("event=bookie_connected bookie=%s", self)
         self._transport.set_write_buffer_limits(high=self._settings.send_buffer_size)
         self._flush()
 
@@ -320,6 +330,9 @@ class BookieConnection:
             self._pauses.succeeded()
         else:
             self._pauses.failed(self._loop.time(), error)
+        if self._transport is None:
+            self._settings.on_counted("per_channel_bookie_client_FAILED_CONNECTION_COUNTER")
+        _log.info("event=%s error=%s", "bookie_lost" if self._transport else "bookie_not_reached", error)
         self._drop_wire()
         self._fail_outstanding(error)
 
@@ -339,6 +352,7 @@ class BookieConnection:
             request = self._outstanding.pop(txn_id, None)
             if request is not None:
                 self.forget(txn_id, unsent)
+                self._settings.on_counted("per_channel_bookie_client_TIMEOUT")
                 request[2](request[3], None, TimeoutException(f"bookie {self} did not answer in time"))
         wire = self._wire
         if wire is not None and self._transport is not None:

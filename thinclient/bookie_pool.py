@@ -43,6 +43,8 @@ from thinclient.bookie_connection import (
 )
 from thinclient.config import ClientConfig
 from thinclient.connection_setup import setup_for
+from thinclient.metrics import ClientMetrics
+from thinclient.tls import TlsMode
 from thinclient.wire_v2 import V2AddRequestEncoder, V2Connection
 
 V2 = "v2"
@@ -93,6 +95,7 @@ class BookiePool:
         connector: Connector,
         rng: random.Random,
         auth_provider: ClientAuthProvider | None = None,
+        metrics: ClientMetrics | None = None,
     ) -> Self:
         """The pool that a configuration asks for. Raises IncorrectParameterException for an unusable auth_provider."""
         if auth_provider is None and config.auth_provider is not None:
@@ -104,8 +107,18 @@ class BookiePool:
             config.backpressure_timeout,
             setup_for(config.tls_to_bookies, auth_provider),
         )
+        if metrics is not None:
+            settings = settings._replace(on_counted=metrics.count)
         channels = config.num_channels_per_bookie
-        return cls(discovery, settings, connector, wire_protocol=config.wire_protocol, channels=channels, rng=rng)
+        pool = cls(discovery, settings, connector, wire_protocol=config.wire_protocol, channels=channels, rng=rng)
+        if metrics is not None:
+            kind = "NON_TLS" if config.tls_to_bookies.mode is TlsMode.OFF else "TLS"
+            metrics.gauges[f"per_channel_bookie_client_ACTIVE_{kind}_CHANNEL_COUNTER"] = pool.connected_count
+        return pool
+
+    def connected_count(self) -> int:
+        """Connections that are open."""
+        return sum(connection.connected for connection in self._connections.values())
 
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
         """The connection to a bookie for a ledger's requests; it is opened by the first one."""

@@ -70,9 +70,9 @@ class BookKeeper:
         self._config = config or ClientConfig()
         self._service_discovery = service_discovery
         self._rng = rng or random.SystemRandom()
-        pool = BookiePool.of(self._config, service_discovery, connector, self._rng, auth_provider)
-        policy = create_policy(self._config, self._rng)
         metrics = ClientMetrics()
+        pool = BookiePool.of(self._config, service_discovery, connector, self._rng, auth_provider, metrics)
+        policy = create_policy(self._config, self._rng)
         health = _health(self._config, metrics)
         placement = Placement(
             service_discovery, policy, self._config, quarantined=health.quarantined, free_bytes=pool.free_bytes

@@ -342,3 +342,33 @@ async def test_requests_sent_while_connecting_all_arrive_in_order() -> None:
             await left.acquire()
         entries = [request.entry_id for request in bookie.requests if isinstance(request, AddRequest)]
         assert entries == list(range(2000))
+
+
+@pytest.mark.asyncio
+async def test_connections_and_what_became_of_them_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "thinclient.bookie_connection")
+    channel = "per_channel_bookie_client_"
+    async with fake_cluster(1) as cluster:
+        (bookie,) = cluster.bookies
+        client = cluster.client()
+        pool, metrics = client._context.pool, client.metrics
+        connection = pool.connection(bookie.bookie_id)
+        asked = Asked(connection)
+        await asked.ask()
+        active = metrics.gauges[channel + "ACTIVE_NON_TLS_CHANNEL_COUNTER"]
+        assert active() == 1
+        bookie.silent = True
+        late = asked.send(0)
+        await bookie.until_requested(2)
+        connection.expire(asyncio.get_running_loop().time())
+        assert isinstance(await late, TimeoutException)
+        lost = asked.send()
+        await bookie.until_requested(3)
+        await bookie.stop()
+        await lost
+        await asked.ask()
+        assert metrics.counters[channel + "TIMEOUT"] == 1
+        assert metrics.counters[channel + "FAILED_CONNECTION_COUNTER"] == 1
+        assert active() == 0
+    events = [record.getMessage().split()[0] for record in caplog.records]
+    assert events == ["event=bookie_connected", "event=bookie_lost", "event=bookie_not_reached"]
