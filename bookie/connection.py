@@ -116,7 +116,15 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.flush()
 
     def _take(self, nbytes: int) -> None:
-        packets = self._decoder.buffer_updated(nbytes)
+        try:
+            packets = self._decoder.buffer_updated(nbytes)
+        except FrameError as error:
+            # What came whole before it is served: nobody could know that the rest would be no frame.
+            self._take_packets(error.packets)
+            raise
+        self._take_packets(packets)
+
+    def _take_packets(self, packets: list[memoryview]) -> None:
         serve, binary = self._serve, self._binary
         for packet in packets:
             if packet[0] == _V3_FIRST_BYTE and not binary:

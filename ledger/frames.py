@@ -22,7 +22,14 @@ _LEAST_READ = 64 * 1024
 
 
 class FrameError(Exception):
-    """The byte stream is not a sequence of frames; the connection has to be closed."""
+    """The byte stream is not a sequence of frames; the connection has to be closed.
+
+    `packets` are the whole ones that were received together with the error, before it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.packets: list[memoryview] = []
 
 
 class FrameDecoder:
@@ -49,9 +56,13 @@ class FrameDecoder:
         self._end += count
         packets = []
         view = memoryview(self._buffer)
-        while (size := self._frame_size()) is not None and self._end - self._start >= size:
-            packets.append(view[self._start + 4 : self._start + size])
-            self._start += size
+        try:
+            while (size := self._frame_size()) is not None and self._end - self._start >= size:
+                packets.append(view[self._start + 4 : self._start + size])
+                self._start += size
+        except FrameError as error:
+            error.packets = packets
+            raise
         return packets
 
     @property

@@ -224,9 +224,12 @@ def test_a_connection_cut_in_the_middle_of_a_frame(bookie: EntryClient, ledger_i
     bookie.close()
 
 
-def test_a_whole_add_before_garbage_is_served(standalone_cluster: StandaloneCluster, ledger_id: int) -> None:
+@pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x05hello", b"\x00\x00\x00\x00", b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_whole_add_before_garbage_is_served(
+    standalone_cluster: StandaloneCluster, ledger_id: int, garbage: bytes
+) -> None:
     with EntryClient(standalone_cluster.bookies[0]) as first:
-        first.socket.sendall(encode_request(add(ledger_id, 0)) + b"\x00\x00\x00\x05hello")
+        first.socket.sendall(encode_request(add(ledger_id, 0)) + garbage)
         assert first.is_closed_by_bookie()
     with EntryClient(standalone_cluster.bookies[0]) as second:
         assert second.status(read(ledger_id, 0)) == Status.EOK
