@@ -20,7 +20,7 @@ from bookie.index_file import IndexHeader
 from bookie.ledger_index import LedgerIndex
 from bookie.ledger_store import LedgerStore, store_of
 from bookie.stored_ledger import StoredLedger
-from ledger.ledger_id import LedgerId
+from ledger.ledger_id import NO_ENTRY, LedgerId
 
 _Key = tuple[int, int]
 """Scope and id: a tuple is hashed and compared faster than a LedgerId, and this is looked up for every request."""
@@ -58,6 +58,12 @@ class LedgerTable:
                 if ledger is not None:
                     self._keep(ledger)
         return ledger
+
+    def has_lost_header(self, ledger_id: LedgerId) -> bool:
+        """Whether the index has entries of the ledger and no header: more than a crash before the first flush left."""
+        with self._lock:
+            found = self._stored(ledger_id)
+        return found is not None and found[0] is None and found[1] != NO_ENTRY
 
     def recent(self, number: int) -> StoredLedger | None:
         """The ledger of scope 0 if it is among those kept."""

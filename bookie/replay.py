@@ -60,6 +60,7 @@ class Replay:
         self._skip_invalid = skip_invalid
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
+        self._passed_over: set[LedgerId] = set()
 
     def run(self, mark: LogMark) -> LogMark:
         """Applies everything behind `mark` and flushes it. Returns the mark that may be persisted then.
@@ -75,11 +76,18 @@ class Replay:
         for journal_id in journals:
             start = mark.offset if journal_id == mark.journal_id else 0
             mark = LogMark(journal_id, self._replay_file(journal_id, start))
+        self._refuse_lost_headers()
         self._flusher.flush()
         self._files.sync_directory(self._directory)
         if self._skipped:
             _log.info("replay of %s passed over %d records of unknown ledgers", self._directory, self._skipped)
         return mark
+
+    def _refuse_lost_headers(self) -> None:
+        """A ledger with entries in its index file was never deleted: what was passed over is not to be forgotten."""
+        for ledger_id in self._passed_over:
+            if self._table.has_lost_header(ledger_id):
+                self._table.get(ledger_id)  # raises, and says what to do
 
     def _replay_file(self, journal_id: int, start: int) -> int:
         """Applies one file from `start`, or from behind its header; returns where its data ends."""
@@ -125,6 +133,7 @@ class Replay:
             ) from error
 
     def _apply_key(self, ledger_id: LedgerId, master_key: bytes) -> None:
+        self._passed_over.discard(ledger_id)
         seen = self._keys.setdefault(ledger_id, master_key)
         if seen != master_key:
             raise ValueError(f"it gives ledger {ledger_id} another master key than an earlier record")
@@ -170,7 +179,9 @@ class Replay:
             self._flusher.flush()
 
     def _find(self, ledger_id: LedgerId) -> StoredLedger | None:
-        ledger = self._table.get(ledger_id)
+        # A ledger that was deleted and made anew may have an index file without header; its key then comes later.
+        ledger = self._table.get(ledger_id, headerless_is_unknown=True)
         if ledger is None:
             self._skipped += 1
+            self._passed_over.add(ledger_id)
         return ledger

@@ -320,6 +320,28 @@ def test_a_ledger_whose_index_file_has_no_header_stays_one_object_over_its_recor
             assert contents(bookie, range(3)) == {1: (KEY, True, None, [packet(1, 0), packet(1, 1)])}
 
 
+def test_records_of_a_ledger_that_was_deleted_and_made_anew_do_not_refuse_the_start(tmp_path: Path) -> None:
+    """The new index file was created and not yet written; what the journal has of the old ledger is passed over."""
+    path = tmp_path / "ledgers/current/0/1/1.idx"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    write_journal(tmp_path, [packet(1, 7), fmt.encode_fence(1), fmt.encode_key(1, KEY), packet(1, 0)])
+    for _ in range(2):
+        with opened(tmp_path) as bookie:
+            assert contents(bookie, range(3)) == {1: (KEY, False, None, [packet(1, 0)])}
+
+
+def test_records_of_a_ledger_whose_header_is_lost_refuse_the_start(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0)
+        mark = bookie.storage._journals[0].synced_mark
+    path = tmp_path / "ledgers/current/0/1/1.idx"
+    path.write_bytes(bytes(1024) + path.read_bytes()[1024:])
+    write_journal(tmp_path, [packet(1, 1)], journal_id=mark.journal_id + 1)
+    with pytest.raises(StorageCorruptException, match="ledger 1 has no header"):
+        OpenStorage(tmp_path)
+
+
 def test_an_index_file_without_header_and_without_key_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledgers/current/0/1/1.idx"
     path.parent.mkdir(parents=True)

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,14 @@ from tests.faults.memory_disk import (
     some_survive,
 )
 from tests.faults.storage_run import Moment, StorageRun, check_disk
+from tests.unit.bookie.collection_support import Collection
 
 SEEDS = int(os.environ.get("BOOKGATE_CRASH_SEEDS", "3"))
 """Arbitrary ways of losing unsynced data that are tried at each operation, besides the three worst."""
 
-SMALL = {
+FEW_SEEDS = max(1, SEEDS // 3)
+
+SMALL: dict[str, Any] = {
     "journal_max_size_bytes": 6000,
     "journal_pre_alloc_bytes": 4096,
     "journal_max_backups": 1,
@@ -63,8 +67,40 @@ def script(run: StorageRun) -> None:
     run.storage.close()
 
 
-def new_disk(root: Path) -> MemoryDisk:
-    return MemoryDisk(root / "journal/current", root / "ledgers/current")
+def collecting_script(run: StorageRun, disk: MemoryDisk) -> None:
+    """Deletes ledgers, collects and compacts entry logs, and writes on."""
+    run.open()
+    collection = Collection(run.storage, disk)
+    for entry_id in range(8):
+        run.wait(*(run.add(number, entry_id, 200) for number in range(1, 6)))
+        if entry_id % 3 == 2:
+            run.storage.checkpoint()
+    run.wait(run.fence(2), run.write_lac(3, 5), run.fence(4))
+    run.delete(4, 5)
+    collection.run()
+    run.wait(run.add(1, 3, 200, fill=99), run.add(5, 0, 30), run.add(4, 1, 30))
+    run.storage.checkpoint()
+    run.delete(3)
+    collection.run()
+    run.wait(run.add(1, 8, 200), run.write_lac(1, 2))
+    run.storage.close()
+
+
+def new_disk(root: Path, config: dict[str, Any] | None = None) -> MemoryDisk:
+    """With the directories of the configuration."""
+    config = config or {}
+    journals = config.get("journal_directories", (root / "journal",))
+    ledgers = config.get("ledger_directories", (root / "ledgers",))
+    return MemoryDisk(*(path / "current" for path in (*journals, *ledgers, *config.get("index_directories", ()))))
+
+
+def several_directories(root: Path) -> dict[str, Any]:
+    """Two journals, two ledger directories, the index in a third."""
+    return {
+        "journal_directories": (root / "journal-a", root / "journal-b"),
+        "ledger_directories": (root / "ledgers-a", root / "ledgers-b"),
+        "index_directories": (root / "index",),
+    }
 
 
 class Crashes:
@@ -99,7 +135,12 @@ class Crashes:
 
 
 def crash_everywhere(
-    root: Path, disk: MemoryDisk, run: StorageRun, steps: Callable[[StorageRun], None], seeds: int = SEEDS
+    root: Path,
+    disk: MemoryDisk,
+    run: StorageRun,
+    steps: Callable[[StorageRun], None],
+    seeds: int = SEEDS,
+    **config: Any,
 ) -> Crashes:
     """Runs the steps to their end and checks every crash on the way. Returns what was seen."""
     crashes = Crashes(run, disk, seeds)
@@ -107,7 +148,7 @@ def crash_everywhere(
     steps(run)
     assert not run.acks.failures
     for index, (what, left, moment) in enumerate(crashes.found):
-        check_disk(left, root, moment, what, opens=1 + (index % 4 == 0), **SMALL)
+        check_disk(left, root, moment, what, opens=1 + (index % 4 == 0), **SMALL, **config)
     return crashes
 
 
@@ -128,6 +169,26 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(tmp_path: Path) -> 
     assert sum(name.endswith(".txn") for name in names) >= 3
     assert len(crashes.operations) > 170
     assert len(crashes.found) > 300
+
+
+def test_a_crash_with_several_directories_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """A mark for each journal: none is ahead of what the stores hold (S1)."""
+    config = several_directories(tmp_path)
+    disk = new_disk(tmp_path, config)
+    run = StorageRun(tmp_path, disk, **SMALL, **config)
+    crashes = crash_everywhere(tmp_path, disk, run, script, FEW_SEEDS, **config)
+    assert {"lastMark.0", "lastMark.1"} <= {operation.path.name for operation in crashes.operations}
+    for directory in ("journal-a", "journal-b", "ledgers-a", "ledgers-b", "index"):
+        assert any(operation.path.is_relative_to(tmp_path / directory) for operation in crashes.operations), directory
+
+
+def test_a_crash_while_ledgers_and_logs_go_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """S2: deletion, collection and compaction take only what nothing points into."""
+    disk = new_disk(tmp_path)
+    run = StorageRun(tmp_path, disk, **SMALL)
+    crashes = crash_everywhere(tmp_path, disk, run, lambda run: collecting_script(run, disk), FEW_SEEDS)
+    removed = {operation.path.suffix for operation in crashes.operations if operation.kind == "unlink"}
+    assert removed >= {".log", ".idx"}
 
 
 def test_a_crash_at_any_operation_of_a_replay_loses_nothing_acknowledged(tmp_path: Path) -> None:
