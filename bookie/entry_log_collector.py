@@ -71,9 +71,9 @@ class EntryLogCollector:
     def _refresh(self, known: _Known) -> None:
         started = self._clock()
         store = known.store
-        with self._storage.exclusive():
-            complete = store.logs.complete_logs()
-            known.existing = SortedIds(store.ledger_ids())
+        # In this order: what a complete log holds is in the index; a ledger that is not there now is in none of them.
+        complete = store.logs.complete_logs()
+        known.existing = SortedIds(store.ledger_ids())
         known.usages = {log_id: known.usages[log_id] for log_id in complete if log_id in known.usages}
         throttle = self._throttle()
         for log_id in complete:

@@ -9,8 +9,8 @@ listing began. Then each candidate's metadata is read, and only "there is no suc
 listing alone turns `verify_metadata` off. Whatever else happens, be it an error, silence beyond the timeout, or a
 candidate whose metadata is there, keeps ledgers (S2, F13).
 
-Which logs are complete and which ledgers exist is taken down together under the checkpoint lock: between flushes, so
-that no log holds entries that are not in the index yet.
+Which logs are complete is taken down before which ledgers the index has: all that a complete log holds is in the index
+(`entry_logs`), so a log is never taken for dead because a flush has not come to its index yet.
 
 The listing runs on the event loop; everything that touches the disk runs on a thread of its own, which looks at
 `_stopping` between records. Methods of `GarbageCollector` are for the event loop, those that say so for any thread.

@@ -28,6 +28,11 @@ def call(bookie: BookieServer, path: str, body: object = None, method: str = "GE
         return json.loads(response.read())
 
 
+def text(bookie: BookieServer, path: str) -> str:
+    with urllib.request.urlopen(f"http://{bookie.addresses['http']}{path}", timeout=20) as response:
+        return str(response.read().decode())
+
+
 async def http(bookie: BookieServer, path: str, body: object = None, method: str = "GET") -> Any:
     return await asyncio.to_thread(call, bookie, path, body, method)
 
@@ -87,6 +92,9 @@ async def test_the_space_of_deleted_ledgers_comes_back(tmp_path: Path, kind: str
         assert details[0]["majorCompactionCounter"] == 2
         assert details[0]["lastMajorCompactionTime"] > 0
         assert await http(bookie, "/api/v1/bookie/gc") == {"is_in_force_gc": "false"}
+        metrics = await asyncio.to_thread(text, bookie, "/metrics")
+        assert "bookie_gc_DELETED_LEDGER_TOTAL_total 5.0" in metrics
+        assert "bookie_gc_ACTIVE_LEDGER_TOTAL 1.0" in metrics
     async with running_bookie(tmp_path, **settings) as bookie:
         uri = f"grpc://{bookie.addresses['gateway']}"
         assert await asyncio.to_thread(read_all, uri, numbers[0]) == ENTRIES * len(PAYLOAD)

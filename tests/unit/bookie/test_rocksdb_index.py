@@ -16,6 +16,7 @@ from bookie.index_file import IndexHeader, slot_runs
 from bookie.rocksdb_index import RocksDbIndex
 from ledger.ledger_id import LedgerId
 from tests.conformance.golden import VECTORS
+from tests.unit.bookie.storage_support import lac_packet, opened
 
 KEY = b"k" * 20
 HEADER = IndexHeader(KEY, False, None)
@@ -202,6 +203,24 @@ def test_a_closed_index_says_so(opener: Opener) -> None:
 def test_a_second_opening_is_refused(opener: Opener) -> None:
     with pytest.raises(OSError, match="in use"):
         opener.open()
+
+
+def test_a_fence_without_entries_is_flushed_with_an_empty_write_cache(tmp_path: Path) -> None:
+    """F2, F5: rows that only change the ledger are written by a checkpoint that has no entry."""
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+        bookie.storage.checkpoint()
+        bookie.fence(1)
+        bookie.fence(2)
+        bookie.write_lac(3, 7)
+        bookie.storage.checkpoint()
+        index = bookie.storage.stores[0].index
+        found = {number: index.read_header(unscoped(number)) for number in (1, 2, 3)}
+        assert found == {
+            1: (IndexHeader(KEY, True, None), 0),
+            2: (IndexHeader(KEY, True, None), -1),
+            3: (IndexHeader(KEY, False, lac_packet(3, 7)), -1),
+        }
 
 
 def test_a_java_directory_of_write_ahead_logs_only(tmp_path: Path) -> None:
