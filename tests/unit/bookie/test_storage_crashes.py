@@ -304,7 +304,7 @@ def test_a_storage_without_power_stops_and_lets_go_of_everything(tmp_path: Path)
 
 def test_a_power_loss_after_a_kill_loses_nothing_that_either_life_acknowledged(tmp_path: Path) -> None:
     """What the killed process left unsynced is read by the next one, and may be lost all the same (S1, S6)."""
-    for number in range(3, len(operations_of_script(tmp_path)), 45):
+    for number in range(3, len(operations_of_script(tmp_path)), 80):
         disk, moment = cut_power_at(tmp_path, number)
         disk.start_again()
         crash_everywhere(tmp_path, disk, StorageRun(tmp_path, disk, moment, **SMALL), second_life, seeds=1)
