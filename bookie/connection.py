@@ -29,6 +29,7 @@ from bookie.statistics import BookieStatistics
 from bookie.tls import CLIENT_HELLO, TlsChannel
 from ledger import protocol_v2
 from ledger.frames import LENGTH_SIZE, FrameDecoder, FrameError
+from ledger.ordinary_add import read as read_ordinary_add
 from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response, encode_stored
 from ledger.requests import InvalidRequest, Request, Response, StartTlsRequest, StartTlsResponse, Status
 
@@ -126,9 +127,12 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _take_packets(self, packets: list[memoryview]) -> None:
         serve, binary = self._serve, self._binary
+        shortcut = self._processor.add if serve == self._processor.process else None
         for packet in packets:
             if packet[0] == _V3_FIRST_BYTE and not binary:
-                serve(self, decode_request(packet))
+                add = read_ordinary_add(packet) if shortcut is not None else None
+                if add is None or shortcut is None or not shortcut(self, add):
+                    serve(self, decode_request(packet))
             else:
                 self._take_binary(packet)
         if self._tls_is_next:

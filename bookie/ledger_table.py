@@ -42,6 +42,8 @@ class LedgerTable:
         self._limit = limit
         self._lock = Lock()
         self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
+        self._newest: StoredLedger | None = None
+        """What `recent` found last: adds come in runs of one ledger."""
         self._deleting: set[_Key] = set()
         self._held: WeakValueDictionary[_Key, StoredLedger] = WeakValueDictionary()
 
@@ -67,11 +69,15 @@ class LedgerTable:
 
     def recent(self, number: int) -> StoredLedger | None:
         """The ledger of scope 0 if it is among those kept."""
+        ledger = self._newest
+        if ledger is not None and ledger.number == number:
+            return ledger
         key = (0, number)
         with self._lock:
             ledger = self._recent.get(key)
             if ledger is not None:
                 self._recent.move_to_end(key)
+            self._newest = ledger
         return ledger
 
     def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
@@ -92,6 +98,7 @@ class LedgerTable:
         with self._lock:
             ledger = self._recent.pop(key, None) or self._held.get(key)
             self._held.pop(key, None)
+            self._newest = None
             fenced = ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id)
             if ledger is not None:
                 discard(ledger)

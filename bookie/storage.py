@@ -317,13 +317,19 @@ class Storage:
         """
         stored = _stored(ledger)
         self._check_packet(stored, entry_id, packet)
+        self.add_checked_entry(stored, entry_id, packet, token, sync)
+
+    def add_checked_entry(
+        self, stored: StoredLedger, entry_id: int, packet: bytes, token: object, sync: bool = True
+    ) -> None:
+        """`add_entry` for a packet whose ids are known to be right, and whose LAC the ledger has taken notice of."""
         # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
         try:
             is_due = self._cache.put(stored, entry_id, packet)
             if not stored.key_journaled:
                 self._journal_key(stored)
         except LedgerDeletedException:
-            self.add_entry(self._recreate(stored), entry_id, packet, token, sync=sync)
+            self.add_checked_entry(self._recreate(stored), entry_id, packet, token, sync)
             return
         if is_due:
             self._request_checkpoint()
@@ -579,6 +585,8 @@ class Storage:
     @property
     def accepts_adds(self) -> bool:
         """False while the write cache or the journal's queue is full: whoever feeds adds waits for on_room."""
+        if self._journal is not None:
+            return not (self._journal.is_full or self._cache.is_full)
         return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
 
     def usage(self) -> DirectoryUsage:

@@ -53,13 +53,22 @@ class FrameDecoder:
 
     def buffer_updated(self, count: int) -> list[memoryview]:
         """Takes notice of `count` bytes written; returns the packets that are now whole. Raises FrameError."""
-        self._end += count
+        end = self._end = self._end + count
+        start = self._start
         packets = []
         view = memoryview(self._buffer)
+        longest = self._max_frame_size - LENGTH_SIZE
+        # The rules of `_frame_size`, without a call a frame; it says what is wrong with the one that ends the loop.
+        while end - start >= LENGTH_SIZE:
+            length = _LENGTH.unpack_from(view, start)[0]
+            following = start + LENGTH_SIZE + length
+            if length <= 0 or length > longest or following > end:
+                break
+            packets.append(view[start + LENGTH_SIZE : following])
+            start = following
+        self._start = start
         try:
-            while (size := self._frame_size()) is not None and self._end - self._start >= size:
-                packets.append(view[self._start + 4 : self._start + size])
-                self._start += size
+            self._frame_size()
         except FrameError as error:
             error.packets = packets
             raise

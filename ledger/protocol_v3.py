@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from ledger import requests
 from ledger.requests import Operation, Request, Response, Status
-from ledger.varint import encode_varint
+from ledger.varint import VARINTS, encode_varint
 from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 
 _LENGTH = struct.Struct(">I")
@@ -37,11 +37,8 @@ class ProtocolError(Exception):
 # --- encoding -------------------------------------------------------------------------------------------------------
 
 
-_VARINTS = tuple(encode_varint(value) for value in range(1 << 14))
-
-
 def _size(length: int) -> bytes:
-    return _VARINTS[length] if length < len(_VARINTS) else encode_varint(length)
+    return VARINTS[length] if length < len(VARINTS) else encode_varint(length)
 
 
 def _header(operation: int, txn_id: int, priority: int = 0) -> bytes:

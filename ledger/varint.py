@@ -18,3 +18,7 @@ def encode_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+VARINTS = tuple(encode_varint(value) for value in range(1 << 14))
+"""Those of one and two bytes, made once."""

@@ -1,0 +1,51 @@
+"""The blocking client has the asynchronous one's names, and the reference page is that of the code."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import thinclient
+from thinclient import blocking
+
+ROOT = Path(__file__).parents[3]
+
+ONLY_ASYNCHRONOUS = {
+    "of_factory",  # for who builds a client of parts
+    "ledger_manager",
+    "service_discovery",
+    "record",
+    "listen",
+    "config",
+    "append_nowait",  # there `append_future`: a future of concurrent.futures
+    "confirmed_batches",
+    "long_poll",
+    "changed",
+    "check_readable",
+    "refresh",
+    "failed_bookies",
+}
+
+
+def public(value: type) -> dict[str, object]:
+    return {name: member for name, member in inspect.getmembers(value) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["BookKeeper", "WriteHandle", "ReadHandle"])
+def test_the_blocking_client_has_the_same_names_and_parameters(name: str) -> None:
+    asynchronous, plain = public(getattr(thinclient, name)), public(getattr(blocking, name))
+    assert set(asynchronous) - set(plain) <= ONLY_ASYNCHRONOUS
+    for member_name in set(asynchronous) & set(plain):
+        ours, theirs = asynchronous[member_name], plain[member_name]
+        if callable(ours) and callable(theirs):
+            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters), member_name
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "generate_reference.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
