@@ -25,6 +25,7 @@ other, so that the marks it took are true for both. It comes with the interval o
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal import list_journals
 from bookie.journal_format import LogMark
 from bookie.ledger_store import LedgerStore
+from bookie.statistics import FlushStatistics
 from bookie.write_cache import Snapshot, WriteCache
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Flusher:
         self._cache = cache
         self._stores = stores
         self._failed: Snapshot | None = None
+        self.statistics = FlushStatistics()
 
     def flush(self) -> bool:
         """Flushes what is cached; everything is durable on return. False when there was nothing."""
@@ -66,6 +69,7 @@ class Flusher:
         kept = {ledger: table for ledger, table in snapshot.tables.items() if not ledger.deleted}
         headers = {ledger for ledger in snapshot.headers if not ledger.deleted}
         headers.update(ledger for ledger in kept if not ledger.has_header)
+        started = time.monotonic()
         count = len(self._stores)
         for number, store in enumerate(self._stores):
             if count == 1:
@@ -77,8 +81,11 @@ class Flusher:
                 store.flush(tables, own)
         for ledger in headers:
             ledger.has_header = True
+        self.statistics.entry_bytes += self._cache.flushing_bytes
         self._cache.drop_flushing()
         self._failed = None
+        self.statistics.flushes.success(time.monotonic() - started)
+        self.statistics.entries += sum(map(len, kept.values()))
 
 
 class Checkpointer:

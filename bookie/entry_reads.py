@@ -17,6 +17,7 @@ import functools
 import itertools
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -152,6 +153,8 @@ class EntryReads:
             self._statistics.reads += len(response.bodies)
             self._statistics.read_bytes += sum(map(len, response.bodies))
             self._statistics.reads_refused += not response.bodies
+        elif isinstance(response, ReadLacResponse):
+            self._statistics.read_lacs += 1
         client.send(client.encode(response))
 
     def _cached(self, request: QueuedRead, ledger: LedgerState | None) -> Response | None:
@@ -181,13 +184,19 @@ class EntryReads:
         while reads and len(batch) < READ_BATCH and reads[0].ledger_id == batch[0].ledger_id:
             batch.append(reads.popleft())
         client.reading = True
+        started = time.perf_counter()
         future = self._loop.run_in_executor(self._reader, self._look_up_batch, batch, ledger)
-        future.add_done_callback(functools.partial(self._on_batch, client, batch))
+        future.add_done_callback(functools.partial(self._on_batch, client, batch, started))
 
     def _on_batch(
-        self, client: ReadingClient, batch: Sequence[QueuedRead], future: asyncio.Future[list[Response]]
+        self,
+        client: ReadingClient,
+        batch: Sequence[QueuedRead],
+        started: float,
+        future: asyncio.Future[list[Response]],
     ) -> None:
         client.reading = False
+        self._statistics.read_latency.success(time.perf_counter() - started)
         if not client.is_open or future.cancelled():
             return
         if future.exception() is not None:

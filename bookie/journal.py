@@ -43,6 +43,7 @@ from threading import Condition, Lock, Thread
 from bookie import journal_format as fmt
 from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal_format import LogMark
+from bookie.statistics import JournalStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -172,6 +173,9 @@ class Journal:
         """Queued bytes at which the thread wants to be woken."""
         self._accepting = False
         self._closing = False
+        self.statistics = JournalStatistics()
+        self._oldest = 0.0
+        self._taken_bytes = 0
         self._out_of_space = False
         self._retry = False
         self._payloads: list[bytes] = []
@@ -245,6 +249,11 @@ class Journal:
         return self._queued_bytes >= self._options.queue_limit
 
     @property
+    def queued(self) -> tuple[int, int, int]:
+        """Records and bytes that wait, and the bytes from which `is_full` says so."""
+        return len(self._payloads), self._queued_bytes, self._options.queue_limit
+
+    @property
     def out_of_space(self) -> bool:
         """Whether the journal is stalled."""
         return self._out_of_space
@@ -297,8 +306,9 @@ class Journal:
             self._wait_for_group(oldest)
             batch = self._payloads, self._tokens, self._deferred
             was_full = self.is_full
+            self._taken_bytes = self._queued_bytes
             self._payloads, self._tokens, self._deferred, self._queued_bytes = [], [], [], 0
-            self._taken_at = time.monotonic()
+            self._oldest, self._taken_at = oldest, time.monotonic()
         if was_full:
             self._on_room()
         return batch
@@ -307,13 +317,16 @@ class Journal:
         """Lets later requests join until the first, which came at `oldest` or later, has waited the configured time."""
         options = self._options
         if options.max_group_wait_ms <= 0:
+            self.statistics.flushes_of_empty_queue += 1
             return
         deadline = oldest + options.max_group_wait_ms / 1000
         while not self._closing and not self._group_is_full():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
+                self.statistics.flushes_after_max_wait += 1
                 return
             self._wait(remaining, wake_at=0 if options.buffered_entries else options.buffered_writes)
+        self.statistics.flushes_of_full_group += 1
 
     def _group_is_full(self) -> bool:
         entries = self._options.buffered_entries
@@ -336,10 +349,13 @@ class Journal:
                     raise
                 self._stall(error, payloads, tokens + deferred)
                 return
+            times = self._oldest, self._taken_at, time.monotonic()
+            self.statistics.batch_written(self._taken_bytes, len(payloads), *times)
             if deferred:
                 self._on_durable(deferred)
             self._file.sync()
             self.synced_mark = LogMark(self._file.journal_id, self._file.position)
+            self.statistics.batch_synced(len(payloads), *times, time.monotonic())
         if tokens:
             self._on_durable(tokens)
         if self._out_of_space:
@@ -379,6 +395,8 @@ class Journal:
         """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""
         if self._file is None or self._file.position <= self._options.max_size:
             return
+        started = time.monotonic()
         following = JournalFile(self._files, self._directory, self._file.journal_id + 1, self._options)
+        self.statistics.creation.success(time.monotonic() - started)
         self._file.close()
         self._file = following

@@ -13,8 +13,9 @@ Not here: bytes on the wire (`connection`), reading (`entry_reads`), what is dur
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from bookie.core import admission
 from bookie.core.bookie_mode import BookieMode
@@ -22,9 +23,10 @@ from bookie.core.ledger_state import LedgerState
 from bookie.entry_reads import EntryReads, ReadingClient
 from bookie.index_file import MAX_ENTRY_ID
 from bookie.long_polls import LongPolls
-from bookie.statistics import BookieStatistics
+from bookie.statistics import SAMPLED, BookieStatistics
 from bookie.storage import Storage
 from ledger import requests
+from ledger.latency import OpStats
 from ledger.ledger_id import LedgerId
 from ledger.ordinary_add import OrdinaryAdd, encode_stored
 from ledger.protocol_v3 import refusal
@@ -61,8 +63,16 @@ class Client(ReadingClient, Protocol):
         """Stops reading requests until storage has room."""
 
 
-_Token = tuple[Client, bytes | ReadRequest | BatchReadRequest]
-"""What is handed to storage with a record: whose answer it is, and the answer, or the fenced read to go on with."""
+class _Timed(NamedTuple):
+    """What is to be done when a request is durable: the answer, or the fenced read to go on with. And its time."""
+
+    answer: bytes | ReadRequest | BatchReadRequest
+    latency: OpStats
+    started: float
+
+
+_Token = tuple[Client, bytes | _Timed]
+"""What is handed to storage with a record: whose answer it is, and the answer."""
 
 
 class RequestProcessor:
@@ -111,7 +121,9 @@ class RequestProcessor:
             case requests.ForceLedgerRequest():
                 self._force(client, request)
             case requests.GetBookieInfoRequest():
+                started = time.perf_counter()
                 client.answer(self._bookie_info(request))
+                self._statistics.info_latency.success(time.perf_counter() - started)
             case requests.AuthRequest():
                 response_ = requests.AuthResponse(
                     request.txn_id, Status.EOK, requests.AUTH_DISABLED, b"", request.priority
@@ -164,10 +176,14 @@ class RequestProcessor:
                 status = ledger.check_add(request.master_key, recovery=request.recovery)
         if status is not Status.EOK or ledger is None:
             self._statistics.adds_refused += 1
+            self._statistics.adds_refused_read_only += status is Status.EREADONLY
             client.answer(refusal(request, status))
             return
-        answer = client.encode_stored(request.txn_id, request.ledger_id, request.entry_id)
+        stored = client.encode_stored(request.txn_id, request.ledger_id, request.entry_id)
+        answer: bytes | _Timed = stored
         self._statistics.adds += 1
+        if not self._statistics.adds % SAMPLED:
+            answer = _Timed(stored, self._statistics.add_latency, time.perf_counter())
         self._statistics.add_bytes += len(request.body)
         if request.write_flags & requests.DEFERRED_SYNC and not request.recovery:
             self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer), sync=False)
@@ -176,7 +192,7 @@ class RequestProcessor:
         if request.ledger_id in self._awaited:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
-            client.wait_for_room()
+            self._wait_for_room(client)
 
     def _write_lac(self, client: Client, request: requests.WriteLacRequest) -> None:
         status = admission.check_write_lac(request, self._mode)
@@ -187,13 +203,18 @@ class RequestProcessor:
             client.answer(refusal(request, status))
             return
         answer = client.encode(requests.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
-        self._storage.write_explicit_lac(ledger, request.body, (client, answer))
+        timed = _Timed(answer, self._statistics.write_lac_latency, time.perf_counter())
+        self._storage.write_explicit_lac(ledger, request.body, (client, timed))
         self._long_polls.lac_moved(ledger)
         self._wait_where_full(client)
 
     def _wait_where_full(self, client: Client) -> None:
         if not self._storage.accepts_adds:
-            client.wait_for_room()
+            self._wait_for_room(client)
+
+    def _wait_for_room(self, client: Client) -> None:
+        self._statistics.waits_for_room += 1
+        client.wait_for_room()
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
         """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it.
@@ -216,18 +237,34 @@ class RequestProcessor:
             if isinstance(answer, bytes):
                 client.send(answer)
             else:
-                self._statistics.fences += 1
-                self._reads.queue(client, answer, first=True)
+                self._timed_is_durable(client, answer)
             clients[client] = None
         for client in clients:
             self._reads.pump(client)
             client.flush()
 
+    def _timed_is_durable(self, client: Client, timed: _Timed) -> None:
+        timed.latency.success(time.perf_counter() - timed.started)
+        if isinstance(timed.answer, bytes):
+            client.send(timed.answer)
+        else:
+            self._statistics.fences += 1
+            self._reads.queue(client, timed.answer, first=True)
+
+    def _untimed(self, token: bytes | _Timed) -> bytes | ReadRequest | BatchReadRequest:
+        """What a token that was refused stands for. Adds are counted by whoever refuses them."""
+        if isinstance(token, bytes):
+            return token
+        if token.latency is not self._statistics.add_latency:
+            token.latency.failure(time.perf_counter() - token.started)
+        return token.answer
+
     def refused(self, tokens: Sequence[object]) -> None:
         """Answers requests that found no space for their records: they are not acknowledged, now or later."""
         clients: dict[Client, None] = {}
-        for client, answer in cast("Sequence[_Token]", tokens):
+        for client, token in cast("Sequence[_Token]", tokens):
             clients[client] = None
+            answer = self._untimed(token)
             if not isinstance(answer, bytes):
                 client.answer(refusal(answer, Status.EIO))
                 continue
@@ -263,6 +300,7 @@ class RequestProcessor:
         ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
         if ledger is None:
             return Status.ENOLEDGER
+        self._statistics.long_polls += 1
         return Status.EOK if self._long_polls.take(client, request, ledger) else Status.ETOOMANYREQUESTS
 
     def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
@@ -274,7 +312,8 @@ class RequestProcessor:
         status = ledger.check_key(key)
         if status is Status.EOK:
             is_new = not ledger.fenced
-            self._storage.fence(ledger, (client, request))
+            timed = _Timed(request, self._statistics.fence_latency, time.perf_counter())
+            self._storage.fence(ledger, (client, timed))
             if is_new:
                 self._long_polls.wake(request.ledger_id)
             self._wait_where_full(client)
@@ -304,5 +343,6 @@ class RequestProcessor:
             client.answer(refusal(request, Status.EBADREQ))
             return
         answer = client.encode(requests.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
-        self._storage.force(LedgerId(0, request.ledger_id), (client, answer))
+        timed = _Timed(answer, self._statistics.force_latency, time.perf_counter())
+        self._storage.force(LedgerId(0, request.ledger_id), (client, timed))
         self._wait_where_full(client)

@@ -35,10 +35,11 @@ from bookie.files import REAL_FILE_SYSTEM
 from bookie.garbage_collector import GarbageCollector
 from bookie.gc_statistics import GcCollector
 from bookie.long_polls import LongPolls
+from bookie.metrics import BookieCollector, Sources
 from bookie.registration import bookie_id_of, check_cookie, service_info
 from bookie.request_processor import RequestProcessor
 from bookie.state_manager import StateManager
-from bookie.statistics import BookieCollector, BookieStatistics
+from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.drivers import create_factory
 from gateway.server import GatewayServer
@@ -220,7 +221,16 @@ class BookieServer:
             connection.close()
 
     async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
-        self._metrics.register(BookieCollector(self._statistics, self._server_status))
+        monitor = self._monitor
+        sources = Sources(
+            self._statistics,
+            storage.statistics,
+            self._server_status,
+            lambda: self.long_polls.parked,
+            lambda: monitor.usages,
+            lambda: len(monitor.writable_directories()),
+        )
+        self._metrics.register(BookieCollector(sources))
         state = StateView(self._mode, self._state.set_by_operator, storage.usage)
         admin = AdminServer(BookieView(state, self.garbage_collector, self._metrics), listener)
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())

@@ -1,54 +1,84 @@
-"""Counts of what a bookie does, kept as plain numbers on the hot path and read when metrics are scraped.
+"""Counts of what a bookie does, kept as plain numbers on the hot path and read when metrics are scraped (`metrics`).
 
-Names are BookKeeper's (operations page, section 6).
+Counts are exact. Latencies are those of a sample where an operation is done by the hundred thousand: of an add in
+`SAMPLED`, of a batch of reads, of a batch that the journal writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from ledger.latency import LatencyHistogram, OpStats
+
+SAMPLED = 256
+"""A power of two: of so many adds one is timed."""
 
 
 @dataclass(slots=True)
 class BookieStatistics:
-    """Owned by the event loop."""
+    """Of requests. Owned by the event loop."""
 
     adds: int = 0
     adds_refused: int = 0
+    adds_refused_read_only: int = 0
     add_bytes: int = 0
     reads: int = 0
     reads_refused: int = 0
     read_bytes: int = 0
     fences: int = 0
+    long_polls: int = 0
+    read_lacs: int = 0
     connections: int = 0
+    waits_for_room: int = 0
+    """How often a connection was told to wait, for the write cache or the journal was full."""
+    add_latency: OpStats = field(default_factory=OpStats)
+    """From the request to the answer."""
+    read_latency: OpStats = field(default_factory=OpStats)
+    """From the reader thread's order to the answer, for each batch."""
+    fence_latency: OpStats = field(default_factory=OpStats)
+    write_lac_latency: OpStats = field(default_factory=OpStats)
+    force_latency: OpStats = field(default_factory=OpStats)
+    info_latency: OpStats = field(default_factory=OpStats)
 
 
-class BookieCollector(Collector):
-    """Shows the statistics of one bookie to Prometheus."""
+@dataclass(slots=True)
+class JournalStatistics:
+    """Of one journal. Owned by its thread. Latencies are of whole batches; sizes in bytes."""
 
-    def __init__(self, statistics: BookieStatistics, server_status: Callable[[], int]) -> None:
-        self._statistics = statistics
-        self._server_status = server_status
+    add_entry: OpStats = field(default_factory=OpStats)
+    """From when the oldest record of a batch was queued, at the earliest, until the batch was durable."""
+    queue: OpStats = field(default_factory=OpStats)
+    flush: OpStats = field(default_factory=OpStats)
+    sync: OpStats = field(default_factory=OpStats)
+    process: OpStats = field(default_factory=OpStats)
+    creation: OpStats = field(default_factory=OpStats)
+    batch_entries: LatencyHistogram = field(default_factory=LatencyHistogram)
+    batch_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
+    write_bytes: int = 0
+    flushes_of_empty_queue: int = 0
+    flushes_after_max_wait: int = 0
+    flushes_of_full_group: int = 0
 
-    def collect(self) -> Iterator[Metric]:
-        statistics = self._statistics
-        yield _gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 not registered", self._server_status())
-        yield _gauge("bookkeeper_server_CONNECTIONS", "open connections of clients", statistics.connections)
-        yield _counter("bookkeeper_server_ADD_ENTRY_COUNT", "adds acknowledged", statistics.adds)
-        yield _counter("bookkeeper_server_ADD_ENTRY_REFUSED", "adds refused", statistics.adds_refused)
-        yield _counter("bookie_WRITE_BYTES", "bytes of acknowledged adds", statistics.add_bytes)
-        yield _counter("bookkeeper_server_READ_ENTRY_COUNT", "reads answered with an entry", statistics.reads)
-        yield _counter("bookkeeper_server_READ_ENTRY_REFUSED", "reads answered without", statistics.reads_refused)
-        yield _counter("bookie_READ_BYTES", "bytes of entries read", statistics.read_bytes)
-        yield _counter("bookkeeper_server_READ_ENTRY_FENCE_REQUEST_COUNT", "fences made durable", statistics.fences)
+    def batch_written(self, size: int, entries: int, oldest: float, taken: float, written: float) -> None:
+        """Times in seconds of one clock. The batch is in the file, not synced yet."""
+        self.queue.success(taken - oldest)
+        self.flush.success(written - taken)
+        self.batch_entries.record_value(entries)
+        self.batch_bytes.record_value(size)
+        self.write_bytes += size
+
+    def batch_synced(self, entries: int, oldest: float, taken: float, written: float, synced: float) -> None:
+        self.sync.success(synced - written)
+        self.process.success(synced - taken)
+        self.add_entry.successes += entries
+        self.add_entry.succeeded.record(synced - oldest)
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
+@dataclass(slots=True)
+class FlushStatistics:
+    """Of the flushes of the write cache. Owned by the checkpoint thread."""
 
-
-def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(name, text, value=value)
+    flushes: OpStats = field(default_factory=OpStats)
+    entries: int = 0
+    entry_bytes: int = 0
+    """The bookkeeping of cached entries included."""

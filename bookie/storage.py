@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from bookie import directories, index_file, journal_format
 from bookie.checkpoint import Checkpointer, Flusher
@@ -52,6 +53,7 @@ from bookie.journal_format import LogMark
 from bookie.ledger_store import LedgerStore, store_of
 from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.replay import Replay
+from bookie.statistics import FlushStatistics, JournalStatistics
 from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
 from bookie.stored_ledger import LedgerDeletedException, StoredLedger
@@ -74,6 +76,14 @@ _MIN_PACKET = 32
 _MAX_RUN = 4096
 """Entries looked up at once."""
 _MIN_LAC_PACKET = 16
+
+
+class StorageStatistics(NamedTuple):
+    """Of each journal what it counts and its queue (records, bytes, limit); flushes; the cache's entries and bytes."""
+
+    journals: list[tuple[JournalStatistics, tuple[int, int, int]]]
+    flushes: FlushStatistics
+    cache: tuple[int, int]
 
 
 class Storage:
@@ -132,6 +142,7 @@ class Storage:
         """The only journal: the path of every add is spared the choice."""
         self._table = LedgerTable((), config.ledger_state_limit)
         self._checkpointer: Checkpointer | None = None
+        self._flush_statistics = FlushStatistics()
 
     @property
     def config(self) -> StorageConfig:
@@ -173,6 +184,7 @@ class Storage:
         )
         self._table = LedgerTable(self.stores, config.ledger_state_limit)
         flusher = Flusher(self._cache, self.stores)
+        self._flush_statistics = flusher.statistics
         marks = [self._replay(journal, flusher) for journal in range(len(self._journals))]
         checkpointer = Checkpointer(
             self._files,
@@ -256,6 +268,14 @@ class Storage:
             if not checkpointer.out_of_space:
                 raise
             _log.warning("storage is closed without a last checkpoint: %s", error)
+
+    def statistics(self) -> StorageStatistics:
+        """What the parts count, for whoever shows it."""
+        return StorageStatistics(
+            [(journal.statistics, journal.queued) for journal in self._journals],
+            self._flush_statistics,
+            self._cache.usage,
+        )
 
     @property
     def out_of_space(self) -> bool:

@@ -125,6 +125,16 @@ class WriteCache:
         return sorted(ids)
 
     @property
+    def flushing_bytes(self) -> int:
+        return self._flushing_bytes
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Entries and bytes held, both halves, the bookkeeping of entries included."""
+        halves = (*list(self._active.values()), *list(self._flushing.values()))
+        return sum(map(len, halves)), self._active_bytes + self._flushing_bytes
+
+    @property
     def is_full(self) -> bool:
         return self._active_bytes + self._flushing_bytes >= self._capacity
 

@@ -37,7 +37,11 @@ class LatencyHistogram:
         self.max_microseconds = 0
 
     def record(self, seconds: float) -> None:
-        value = min(max(int(seconds * 1e6), 0), (1 << _MAX_BITS) - 1)
+        self.record_value(int(seconds * 1e6))
+
+    def record_value(self, value: int) -> None:
+        """Microseconds, or whatever else is counted in whole numbers; `quantile` then gives thousands of it."""
+        value = min(max(value, 0), (1 << _MAX_BITS) - 1)
         self._counts[_bucket(value)] += 1
         self.count += 1
         self.total_microseconds += value

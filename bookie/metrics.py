@@ -1,0 +1,181 @@
+"""What Prometheus sees of a bookie: its counts under BookKeeper's names, put together at each scrape.
+
+Latencies are summaries in milliseconds with the labels `success` and `quantile`, as BookKeeper's own; the counts beside
+them are exact, the latencies those of a sample (`statistics`). Garbage collection and the gateway have their own.
+Names: operations page, section 6; docs/bookie.md has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bookie.core.disk_space import DirectoryUsage
+from bookie.disk_monitor import used_percent
+from bookie.statistics import BookieStatistics, JournalStatistics
+from bookie.storage import StorageStatistics
+from ledger.latency import QUANTILES, LatencyHistogram, OpStats
+
+_SERVER = "bookkeeper_server_"
+_JOURNAL = "bookie_journal_"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the collector looks when it is asked."""
+
+    requests: BookieStatistics
+    storage: Callable[[], StorageStatistics]
+    server_status: Callable[[], int]
+    parked_long_polls: Callable[[], int]
+    disks: Callable[[], Mapping[Path, DirectoryUsage]]
+    """Usage of the ledger directories, as measured last."""
+    writable_directories: Callable[[], int]
+
+
+class BookieCollector(Collector):
+    """Shows one bookie to Prometheus."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        sources = self._sources
+        yield _gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 not registered", sources.server_status())
+        yield from _of_requests(sources.requests, sources.parked_long_polls())
+        storage = sources.storage()
+        yield from _of_journals(storage)
+        yield from _of_flushes(storage, sources.requests.waits_for_room)
+        yield from _of_disks(sources.disks(), sources.writable_directories())
+
+
+def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
+    yield _gauge(_SERVER + "CONNECTIONS", "open connections of clients", requests.connections)
+    yield _counter(_SERVER + "ADD_ENTRY_COUNT", "adds acknowledged", requests.adds)
+    yield _counter(_SERVER + "ADD_ENTRY_REFUSED", "adds refused", requests.adds_refused)
+    yield _counter(
+        _SERVER + "ADD_ENTRY_READ_ONLY", "adds refused as the bookie is read-only", requests.adds_refused_read_only
+    )
+    yield _counter("bookie_WRITE_BYTES", "bytes of acknowledged adds", requests.add_bytes)
+    yield _counter(_SERVER + "READ_ENTRY_COUNT", "reads answered with an entry", requests.reads)
+    yield _counter(_SERVER + "READ_ENTRY_REFUSED", "reads answered without", requests.reads_refused)
+    yield _counter("bookie_READ_BYTES", "bytes of entries read", requests.read_bytes)
+    yield _counter(_SERVER + "READ_ENTRY_FENCE_REQUEST_COUNT", "fences made durable", requests.fences)
+    yield _counter(_SERVER + "READ_ENTRY_LONG_POLL_REQUEST_COUNT", "long polls taken", requests.long_polls)
+    yield _gauge(_SERVER + "READ_ENTRY_LONG_POLL_PARKED", "long polls that wait", parked)
+    yield _counter(_SERVER + "READ_LAC_COUNT", "reads of the last add confirmed", requests.read_lacs)
+    requests.add_latency.successes, requests.add_latency.failures = requests.adds, requests.adds_refused
+    yield _summary(_SERVER + "ADD_ENTRY_REQUEST", "adds, from the request to the answer", requests.add_latency)
+    requests.read_latency.successes, requests.read_latency.failures = requests.reads, requests.reads_refused
+    yield _summary(
+        _SERVER + "READ_ENTRY_REQUEST", "reads; latencies of batches that went to the disk", requests.read_latency
+    )
+    yield _summary(_SERVER + "READ_ENTRY_FENCE_REQUEST", "fences, until durable", requests.fence_latency)
+    yield _summary(_SERVER + "WRITE_LAC", "explicit LACs, until durable", requests.write_lac_latency)
+    yield _summary(_SERVER + "FORCE_LEDGER", "forces", requests.force_latency)
+    yield _summary(_SERVER + "GET_BOOKIE_INFO", "questions for the disks' space", requests.info_latency)
+
+
+def _of_journals(storage: StorageStatistics) -> Iterator[Metric]:
+    journals = [statistics for statistics, _ in storage.journals]
+    latencies: list[tuple[str, str, Callable[[JournalStatistics], OpStats]]] = [
+        ("JOURNAL_ADD_ENTRY", "records, from the queue until durable", lambda of: of.add_entry),
+        ("JOURNAL_QUEUE_LATENCY", "records in the queue", lambda of: of.queue),
+        ("JOURNAL_FLUSH_LATENCY", "writing a batch", lambda of: of.flush),
+        ("JOURNAL_SYNC", "syncing a batch", lambda of: of.sync),
+        ("JOURNAL_PROCESS_TIME_LATENCY", "a batch, once taken from the queue", lambda of: of.process),
+        ("JOURNAL_CREATION_LATENCY", "beginning a new journal file", lambda of: of.creation),
+    ]
+    for name, text, latency in latencies:
+        metric = Metric(_JOURNAL + name, f"{text}; milliseconds", "summary")
+        for index, journal in enumerate(journals):
+            _add_latency(metric, latency(journal), {"journalIndex": str(index)})
+        yield metric
+    sizes: list[tuple[str, str, Callable[[JournalStatistics], LatencyHistogram]]] = [
+        ("JOURNAL_FORCE_WRITE_BATCH_ENTRIES", "records of a batch", lambda of: of.batch_entries),
+        ("JOURNAL_FORCE_WRITE_BATCH_BYTES", "bytes of a batch", lambda of: of.batch_bytes),
+    ]
+    for name, text, size in sizes:
+        metric = Metric(_JOURNAL + name, text, "summary")
+        for index, journal in enumerate(journals):
+            _add_sizes(metric, size(journal), {"journalIndex": str(index), "success": "true"})
+        yield metric
+    counters: list[tuple[str, str, Callable[[JournalStatistics], int]]] = [
+        ("JOURNAL_WRITE_BYTES", "bytes of records written", lambda of: of.write_bytes),
+        ("JOURNAL_NUM_FLUSH_EMPTY_QUEUE", "batches taken without a wait", lambda of: of.flushes_of_empty_queue),
+        ("JOURNAL_NUM_FLUSH_MAX_WAIT", "batches after the longest group wait", lambda of: of.flushes_after_max_wait),
+        (
+            "JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES",
+            "batches that were full before",
+            lambda of: of.flushes_of_full_group,
+        ),
+    ]
+    for name, text, value in counters:
+        counter = CounterMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
+        for index, journal in enumerate(journals):
+            counter.add_metric([str(index)], value(journal))
+        yield counter
+    queues = (
+        ("JOURNAL_QUEUE_SIZE", "records that wait for the journal"),
+        ("JOURNAL_MEMORY_USED", "bytes that wait for the journal"),
+        ("JOURNAL_MEMORY_MAX", "bytes from which clients are made to wait"),
+    )
+    for position, (name, text) in enumerate(queues):
+        gauge = GaugeMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
+        for index, (_, queue) in enumerate(storage.journals):
+            gauge.add_metric([str(index)], queue[position])
+        yield gauge
+
+
+def _of_flushes(storage: StorageStatistics, waits_for_room: int) -> Iterator[Metric]:
+    entries, size = storage.cache
+    yield _gauge("bookie_write_cache_count", "entries in the write cache", entries)
+    yield _gauge("bookie_write_cache_size", "bytes of memory they take", size)
+    yield _summary("bookie_flush", "flushes of the write cache to entry log and index", storage.flushes.flushes)
+    yield _counter("bookie_SKIP_LIST_FLUSH_BYTES", "bytes of memory flushed", storage.flushes.entry_bytes)
+    yield _counter("bookie_SKIP_LIST_FLUSH_ENTRIES", "entries flushed", storage.flushes.entries)
+    yield _counter("bookie_SKIP_LIST_THROTTLING", "times a client had to wait for room", waits_for_room)
+
+
+def _of_disks(disks: Mapping[Path, DirectoryUsage], writable: int) -> Iterator[Metric]:
+    for directory, usage in disks.items():
+        name = f"bookie_ledger_dir_{_sanitised(directory)}_usage"
+        yield _gauge(name, f"per cent of the disk of {directory} that is used", used_percent(usage))
+    yield _gauge("bookie_ledger_writable_dirs", "ledger directories that are not full", writable)
+    yield _gauge("bookie_ledger_num_dirs", "ledger directories", len(disks))
+
+
+def _sanitised(directory: Path) -> str:
+    """As BookKeeper names a directory in a metric: other characters than letters and digits become underscores."""
+    return "".join(char if char.isascii() and char.isalnum() else "_" for char in str(directory))
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _summary(name: str, text: str, latency: OpStats) -> Metric:
+    metric = Metric(name, f"{text}; milliseconds", "summary")
+    _add_latency(metric, latency, {})
+    return metric
+
+
+def _add_latency(metric: Metric, latency: OpStats, labels: dict[str, str]) -> None:
+    for sample in latency.samples():
+        metric.add_sample(metric.name + sample.suffix, {**labels, **sample.labels}, sample.value)
+
+
+def _add_sizes(metric: Metric, sizes: LatencyHistogram, labels: dict[str, str]) -> None:
+    for fraction in QUANTILES:
+        # The histogram thinks of microseconds and answers in milliseconds.
+        metric.add_sample(metric.name, {**labels, "quantile": str(fraction)}, sizes.quantile(fraction) * 1000)
+    metric.add_sample(metric.name + "_count", labels, sizes.count)
+    metric.add_sample(metric.name + "_sum", labels, sizes.total_microseconds)

@@ -1,0 +1,77 @@
+"""The bookie's metrics: all of them documented, and numbers that follow from what was asked."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bookie.standalone import StandaloneCluster
+from bookie.statistics import SAMPLED
+from ledger.requests import AddResponse, Status
+from tests.integration.bookie.entry_client import EntryClient, add, fence, read
+
+DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
+LEDGER = 77_100_001
+
+
+def samples(cluster: StandaloneCluster) -> dict[str, float]:
+    """Every sample by its name and its labels, the quantiles aside."""
+    with urllib.request.urlopen(f"http://{cluster.http[0]}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    return {
+        "".join([sample.name, *(f" {key}={value}" for key, value in sorted(sample.labels.items()))]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "quantile" not in sample.labels
+    }
+
+
+def names(cluster: StandaloneCluster) -> set[str]:
+    with urllib.request.urlopen(f"http://{cluster.http[0]}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    found = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+    return {DIRECTORY.sub("bookie_ledger_dir_PATH_usage", name) for name in found}
+
+
+def test_every_metric_of_the_bookie_is_documented_and_the_other_way_round(
+    standalone_cluster: StandaloneCluster,
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bookie.md").read_text().partition("## Metrics")[2]
+    documented = set(re.findall(r"^\| `((?:bookie|bookkeeper)_\w+)`", page, re.MULTILINE))
+    own = {name for name in names(standalone_cluster) if name.startswith(("bookie_", "bookkeeper_"))}
+    assert own == documented
+
+
+def test_counts_follow_from_what_was_asked(standalone_cluster: StandaloneCluster) -> None:
+    before = samples(standalone_cluster)
+    with EntryClient(standalone_cluster.bookies[0]) as client:
+        client.send(*(add(LEDGER, entry_id) for entry_id in range(SAMPLED)))
+        for _ in range(SAMPLED):
+            answer = client.receive()
+            assert isinstance(answer, AddResponse)
+            assert answer.status == Status.EOK
+        assert client.status(read(LEDGER, 0)) == Status.EOK
+        assert client.status(fence(LEDGER, 0)) == Status.EOK
+        assert client.status(add(LEDGER, SAMPLED)) == Status.EFENCED
+    after = samples(standalone_cluster)
+
+    def grown(name: str) -> float:
+        return after[name] - before[name]
+
+    assert grown("bookkeeper_server_ADD_ENTRY_REQUEST_count success=true") == SAMPLED
+    assert grown("bookkeeper_server_ADD_ENTRY_REQUEST_count success=false") == 1
+    assert after["bookkeeper_server_ADD_ENTRY_REQUEST_sum success=true"] > 0
+    assert grown("bookkeeper_server_READ_ENTRY_REQUEST_count success=true") == 2
+    assert grown("bookkeeper_server_READ_ENTRY_FENCE_REQUEST_count success=true") == 1
+    # The entries, the ledger's key and the fence.
+    assert grown("bookie_journal_JOURNAL_ADD_ENTRY_count journalIndex=0 success=true") == SAMPLED + 2
+    batches = grown("bookie_journal_JOURNAL_SYNC_count journalIndex=0 success=true")
+    assert 2 <= batches <= SAMPLED + 2
+    assert grown("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES_count journalIndex=0 success=true") == batches
+    assert grown("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES_sum journalIndex=0 success=true") == SAMPLED + 2
+    assert grown("bookie_journal_JOURNAL_WRITE_BYTES_total journalIndex=0") > grown("bookie_WRITE_BYTES_total") > 0
+    assert after["bookie_journal_JOURNAL_QUEUE_SIZE journalIndex=0"] == 0
+    assert after["bookie_ledger_num_dirs"] == after["bookie_ledger_writable_dirs"] == 1
