@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 from ledger.entry import Entry
 from ledger.errors import (
@@ -45,6 +46,7 @@ def payload_of(entry_id: int) -> bytes:
     return b"." * (entry_id % 4)
 
 
+@cache
 def length_at(entry_id: int) -> int:
     return sum(len(payload_of(each)) for each in range(entry_id + 1))
 
@@ -137,6 +139,7 @@ class World:
         self.bookies = {name: Bookie() for name in names}
         self.store = Store(LedgerMetadata.new(names[: sizes[0]], sizes[1], sizes[2]))
         self.messages: list[Message] = []
+        self.turn = 0
         self.writer = Writer(self, rules)
         self.recoveries: list[Recovery] = []
 
@@ -157,6 +160,9 @@ class World:
     def choose(self, ensemble: tuple[str, ...], failed: Iterable[int], avoid: set[str], some: bool) -> dict[int, str]:
         """Replacements: none of the ensemble, and not always one though there is one."""
         free = [name for name in self.bookies if name not in ensemble and name not in avoid]
+        # Another one each time: two dead bookies must not replace each other for ever.
+        self.turn += 1
+        free = free[self.turn % len(free) :] + free[: self.turn % len(free)] if free else []
         return dict(zip(sorted(failed), free if some else free[:1], strict=False))
 
     def copies(self, entry_id: int) -> int:

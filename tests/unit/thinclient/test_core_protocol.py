@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -23,7 +23,7 @@ class LedgerLife(RuleBasedStateMachine):
         self.world = World(sizes, spare, WriterRules(delayed, required))
 
     @precondition(lambda self: self.world.writer.writable)
-    @rule(count=st.integers(1, 3))
+    @rule(count=st.integers(1, 6))
     def append(self, count: int) -> None:
         for _ in range(count):
             self.world.writer.append()
@@ -111,5 +111,30 @@ class LedgerLife(RuleBasedStateMachine):
 
 TestLedgerLife = LedgerLife.TestCase
 TestLedgerLife.settings = settings(
-    max_examples=120, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.sampled_from([(3, 3, 2), (3, 2, 2), (3, 3, 3), (5, 3, 2)]))
+def test_bookies_lost_while_a_long_tail_is_recovered(seed: int, sizes: tuple[int, int, int]) -> None:
+    """P3 over the fragments of a recovery: each begins where the ensemble before it has done its part."""
+    rng = random.Random(seed)
+    world = World(sizes, 4, WriterRules())
+    for _ in range(12):
+        world.writer.append()
+    while world.messages:
+        world.deliver(0)
+    lost = rng.sample(sorted(world.bookies), rng.randint(1, 2))
+    recovery = Recovery(world)
+    world.recoveries.append(recovery)
+    while not recovery.over:
+        if lost and rng.random() < 0.03:
+            world.bookies[lost.pop()].up = False
+        if recovery.wants_step and (not world.messages or rng.random() < 0.3):
+            recovery.step(rng.random() < 0.5, False)
+        else:
+            world.deliver(rng.randrange(len(world.messages)))
+    world.check()
+    if recovery.closed_at is not None:
+        assert recovery.closed_at == 11
