@@ -158,6 +158,22 @@ def test_an_error_is_not_the_end_while_another_replica_may_still_answer() -> Non
     assert len(reader.take(1)) == 1
 
 
+def test_the_third_replica_is_not_asked_while_the_first_is_still_waited_for() -> None:
+    reader = RangeReader(metadata(), 0, 0, speculate_after=2.0)
+    reader.next_reads(0.0)
+    reader.on_time(2.0)
+    (second,) = reader.next_reads(2.0)
+    reader.on_error(0, second.bookie_id, BAD, 2.1)
+    assert reader.next_reads(2.1) == []
+
+
+def test_more_than_was_asked_for_is_left_aside() -> None:
+    reader = RangeReader(metadata(), 0, 15, batches=LIMITS)
+    (read,) = reader.next_reads()
+    reader.on_entries(read.bookie_id, answer(read, 20))
+    assert [e.entry_id for e in reader.take(100)] == list(range(10))
+
+
 def test_a_bookie_that_answers_is_not_speculated_against() -> None:
     reader = RangeReader(metadata(), 0, 5, speculate_after=2.0)
     reads = reader.next_reads(0.0)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.entry import Entry
+from ledger.entry import Entry, decode_header
 from ledger.errors import (
     BKException,
     ClientClosedException,
+    DigestMatchException,
     IncorrectParameterException,
     LedgerClosedException,
     LedgerRecoveryException,
@@ -18,7 +19,16 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
 )
-from ledger.requests import BatchReadRequest, ReadRequest, Request, Status
+from ledger.metadata import Fragment
+from ledger.requests import (
+    BatchReadRequest,
+    BatchReadResponse,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    Response,
+    Status,
+)
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 from thinclient import BookKeeper
 from thinclient.read_handle import ReadHandle
@@ -342,3 +352,90 @@ async def test_a_closed_ledger_that_was_deleted_says_so() -> None:
         for bookie in cluster.bookies:
             bookie.ledgers = {}
         await _gone(ids(reader.read(0, 0)))
+
+
+@pytest.mark.asyncio
+async def test_an_entry_that_comes_along_without_its_lac_is_not_delivered() -> None:
+    """What a bookie must not do: hand out an entry above the LAC that it tells (P10)."""
+    async with fake_cluster(1) as cluster, asyncio.timeout(10):
+        _, ledger, reader = await tailing(cluster, (1, 1, 1))
+        await ledger.append(b"0")
+        bookie = cluster.bookies[0]
+        body = bookie.ledgers[ledger.ledger_id.ledger_id].entries[0]
+        asked = 0
+
+        def hasty(response: Response) -> Response:
+            nonlocal asked
+            if isinstance(response, ReadResponse) and response.entry_id == -1:
+                asked += 1
+                return response._replace(entry_id=0, body=body, max_lac=-1)
+            return response
+
+        bookie.tamper = hasty
+        waiting = asyncio.create_task(ids(reader.tail(), 1))
+        await until(lambda: asked > 3)
+        assert not waiting.done()
+        assert await reader.read_last_confirmed_and_entry(0, timeout=0.05) == (-1, None)
+        bookie.tamper = lambda response: response
+        await ledger.append(b"1")
+        assert await waiting == [0]
+
+
+@pytest.mark.asyncio
+async def test_the_end_cuts_a_long_wait_short_and_a_new_fragment_tells_a_lac() -> None:
+    async with fake_cluster() as cluster, asyncio.timeout(10):
+        _, ledger, reader = await tailing(cluster, long_poll_timeout=60, first_speculative_lac_timeout=0)
+        await ledger.append(b"0")
+        await ledger.append(b"1")
+        seen = asyncio.create_task(ids(reader.tail(), 2))
+        await until(lambda: any(bookie.parked_count for bookie in cluster.bookies))
+        assert reader.last_add_confirmed == 0
+        cluster.metadata.change(
+            ledger.ledger_id,
+            fragments=(*reader.metadata.fragments, Fragment(2, reader.metadata.last_fragment.ensemble[::-1])),
+        )
+        assert await seen == [0, 1]
+        assert reader.last_add_confirmed == 1
+        rest = asyncio.create_task(ids(reader.tail(2)))
+        await until(lambda: sum(bookie.parked_count for bookie in cluster.bookies) > 1)
+        await cluster.client().open_ledger(ledger.ledger_id, recovery=True)
+        assert await rest == []
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_entry_in_a_batch_comes_from_another_bookie_or_fails_after_what_stands_before_it() -> None:
+    def damages_7(response: Response) -> Response:
+        if isinstance(response, BatchReadResponse):
+            spoiled = [b[:-1] + b"?" if decode_header(bytes(b)).entry_id == 7 else b for b in response.bodies]
+            return response._replace(bodies=tuple(spoiled))
+        return response
+
+    async with fake_cluster() as cluster, asyncio.timeout(10):
+        client, ledger, _ = await tailing(cluster)
+        await ledger.append_all(b"%d" % i for i in range(20))
+        await ledger.close()
+        for bookie in cluster.bookies[:2]:
+            bookie.tamper = damages_7
+        reader = await client.open_ledger(ledger.ledger_id)
+        assert await ids(reader.read(0, 19)) == list(range(20))
+        cluster.bookies[2].tamper = damages_7
+        entries = reader.read(0, 19)
+        assert await ids(entries, 7) == list(range(7))
+        with pytest.raises(DigestMatchException, match="entry 7 can't be read from any of"):
+            await anext(entries)
+        assert client.metrics.values()["READ_ENTRY_DM"] >= 3
+
+
+@pytest.mark.asyncio
+async def test_old_bookies_are_read_from_one_by_one_and_asked_for_batches_once() -> None:
+    async with fake_cluster() as cluster, asyncio.timeout(10):
+        client, ledger, _ = await tailing(cluster)
+        await ledger.append_all(b"%d" % i for i in range(300))
+        await ledger.close()
+        for bookie in cluster.bookies:
+            bookie.batches = False
+        reader = await client.open_ledger(ledger.ledger_id)
+        for _ in range(2):
+            assert await ids(reader.read(0, 299)) == list(range(300))
+        assert len(reader._without_batches) == 3
+        assert not any(isinstance(request, BatchReadRequest) for b in cluster.bookies for request in b.requests)
