@@ -406,7 +406,8 @@ async def test_the_end_cuts_a_long_wait_short_and_a_new_fragment_tells_a_lac() -
 async def test_a_damaged_entry_in_a_batch_comes_from_another_bookie_or_fails_after_what_stands_before_it() -> None:
     def damages_7(response: Response) -> Response:
         if isinstance(response, BatchReadResponse):
-            spoiled = [b[:-1] + b"?" if decode_header(bytes(b)).entry_id == 7 else b for b in response.bodies]
+            bodies = map(bytes, response.bodies)
+            spoiled = [b[:-1] + b"?" if decode_header(b).entry_id == 7 else b for b in bodies]
             return response._replace(bodies=tuple(spoiled))
         return response
 
