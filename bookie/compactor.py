@@ -14,7 +14,8 @@ durable. So no entry is ever without a durable copy that the index points at (S2
 What a scan could not see may be alive: a damaged length hides the records behind it. So a log goes only when the index
 was searched for what still points into it: the ledgers that the log's own map names, or, where it has no map, all of
 them, once for all such logs (`release_unproven`). A log that can't be read, or that something still points into, stays
-as it is and the others go on (S3).
+as it is and the others go on (S3). What the index was seen to say must be durable before anything goes
+(`make_index_durable`).
 
 Not its job: which logs (`core.garbage_collection`), when (`garbage_collector`).
 """
@@ -40,6 +41,16 @@ _log = logging.getLogger(__name__)
 _WRITE_BYTES = 1 << 20
 _PUBLISHED_AT_ONCE = 10_000
 """Entries whose index slots change under one hold of the checkpoint lock."""
+
+
+def make_index_durable(store: LedgerStore, exclusive: Callable[[], AbstractContextManager[None]]) -> None:
+    """Returns once what readers have seen of the index until now is durable.
+
+    A flush that is under way, and one that failed, leaves slots that are seen and may be gone after a crash: an older
+    copy that they made look dead is needed then. Raises StorageStoppedException when they will never be durable.
+    """
+    with exclusive():
+        store.index.sync()
 
 
 class Compactor:
@@ -125,18 +136,18 @@ class Compactor:
         for log_id in sorted(referenced):
             self._statistics.failed_deletions += 1
             _log.error("entry log %x is kept: the index points at entries that can't be found by reading it", log_id)
-        for log_id in sorted(log_ids - referenced):
-            self._remove(log_id)
+        unreferenced = sorted(log_ids - referenced)
+        if unreferenced:
+            make_index_durable(self._store, self._exclusive)
+        for log_id in unreferenced:
+            self._statistics.reclaimed_by_compaction += self._freed.pop(log_id)
+            self._store.logs.remove(log_id)
 
     def finish(self) -> None:
         """Ends the compaction's own log. Raises OSError; the log is then scanned by the next process."""
         target, self._target = self._target, None
         if target is not None:
             target.finish()
-
-    def _remove(self, log_id: int) -> None:
-        self._statistics.reclaimed_by_compaction += self._freed.pop(log_id)
-        self._store.logs.remove(log_id)
 
     # Step 1
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from bookie.compaction_leftovers import Leftovers
-from bookie.compactor import Compactor
+from bookie.compactor import Compactor, make_index_durable
 from bookie.core.garbage_collection import EntryLogUsage, SortedIds, logs_to_compact
 from bookie.entry_log_metadata import extract_usage
 from bookie.files import FileSystem, StorageCorruptException
@@ -91,9 +91,10 @@ class EntryLogCollector:
 
     def _remove_empty(self, known: _Known) -> None:
         compactor = self._compactor(known.store)
-        for log_id, usage in sorted(known.usages.items()):
-            if not usage.is_empty:
-                continue
+        empty = [(log_id, known.usages[log_id]) for log_id in sorted(known.usages) if known.usages[log_id].is_empty]
+        if empty:
+            make_index_durable(known.store, self._storage.exclusive)
+        for log_id, usage in empty:
             del known.usages[log_id]
             if usage.has_map or usage.total == 0:
                 self._statistics.reclaimed_by_deletion += known.store.logs.size(log_id)
