@@ -44,7 +44,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
     ("arguments", "message"),
     [
         (["ledger", "show", "1"], "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"),
-        (["ledger", "list", "--gateways", "zk://x:1"], "scheme 'zk' is unknown"),
+        (["ledger", "list", "--gateways", "etcd://x:1/y"], "no driver for scheme 'etcd'"),
         (["ledger", "create", "-m", "x"], "--custom-metadata 'x' is not KEY=VALUE"),
         (["ledger", "delete", "1"], "ledger 1 was not deleted; confirm with --yes"),
         (["--config", "/nonexistent.toml", "bookies", "list"], "/nonexistent.toml can't be read"),
