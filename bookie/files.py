@@ -8,10 +8,13 @@ Not its job: formats, caching, deciding when to sync.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class StorageCorruptException(OSError):
@@ -93,6 +96,27 @@ class FileSystem:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    @property
+    def syncs_file_systems(self) -> bool:
+        """Whether `sync_file_system` can be used: Linux has it."""
+        return _syncfs is not None
+
+    def open_file_system(self, path: Path) -> int:
+        """A descriptor of the file system that holds a directory, for sync_file_system; close it."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_file_system(self, fd: int) -> None:
+        """Makes everything on the file system durable, contents and names, whoever wrote it.
+
+        Raises OSError also for what failed to be written back since `fd` was opened (Linux 5.8 and later), be its file
+        closed: so open it before the first write that it is to cover.
+        """
+        if _syncfs is None:
+            raise OSError(errno.ENOSYS, "this system can't sync a file system as a whole")
+        if _syncfs(fd) != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
 
     def make_directory(self, path: Path) -> bool:
         """Creates the directory; False when it was there already."""

@@ -33,6 +33,8 @@ from bookie.files import FileSystem
 from bookie.index_file import PAGE_SIZE, IndexHeader, SlotRun
 from ledger.ledger_id import NO_ENTRY, LedgerId
 
+_MANY = 64
+"""Files and directories from which on syncing the file system once is taken to be cheaper than syncing each."""
 _SYNC_BATCH = 256
 """Index files that are written before the first of them is synced: the kernel writes them out together."""
 
@@ -63,6 +65,10 @@ class LedgerCache:
         self._pages: OrderedDict[_PageKey, bytes] = OrderedDict()
         self._generation = 0
         self._unsynced: list[int] = []
+        self._guards: list[int] = []
+        """A descriptor of each directory's file system, opened before the first change since the last sync."""
+        self._closed_unsynced = False
+        """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
         self._deleted: set[tuple[int, int]] = set()
 
@@ -211,6 +217,7 @@ class LedgerCache:
 
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Writes slots, and the header if given, of one ledger. A new file needs its header. Durable after `sync`."""
+        self._open_guards()
         fd = self._open(ledger_id, os.O_RDWR) if header is None else self._open_or_create(ledger_id)
         if fd is None:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
@@ -225,16 +232,34 @@ class LedgerCache:
             if self._files.size(fd) < whole:
                 self._files.truncate(fd, whole)
         self._forget_pages(ledger_id, runs)
-        if len(self._unsynced) >= _SYNC_BATCH:
+        if len(self._unsynced) < _SYNC_BATCH:
+            return
+        if self._guards:
+            self._closed_unsynced = True
+            self._close_files()
+        else:
             self._sync_files()
 
+    def _open_guards(self) -> None:
+        if not self._guards and self._files.syncs_file_systems:
+            for directory in self._directories:
+                self._guards.append(self._files.open_file_system(directory))
+
     def sync(self) -> None:
-        """Makes all updates durable, names included."""
-        self._sync_files()
-        # From the top down: a directory's name counts only once its parent holds it.
-        for directory in sorted(self._new_names, key=lambda path: len(path.parts)):
-            self._files.sync_directory(directory)
+        """Makes all updates durable, names included: one by one, or where there are many, the file systems at once."""
+        many = len(self._unsynced) + len(self._new_names) >= _MANY
+        if self._closed_unsynced or (many and self._guards):
+            for guard in self._guards:
+                self._files.sync_file_system(guard)
+            self._close_files()
+        else:
+            self._sync_files()
+            # From the top down: a directory's name counts only once its parent holds it.
+            for directory in sorted(self._new_names, key=lambda path: len(path.parts)):
+                self._files.sync_directory(directory)
         self._new_names.clear()
+        self._closed_unsynced = False
+        self._close_guards()
 
         self._forget_deleted()
 
@@ -258,6 +283,7 @@ class LedgerCache:
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
+        self._open_guards()
         for path in self._paths(ledger_id):
             try:
                 self._files.unlink(path)
@@ -268,8 +294,16 @@ class LedgerCache:
 
     def close(self) -> None:
         """Lets go of files that an update which failed left open."""
+        self._close_files()
+        self._close_guards()
+
+    def _close_files(self) -> None:
         while self._unsynced:
             self._files.close(self._unsynced.pop())
+
+    def _close_guards(self) -> None:
+        while self._guards:
+            self._files.close(self._guards.pop())
 
     def _forget_pages(self, ledger_id: LedgerId, runs: Sequence[SlotRun]) -> None:
         with self._lock:

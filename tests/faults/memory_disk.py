@@ -373,6 +373,28 @@ class MemoryDisk(FileSystem):
             for change in self._pending_names.pop(path, ()):
                 change.apply(self._durable_names)
 
+    @property
+    def syncs_file_systems(self) -> bool:
+        return True
+
+    def open_file_system(self, path: Path) -> int:
+        with self._lock:
+            self._need_power()
+            fd = self._next_fd
+            self._next_fd += 1
+            self._open[fd] = _Open(self._find(path), path, False)
+            return fd
+
+    def sync_file_system(self, fd: int) -> None:
+        with self._lock:
+            self._operation("sync everything", self._opened(fd).path)
+            for inode in self._names.values():
+                inode.sync()
+            for pending in self._pending_names.values():
+                for change in pending:
+                    change.apply(self._durable_names)
+            self._pending_names.clear()
+
     def make_directory(self, path: Path) -> bool:
         with self._lock:
             self._need_power()

@@ -186,6 +186,13 @@ class RecordingFileSystem(FileSystem):
             self._names.update(path.iterdir())
         self._step(f"sync directory {path.name}")
 
+    def sync_file_system(self, fd: int) -> None:
+        super().sync_file_system(fd)
+        with self._lock:
+            self._names = set(self._root.rglob("*"))
+            self._content.update((path, path.read_bytes()) for path in self._names if path.is_file())
+        self._step("sync file system")
+
     def make_directory(self, path: Path) -> bool:
         made = super().make_directory(path)
         self._step(f"make {path.name}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bookie import ledger_cache
 from bookie.files import FileSystem, StorageStoppedException
 from tests.faults.memory_disk import (
     MemoryDisk,
@@ -189,6 +190,18 @@ def test_a_crash_while_ledgers_and_logs_go_loses_nothing_acknowledged(tmp_path: 
     crashes = crash_everywhere(tmp_path, disk, run, lambda run: collecting_script(run, disk), FEW_SEEDS)
     removed = {operation.path.suffix for operation in crashes.operations if operation.kind == "unlink"}
     assert removed >= {".log", ".idx"}
+
+
+def test_a_crash_loses_nothing_where_the_index_is_synced_with_its_whole_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is for many ledgers: the files are closed long before they are synced."""
+    monkeypatch.setattr(ledger_cache, "_MANY", 1)
+    monkeypatch.setattr(ledger_cache, "_SYNC_BATCH", 2)
+    disk = new_disk(tmp_path)
+    crashes = crash_everywhere(tmp_path, disk, StorageRun(tmp_path, disk, **SMALL), script, seeds=1)
+    assert sum(operation.kind == "sync everything" for operation in crashes.operations) >= 5
+    assert not any(operation.kind == "sync" and operation.path.suffix == ".idx" for operation in crashes.operations)
 
 
 def test_a_crash_at_any_operation_of_a_replay_loses_nothing_acknowledged(tmp_path: Path) -> None:
