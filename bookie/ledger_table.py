@@ -80,6 +80,13 @@ class LedgerTable:
             self._newest = ledger
         return ledger
 
+    def get_or_create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        """What `get` finds, or else a new ledger with that key. Raises as `get` does."""
+        with self._lock:
+            ledger = self._known(ledger_id) or self._stored_or_new(ledger_id, master_key)
+            self._keep(ledger)
+        return ledger
+
     def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
         """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
         with self._lock:
@@ -139,26 +146,12 @@ class LedgerTable:
 
     def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
         found = self._stored(ledger_id)
-        if found is None:
-            return None
-        header, last_entry_id = found
-        if header is None and headerless_is_unknown:
-            return None
-        if header is None:
-            raise StorageCorruptException(
-                f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "
-                "replicated again"
-            )
-        ledger = StoredLedger(
-            ledger_id,
-            header.master_key,
-            fenced=header.fenced,
-            explicit_lac=header.explicit_lac,
-            last_entry_id=last_entry_id,
-        )
-        if header.explicit_lac is not None:
-            ledger.advance_lac(decode_lac_ids(header.explicit_lac)[1])
-        return ledger
+        return None if found is None else _loaded(ledger_id, found, headerless_is_unknown)
+
+    def _stored_or_new(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        found = self._stored(ledger_id)
+        ledger = None if found is None else _loaded(ledger_id, found, False)
+        return ledger or StoredLedger(ledger_id, master_key)
 
     def _keep(self, ledger: StoredLedger) -> None:
         key = (ledger.ledger_id.scope_id, ledger.number)
@@ -166,3 +159,27 @@ class LedgerTable:
         self._held[key] = ledger
         if len(self._recent) > self._limit:
             self._recent.popitem(last=False)
+
+
+def _loaded(
+    ledger_id: LedgerId, found: tuple[IndexHeader | None, int], headerless_is_unknown: bool
+) -> StoredLedger | None:
+    """The ledger that an index holds. Raises StorageCorruptException for one without header, unless told."""
+    header, last_entry_id = found
+    if header is None and headerless_is_unknown:
+        return None
+    if header is None:
+        raise StorageCorruptException(
+            f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "
+            "replicated again"
+        )
+    ledger = StoredLedger(
+        ledger_id,
+        header.master_key,
+        fenced=header.fenced,
+        explicit_lac=header.explicit_lac,
+        last_entry_id=last_entry_id,
+    )
+    if header.explicit_lac is not None:
+        ledger.advance_lac(decode_lac_ids(header.explicit_lac)[1])
+    return ledger

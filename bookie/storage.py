@@ -326,7 +326,7 @@ class Storage:
             raise IncorrectParameterException(
                 f"ledger {ledger_id}: a master key of {len(master_key)} bytes is too long"
             )
-        return self._table.get(ledger_id) or self._table.create(ledger_id, master_key)
+        return self._table.get_or_create(ledger_id, master_key)
 
     def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
         """Stores an entry packet, or replaces it; `token` (unless None) comes back once it is durable.
@@ -476,7 +476,7 @@ class Storage:
 
     def _recreate(self, gone: StoredLedger) -> StoredLedger:
         """The ledger that a request was looked up for before it was deleted: it begins anew."""
-        return self._table.get(gone.ledger_id) or self._table.create(gone.ledger_id, gone.master_key)
+        return self._table.get_or_create(gone.ledger_id, gone.master_key)
 
     # Reading
 
