@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "journal_pre_alloc_bytes": 4096,
     "journal_max_backups": 1,
     "entry_log_max_bytes": 3000,
-    "ledger_cache_bytes": 8192,
+    "ledger_cache_bytes": 40_000,
     "ledger_state_limit": 2,
 }
 
@@ -111,9 +111,11 @@ class StorageMachine(RuleBasedStateMachine):
         self.run.storage.checkpoint()
         Collection(self.run.storage, self.files).run(threshold)
 
-    @rule()
-    def look(self) -> None:
+    @rule(checkpoint=st.booleans())
+    def look(self, checkpoint: bool) -> None:
         self.wait_for_all()
+        if checkpoint:
+            self.run.storage.checkpoint()
         check(self.run.storage, self.run.moment(), "while it runs")
         held = list(self.run.storage.ledger_ids())
         assert held == sorted(set(held))
