@@ -71,6 +71,7 @@ class BaseWriteHandle:
         self._loop = asyncio.get_running_loop()
         self._writer = self._make_writer(record, writer_rules(context.config, deferred_sync))
         self._deferred_sync = deferred_sync
+        self._write_quorum_size = metadata.write_quorum_size
         self._number = record.ledger_id.ledger_id
         self._digest = secrets.digest
         self._encoder: AddEncoder = context.pool.add_encoder(self._number, secrets.master_key)
@@ -289,11 +290,16 @@ class BaseWriteHandle:
         for index in add.indexes:
             _, send, sink = self._targets[index]
             send(Operation.ADD_ENTRY, txn_id, frame, deadline, sink, add)
+        if add.unsettled < self._write_quorum_size:
+            self._began_short(add)
+        return add
+
+    def _began_short(self, add: PendingAdd) -> None:
+        """An add went to fewer bookies than its write set has."""
         if self._writer.change_wanted:
             self._changer.start()
         if not add.unsettled:
-            self._window.release(size)
-        return add
+            self._window.release(add.size)
 
     def _on_answer(self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
         add.unsettled -= 1

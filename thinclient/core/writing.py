@@ -89,6 +89,8 @@ class PendingAdd:
         "unsettled",
     )
 
+    packet: bytes
+
     def __init__(self, entry_id: int, size: int, length: int, last_add_confirmed: int, indexes: Sequence[int]) -> None:
         self.entry_id = entry_id
         self.size = size
@@ -104,7 +106,6 @@ class PendingAdd:
         self.acked = 0
         self.acks = 0
         self.failures = 0
-        self.packet = b""
         self.token: object = None
 
 

@@ -21,7 +21,7 @@ from ledger.errors import (
 from ledger.metadata import LedgerState
 from tests.integration.cutting_proxy import CuttingConnector
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
-from thinclient import BookKeeper, ClientConfig, ReadHandle, WriteHandle
+from thinclient import BookKeeper, ClientConfig, ReadHandle, WriteHandle, blocking
 
 
 @pytest.fixture
@@ -245,3 +245,21 @@ async def test_an_advanced_ledger_and_explicit_lacs_on_real_bookies(four: Forked
                 await asyncio.sleep(0.02)
         assert await payloads(reader) == [payload(i) for i in range(500)]
         await ledger.close()
+
+
+def test_the_blocking_facade_writes_these_ledgers_too(four: ForkedCluster) -> None:
+    with blocking.BookKeeper.connect(four.metadata_uri) as client:
+        with client.create_advanced_ledger(password=b"p") as ledger:
+            later = ledger.append_future(1, b"second")
+            assert ledger.append(0, b"first") == 0
+            assert later.result() == 1
+        with client.open_ledger(ledger.ledger_id, b"p") as reader:
+            assert [entry.payload for entry in reader.read(0, 1)] == [b"first", b"second"]
+        deferred = client.create_ledger(deferred_sync=True)
+        deferred.append(b"x")
+        assert deferred.last_add_confirmed == -1
+        deferred.force()
+        assert (deferred.last_add_confirmed, deferred.failed_bookies) == (0, {})
+        deferred.append(b"cut off")
+        deferred.close(force=False)
+        assert client.read_record(deferred.ledger_id).metadata.last_entry_id == 0
