@@ -86,12 +86,13 @@ class AdvancedLedgerWriter(LedgerWriter):
         return self._confirm() if self._by_id.get(add.entry_id) is add else _NONE
 
     def _confirm(self) -> Sequence[PendingAdd]:
-        acknowledged = self.acknowledged_length
-        confirmed = super()._confirm()
+        confirmed = []
+        entry_id = self.sequence_head + 1
+        while (add := self._by_id.get(entry_id)) is not None and add.acks >= self._ack_quorum_size:
+            confirmed.append(self._by_id.pop(entry_id))
+            entry_id += 1
         if confirmed:
-            self.acknowledged_length = acknowledged + sum(add.size for add in confirmed)
-            if not self._rules.deferred_sync:
-                self.confirmed_length = self.acknowledged_length
+            self._acknowledge(entry_id - 1, self.acknowledged_length + sum(add.size for add in confirmed))
         return confirmed
 
     def unreachable(self) -> Sequence[PendingAdd]:
@@ -100,14 +101,6 @@ class AdvancedLedgerWriter(LedgerWriter):
         for add in lost:
             del self._by_id[add.entry_id]
         return lost
-
-    def _take_complete(self) -> list[PendingAdd]:
-        confirmed = []
-        entry_id = self.sequence_head + 1
-        while (add := self._by_id.get(entry_id)) is not None and add.acks >= self._ack_quorum_size:
-            confirmed.append(self._by_id.pop(entry_id))
-            entry_id += 1
-        return confirmed
 
     def _waiting(self) -> Iterable[PendingAdd]:
         return [self._by_id[entry_id] for entry_id in sorted(self._by_id)]

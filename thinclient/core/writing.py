@@ -136,6 +136,7 @@ class LedgerWriter:
     ) -> None:
         self._ledger_id = ledger_id
         self._rules = rules or WriterRules()
+        self._deferred = self._rules.deferred_sync
         self._members = [Member(index, bookie_id) for index, bookie_id in enumerate(ensemble)]
         self._write_quorum_size = write_quorum_size
         self._ack_quorum_size = ack_quorum_size
@@ -230,24 +231,23 @@ class LedgerWriter:
         return self._confirm()
 
     def _confirm(self) -> Sequence[PendingAdd]:
-        confirmed = self._take_complete()
+        """Takes the adds out that can be confirmed: the complete ones from the head on."""
+        pending, ack_quorum_size = self._pending, self._ack_quorum_size
+        confirmed = []
+        while pending and pending[0].acks >= ack_quorum_size:
+            confirmed.append(pending.popleft())
         if confirmed:
             last = confirmed[-1]
-            self.sequence_head = last.entry_id
-            self.acknowledged_length = last.length
-            if not self._rules.deferred_sync:
-                self.previous_last_add_confirmed = self.last_add_confirmed
-                self.last_add_confirmed = last.entry_id
-                self.confirmed_length = last.length
+            self._acknowledge(last.entry_id, last.length)
         return confirmed
 
-    def _take_complete(self) -> list[PendingAdd]:
-        """Takes the adds out that can be confirmed: the complete ones from the head on."""
-        pending = self._pending
-        confirmed = []
-        while pending and pending[0].acks >= self._ack_quorum_size:
-            confirmed.append(pending.popleft())
-        return confirmed
+    def _acknowledge(self, entry_id: int, length: int) -> None:
+        self.sequence_head = entry_id
+        self.acknowledged_length = length
+        if not self._deferred:
+            self.previous_last_add_confirmed = self.last_add_confirmed
+            self.last_add_confirmed = entry_id
+            self.confirmed_length = length
 
     def on_forced(self, entry_id: int, length: int) -> None:
         """Everything up to `entry_id` (a former `sequence_head`, with its length) is durable on the whole ensemble."""
