@@ -65,6 +65,16 @@ def serves(bookie: OpenStorage, ledgers: list[Expected]) -> None:
         assert hashlib.sha256(b"".join(payloads)).hexdigest() == expected
 
 
+def test_a_directory_whose_entries_are_all_in_the_journal(tmp_path: Path) -> None:
+    """Of sorted storage: no entry log and no index file was ever written."""
+    root = extracted(tmp_path, "bookie2")
+    assert not list((root / "ledgers/current").glob("*.log"))
+    for _ in range(2):
+        with opened(root) as bookie:
+            serves_everything(bookie)
+    assert list((root / "ledgers/current").glob("*.log"))
+
+
 def test_every_entry_is_served_and_again_after_a_restart(root: Path) -> None:
     for _ in range(2):
         with opened(root) as bookie:
