@@ -23,12 +23,29 @@ SEED = int(os.environ.get("BOOKGATE_CRASH_SEED", str(random.SystemRandom().randr
 SMALL = {"journal_max_size_mb": 1, "entry_log_max_mb": 1, "write_cache_mb": 1, "flush_interval_seconds": 0.03}
 
 
+def several_directories(root: Path) -> dict[str, object]:
+    """Two journals, and the index in RocksDB beside each of two ledger directories."""
+    return {
+        "storage_type": "db",
+        "journal_directories": (root / "journal-a", root / "journal-b"),
+        "ledger_directories": (root / "ledgers-a", root / "ledgers-b"),
+    }
+
+
 @pytest.mark.timeout(60 + 3 * RUNS)
 def test_nothing_acknowledged_is_lost_over_many_kills(tmp_path: Path) -> None:
+    kill_again_and_again(ForkedBookie(tmp_path, **SMALL), RUNS)
+
+
+@pytest.mark.timeout(60 + 3 * RUNS)
+def test_nothing_acknowledged_is_lost_with_rocksdb_and_several_directories(tmp_path: Path) -> None:
+    kill_again_and_again(ForkedBookie(tmp_path, **SMALL, **several_directories(tmp_path)), max(5, RUNS // 5))
+
+
+def kill_again_and_again(bookie: ForkedBookie, runs: int) -> None:
     print(f"replay with BOOKGATE_CRASH_SEED={SEED} BOOKGATE_CRASH_RUNS={RUNS}")
-    bookie = ForkedBookie(tmp_path, **SMALL)
     load = KillLoad(SEED)
-    for run in range(RUNS):
+    for run in range(runs):
         bookie.start()
         if run % 5 == 4:
             # Somewhere in the start: opening, replaying, flushing, registering.
@@ -44,5 +61,5 @@ def test_nothing_acknowledged_is_lost_over_many_kills(tmp_path: Path) -> None:
     with EntryClient(bookie.address) as client:
         load.verify(client, everything=True)
     bookie.stop()
-    assert load.acknowledged > 200 * RUNS
-    assert sum(known.fenced for known in load.known.values()) > RUNS
+    assert load.acknowledged > 200 * runs
+    assert sum(known.fenced for known in load.known.values()) > runs
