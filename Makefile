@@ -45,7 +45,7 @@ reference: env-dev ## docs/reference from the docstrings
 protos: env-dev ## regenerate the stubs from the .proto files
 	$(BIN)/python -m protos.generate
 
-bench: bench-bookie bench-gateway ## all benchmarks (QUICK=1 keeps a run under a minute)
+bench: bench-bookie bench-client bench-gateway ## all benchmarks (QUICK=1 keeps a run under a minute)
 
 bench-%: env-dev ## one benchmark, beside its peer
 	$(BIN)/python -m benchmarks.$*
