@@ -8,6 +8,10 @@ in the index belongs to a ledger that was deleted, and is passed over; so is a m
 A ledger's key is the one stored first (S7): a key record that differs from the index header is passed over, two key
 records that differ from one another refuse the start.
 
+The journal has no checksums, and a loss of power may leave an unsynced record with blocks missing: zeros, for files are
+allocated ahead. Such a record was not acknowledged, but it may be the second copy of an entry whose first one was. So a
+copy with a block of zeros where the copy held so far has none is passed over (P1).
+
 Source: storage page, section 2.8; entry format page, section 4.2.
 
 Not its job: parsing (`journal_format`), persisting the mark (the caller, once everything is flushed).
@@ -18,7 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bookie import journal_format as fmt
@@ -36,6 +40,10 @@ from ledger.ledger_id import LedgerId
 _log = logging.getLogger(__name__)
 _lac_field = struct.Struct(">q")
 _LAC_OFFSET = 16
+_BLOCK = 512
+"""Bytes that a disk writes as a whole."""
+_ZEROS = bytes(_BLOCK)
+_LENGTH_SIZE = 4
 
 
 class Replay:
@@ -48,15 +56,20 @@ class Replay:
         table: LedgerTable,
         cache: WriteCache,
         flusher: Flusher,
+        held: Callable[[StoredLedger, int], bytes | None],
         *,
         skip_invalid: bool = False,
     ) -> None:
-        """With `skip_invalid` a damaged file is applied up to the damage; without, the damage refuses the start."""
+        """`held` gives the copy of an entry that storage holds so far, if it can be read.
+
+        With `skip_invalid` a damaged file is applied up to the damage; without, the damage refuses the start.
+        """
         self._files = files
         self._directory = directory
         self._table = table
         self._cache = cache
         self._flusher = flusher
+        self._held = held
         self._skip_invalid = skip_invalid
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
@@ -175,8 +188,19 @@ class Replay:
             ledger.last_entry_id = record.entry_id
         if len(record.payload) >= _LAC_OFFSET + _lac_field.size:
             ledger.advance_lac(_lac_field.unpack_from(record.payload, _LAC_OFFSET)[0])
+        if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
+            _log.warning("ledger %s: the journal's last copy of entry %d is torn", ledger_id, record.entry_id)
+            return
         if self._cache.put(ledger, record.entry_id, record.payload):
             self._flusher.flush()
+
+    def _lacks_blocks(self, ledger: StoredLedger, record: Record) -> bool:
+        """Whether the copy held so far tells that this one was written in part."""
+        empty = list(_blocks_of_zeros(record))
+        held = self._held(ledger, record.entry_id) if empty else None
+        if held is None or len(held) != len(record.payload):
+            return False
+        return any(held[start : start + _BLOCK] != _ZEROS for start in empty)
 
     def _find(self, ledger_id: LedgerId) -> StoredLedger | None:
         # A ledger that was deleted and made anew may have an index file without header; its key then comes later.
@@ -185,3 +209,11 @@ class Replay:
             self._skipped += 1
             self._passed_over.add(ledger_id)
         return ledger
+
+
+def _blocks_of_zeros(record: Record) -> Iterator[int]:
+    """Where in the payload a whole block of the file holds nothing but zeros."""
+    begin = record.offset + _LENGTH_SIZE
+    for start in range(-begin % _BLOCK, len(record.payload) - _BLOCK + 1, _BLOCK):
+        if record.payload[start : start + _BLOCK] == _ZEROS:
+            yield start

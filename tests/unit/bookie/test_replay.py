@@ -452,3 +452,36 @@ def test_an_index_file_that_a_killed_process_had_made_is_durable_before_the_mark
     bookie.storage.close()
     with opened(tmp_path / "after") as again:
         assert contents(again, range(3)) == {1: (KEY, False, None, [packet(1, 0)])}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["in the journal", "in the index"])
+def test_a_torn_second_copy_does_not_replace_the_first(tmp_path: Path, checkpointed: bool) -> None:
+    """P1: power was lost while an entry was added again; one block of the second copy never reached the disk."""
+    good = packet(7, 0, 3000, fill=9)
+    again = packet(7, 0, 3000, lac=-2, fill=9)
+    key = fmt.encode_key(7, KEY)
+    first, second = [key, good], [again]
+    if checkpointed:
+        write_journal(tmp_path, first)
+        with opened(tmp_path):
+            pass
+        first = []
+    path = write_journal(tmp_path, first + second, journal_id=10**15)
+    data = bytearray(path.read_bytes())
+    end = len(data)
+    block = (end - 1500) // 512 * 512
+    data[block : block + 512] = bytes(512)
+    path.write_bytes(data)
+    with opened(tmp_path) as bookie:
+        ledger = bookie.storage.ledger(LedgerId.unscoped(7))
+        assert ledger is not None
+        assert bookie.storage.read_entry(ledger, 0) == good
+
+
+def test_an_entry_of_zeros_replaces_one(tmp_path: Path) -> None:
+    first, second = packet(7, 0, 3000, fill=0), packet(7, 0, 3000, lac=-2, fill=0)
+    write_journal(tmp_path, [fmt.encode_key(7, KEY), first, second, packet(7, 1)])
+    with opened(tmp_path) as bookie:
+        ledger = bookie.storage.ledger(LedgerId.unscoped(7))
+        assert ledger is not None
+        assert bookie.storage.read_entry(ledger, 0) == second
