@@ -289,36 +289,6 @@ def encode_stored(txn_id: int, ledger_id: int, entry_id: int) -> bytes:
     )
 
 
-class AddRequestEncoder:
-    """Encodes the ordinary adds of one ledger: the bytes of `encode_request`, with what never changes made once."""
-
-    def __init__(self, ledger_id: int, master_key: bytes) -> None:
-        self._ledger = b"\x08" + _int64(ledger_id) + b"\x10"
-        self._key = b"\x1a" + _size(len(master_key)) + master_key + b"\x22"
-        self._constant = len(self._ledger) + len(self._key)
-
-    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
-        """The frame of one add."""
-        txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
-        size = self._constant + len(entry) + len(body_size) + len(body)
-        message_size = _size(size)
-        packet_size = 9 + len(txn) + len(message_size) + size
-        return b"".join(
-            (
-                packet_size.to_bytes(4, "big"),
-                b"\x0a%c\x08\x03\x10\x02\x18" % (5 + len(txn)),
-                txn,
-                _ADD_TAG,
-                message_size,
-                self._ledger,
-                entry,
-                self._key,
-                body_size,
-                body,
-            )
-        )
-
-
 # --- decoding -------------------------------------------------------------------------------------------------------
 
 

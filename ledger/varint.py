@@ -22,3 +22,6 @@ def encode_varint(value: int) -> bytes:
 
 VARINTS = tuple(encode_varint(value) for value in range(1 << 14))
 """Those of one and two bytes, made once."""
+
+CONTINUED = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
+"""The lower fourteen bits of longer ones: `CONTINUED[n % 2**14] + VARINTS[n >> 14]` is that of an n below 2**28."""

@@ -23,7 +23,8 @@ from ledger import protocol_v2
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import BKException, BookieHandleNotAvailableException
 from ledger.manager import ServiceDiscovery
-from ledger.protocol_v3 import AddRequestEncoder, encode_request
+from ledger.ordinary_requests import AddRequestEncoder
+from ledger.protocol_v3 import encode_request
 from ledger.requests import (
     FREE_DISK_SPACE,
     BatchReadRequest,

@@ -69,7 +69,7 @@ class ClientConfig(BaseSettings):
     )
     max_ensemble_changes: int = Field(default=2**31 - 1, ge=0, description="maxAllowedEnsembleChanges of a ledger")
     recovery_read_batch_size: int = Field(
-        default=32, ge=1, description="recoveryReadBatchSize: entries that recovery reads ahead"
+        default=100, ge=1, description="recoveryReadBatchSize: entries that recovery reads ahead"
     )
     ensemble_change_timeout: float = Field(
         default=30.0, gt=0, description="how long appends wait for an ensemble change while metadata is out of reach"

@@ -13,6 +13,7 @@ from ledger import requests
 from ledger.entry import Entry, decode_entry, decode_lac, encode_entry
 from ledger.errors import BKException, DigestMatchException, WriteException
 from ledger.manager import LedgerRecord
+from ledger.ordinary_requests import AddRequestEncoder, ReadRequestEncoder
 from ledger.protocol_v3 import encode_request
 from ledger.requests import HIGH_PRIORITY, LAST_ENTRY, Operation, Response, Status
 from thinclient.context import ClientContext, LedgerSecrets, status_error
@@ -66,6 +67,9 @@ class _Run:
         self._machine = LedgerRecovery(
             record.ledger_id, record.metadata, writer_rules(self._config), self._config.recovery_read_batch_size
         )
+        number, key = record.ledger_id.ledger_id, secrets.master_key
+        self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)
+        self._adds = AddRequestEncoder(number, key, recovery=True, priority=HIGH_PRIORITY)
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[Finished] = self._loop.create_future()
         self._failures = RecentFailures(self._config.failed_bookie_interval, self._loop.time)
@@ -80,6 +84,8 @@ class _Run:
                 self._replacing.cancel()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
+        if not effects:
+            return
         queue = deque(effects)
         while queue and not self._result.done():
             match queue.popleft():
@@ -109,14 +115,15 @@ class _Run:
         self._perform(self._machine.on_replacements(found))
 
     def _read(self, entry_id: int, bookie_id: str, sink: Any) -> None:
-        priority = 0 if entry_id == LAST_ENTRY else HIGH_PRIORITY
         txn_id = self._pool.next_txn_id()
-        request = requests.ReadRequest(
-            txn_id, self._ledger_id.ledger_id, entry_id, True, self._secrets.master_key, priority=priority
-        )
+        if entry_id == LAST_ENTRY:
+            ledger_id, key = self._ledger_id.ledger_id, self._secrets.master_key
+            frame = encode_request(requests.ReadRequest(txn_id, ledger_id, LAST_ENTRY, True, key))
+        else:
+            frame = self._reads.encode(txn_id, entry_id)
         deadline = self._loop.time() + self._config.read_timeout
         connection = self._pool.connection(bookie_id, self._ledger_id.ledger_id)
-        connection.send(Operation.READ_ENTRY, txn_id, encode_request(request), deadline, sink, bookie_id)
+        connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, sink, bookie_id)
 
     def _add(self, add: PendingAdd, payload: bytes, members: Sequence[Member]) -> None:
         ledger_id = self._ledger_id.ledger_id
@@ -124,11 +131,7 @@ class _Run:
             self._secrets.digest, ledger_id, add.entry_id, add.last_add_confirmed, add.length, payload
         )
         txn_id = self._pool.next_txn_id()
-        frame = encode_request(
-            requests.AddRequest(
-                txn_id, ledger_id, add.entry_id, self._secrets.master_key, packet, recovery=True, priority=HIGH_PRIORITY
-            )
-        )
+        frame = self._adds.encode(txn_id, add.entry_id, packet)
         deadline = self._loop.time() + self._config.add_timeout
         for member in members:
             connection = self._pool.connection(member.bookie_id, self._ledger_id.ledger_id)

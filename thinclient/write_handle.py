@@ -25,8 +25,8 @@ from ledger.errors import (
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from ledger.protocol_v3 import encode_request
-from ledger.requests import DEFERRED_SYNC, AddRequest, ForceLedgerRequest, Operation, Response, Status
+from ledger.ordinary_requests import AddRequestEncoder
+from ledger.requests import DEFERRED_SYNC, ForceLedgerRequest, Operation, Response, Status
 from thinclient.bookie_connection import Sink
 from thinclient.bookie_pool import AddEncoder
 from thinclient.config import ClientConfig
@@ -38,19 +38,6 @@ from thinclient.metadata_update import close_by_writer, update
 from thinclient.window import InFlightWindow
 
 Payload = bytes | bytearray | memoryview
-
-
-class _DeferredAddEncoder:
-    """Adds that need not be durable when they are answered."""
-
-    def __init__(self, ledger_id: int, master_key: bytes) -> None:
-        self._ledger_id = ledger_id
-        self._master_key = master_key
-
-    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
-        return encode_request(
-            AddRequest(txn_id, self._ledger_id, entry_id, self._master_key, body, write_flags=DEFERRED_SYNC)
-        )
 
 
 Send = Callable[[int, int, bytes, float, Sink, Any], None]
@@ -76,7 +63,7 @@ class BaseWriteHandle:
         self._digest = secrets.digest
         self._encoder: AddEncoder = context.pool.add_encoder(self._number, secrets.master_key)
         if deferred_sync:
-            self._encoder = _DeferredAddEncoder(self._number, secrets.master_key)
+            self._encoder = AddRequestEncoder(self._number, secrets.master_key, write_flags=DEFERRED_SYNC)
         self._window = self._make_window(context.config)
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
         self._targets: list[tuple[Member, Send, Sink]] = []

@@ -8,7 +8,8 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has don
 * *reading forward* from L + 1, where L = max(greatest LAC seen, first entry of the last ensemble − 1). Each entry is
   read with fencing from one replica after the other: positive with one good copy, negative with write quorum − ack
   quorum + 1 explicit "missing" answers, else recovery fails. Good copies are added again to the whole write set, in
-  entry order; the first negative is the end. A few entries are read ahead; what lies behind the end is dropped.
+  entry order; the first negative is the end. Reads run ahead, and adds are pipelined, within a window of entries and
+  bytes; what lies behind the end is dropped.
   A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
   fragments (client-protocol page, 6.5). Until it is stored the ledger's ensembles are those of the start, and those
   hold everything acknowledged: a recovery that dies loses nothing.
@@ -113,10 +114,15 @@ class Unreadable:
 
 Answer = Entry | Missing | Unreadable
 
-DEFAULT_READ_BATCH = 32
-"""Entries read ahead of the last one that is stored again."""
+DEFAULT_READ_BATCH = 100
+"""Entries read ahead of the next one that is added again."""
 
-_READ_AHEAD_BYTES = 8 * 1024 * 1024
+_FIRST_BATCH = 16
+"""The same until the first entry has told how large entries are: recovery most often finds none at all."""
+_BATCHES_OF_ADDS = 3
+"""Batches that are added again while another is read."""
+_WINDOW_BYTES = 8 * 1024 * 1024
+"""Payload bytes read or being added again, at most: by the largest entry so far for those on their way."""
 
 
 class _ReplicaRead:
@@ -179,7 +185,9 @@ class LedgerRecovery:
         self._next_to_read = 0
         self._next_to_add = 0
         self._end_found = False
-        self._retained_bytes = 0
+        self._bytes_of_adds = 0
+        self._largest = 0
+        """Payload bytes of the largest entry so far."""
         self._closing_length: int | None = None
         self._sizing: _ReplicaRead | None = None
         self._over = False
@@ -248,18 +256,26 @@ class LedgerRecovery:
         return self._read_ahead()
 
     def _read_ahead(self) -> list[Effect]:
+        if self._end_found:
+            return []
         effects: list[Effect] = []
-        while not self._end_found and self._has_room():
-            entry_id = self._next_to_read
-            self._next_to_read += 1
+        for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
             read = self._reads[entry_id] = _ReplicaRead(entry_id, self._metadata)
             effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
+        self._next_to_read += len(effects)
         return effects
 
-    def _has_room(self) -> bool:
+    def _room(self) -> int:
+        """How many entries may be read ahead now: none until half the batch is gone, so that requests leave in runs."""
         assert self._writer is not None
-        ahead = self._next_to_read - self._writer.last_add_confirmed - 1
-        return ahead < self._read_batch and (ahead == 0 or self._retained_bytes < _READ_AHEAD_BYTES)
+        ahead, adds = self._next_to_read - self._next_to_add, self._writer.pending_count
+        if ahead > self._read_batch // 2 or adds > self._read_batch * _BATCHES_OF_ADDS:
+            return 0
+        if self._largest:
+            batch = min(self._read_batch, (_WINDOW_BYTES - self._bytes_of_adds) // self._largest)
+        else:
+            batch = min(self._read_batch, _FIRST_BATCH)
+        return max(batch - ahead, 0 if ahead or adds else 1)
 
     def on_read_answer(self, entry_id: int, answer: Answer) -> Sequence[Effect]:
         """A replica's answer to a recovery read."""
@@ -309,7 +325,8 @@ class LedgerRecovery:
         except BKException as error:
             return self._fail_at(entry.entry_id, error)[0]
         self._closing_length = entry.length
-        self._retained_bytes += add.size
+        self._bytes_of_adds += add.size
+        self._largest = max(self._largest, add.size, 1)
         add.token = entry.payload
         members = self._writer.members
         return RecoveryAdd(add, entry.payload, [members[index] for index in add.indexes])
@@ -325,7 +342,7 @@ class LedgerRecovery:
     def _confirmed(self, adds: Sequence[PendingAdd]) -> Sequence[Effect]:
         if not adds:
             return ()
-        self._retained_bytes -= sum(done.size for done in adds)
+        self._bytes_of_adds -= sum(done.size for done in adds)
         return [*self._read_ahead(), *self._finish_if_done()]
 
     def on_add_failure(self, add: PendingAdd, member: Member, error: BKException) -> Sequence[Effect]:

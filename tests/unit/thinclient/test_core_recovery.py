@@ -336,3 +336,26 @@ def test_two_recoveries_at_once_keep_what_was_acknowledged(seed: int, quorums: t
         assert isinstance(recovery.result, Finished)
         assert recovery.result.last_entry_id >= acknowledged
         assert recovery.result.length == SIZE * (recovery.result.last_entry_id + 1)
+
+
+@pytest.mark.parametrize(("payload", "most"), [(100, 400), (1 << 20, 16)])
+def test_a_long_tail_is_read_ahead_within_a_window_of_entries_and_bytes(payload: int, most: int) -> None:
+    """Bookies that read faster than they write: the window is full of adds before the first is acknowledged."""
+    end, seen = 1000, 0
+    machine = LedgerRecovery(LEDGER, LedgerMetadata.new(["b0"], 1, 1).begin_recovery())
+    machine.begin()
+    todo = deque(machine.on_fence_answer(0, Missing.MISSING))
+    adds: deque[RecoveryAdd] = deque()
+    data = bytes(payload)
+    while not isinstance(effect := todo.popleft() if todo else adds.popleft(), Finished):
+        match effect:
+            case RecoveryRead(entry_id):
+                entry = Entry(9, entry_id, -1, payload * (entry_id + 1), data)
+                todo.extend(machine.on_read_answer(entry_id, entry if entry_id < end else Missing.MISSING))
+            case RecoveryAdd(add, _, members) if not todo:
+                todo.extend(machine.on_add_ack(add, members[0]))
+            case RecoveryAdd():
+                adds.append(effect)
+        seen = max(seen, len(todo) + len(adds))
+    assert effect == Finished(end - 1, payload * end)
+    assert most // 2 < seen <= most

@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.protocol_v3 import AddRequestEncoder, encode_request, encode_response, stored_txn_id
+from ledger.ordinary_requests import AddRequestEncoder, ReadRequestEncoder
+from ledger.protocol_v3 import encode_request, encode_response, stored_txn_id
 from ledger.requests import (
     AddRequest,
     AddResponse,
     Operation,
     ReadLacResponse,
+    ReadRequest,
     ReadResponse,
     Response,
     Status,
@@ -23,6 +25,24 @@ ids = st.integers(0, 2**63 - 1) | st.integers(0, 40_000)
 def test_an_add_is_encoded_as_always(ledger_id: int, txn_id: int, entry_id: int, key: bytes, body: bytes) -> None:
     expected = encode_request(AddRequest(txn_id, ledger_id, entry_id, key, body))
     assert AddRequestEncoder(ledger_id, key).encode(txn_id, entry_id, body) == expected
+
+
+@given(ids, ids, ids, st.binary(max_size=200), st.binary(max_size=300), st.booleans(), st.sampled_from([0, 1]))
+def test_flags_and_priority_of_an_add_are_encoded_as_always(
+    ledger_id: int, txn_id: int, entry_id: int, key: bytes, body: bytes, recovery: bool, flags: int
+) -> None:
+    for priority in (0, 100, 1000):
+        expected = encode_request(AddRequest(txn_id, ledger_id, entry_id, key, body, recovery, flags, priority))
+        encoder = AddRequestEncoder(ledger_id, key, recovery=recovery, write_flags=flags, priority=priority)
+        assert encoder.encode(txn_id, entry_id, body) == expected
+
+
+@given(ids, ids, ids, st.binary(max_size=200) | st.none(), st.sampled_from([0, 100, 1000]))
+def test_a_read_is_encoded_as_always(
+    ledger_id: int, txn_id: int, entry_id: int, key: bytes | None, priority: int
+) -> None:
+    expected = encode_request(ReadRequest(txn_id, ledger_id, entry_id, key is not None, key, priority=priority))
+    assert ReadRequestEncoder(ledger_id, key, priority).encode(txn_id, entry_id) == expected
 
 
 @given(ids, ids, ids)
