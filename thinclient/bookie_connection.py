@@ -263,6 +263,9 @@ class BookieConnection:
             self.on_lost(wire, type(error)(f"bookie {self} could not be reached: {error}"))
         except (OSError, ValueError, OverflowError, FrameError, ProtocolError) as error:  # no host name, no port
             self.on_lost(wire, self.loss(f"could not be reached: {error}", error))
+        except Exception as error:  # an authentication provider's own: what waits must hear of it
+            _log.exception("event=bookie_not_reached bookie=%s", self)
+            self.on_lost(wire, self.loss(f"could not be reached: {type(error).__name__}: {error}", None))
 
     # What the wire tells
 

@@ -17,6 +17,7 @@ from typing import Self
 
 from ledger.drivers import load_driver
 from ledger.errors import (
+    BKException,
     ClientClosedException,
     IllegalOpException,
     IncorrectParameterException,
@@ -37,11 +38,12 @@ from ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from thinclient.advanced_write_handle import AdvancedWriteHandle
 from thinclient.auth import ClientAuthProvider
 from thinclient.bookie_connection import Connector, tcp_connector
-from thinclient.bookie_pool import BookiePool
+from thinclient.bookie_pool import V3, BookiePool
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.placement import EnsembleRequest
 from thinclient.gateway_uri import is_gateway_uri
+from thinclient.ledger_changes import LedgerChanges
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement, create_policy
@@ -184,8 +186,10 @@ class BookKeeper:
         only then do they count: see there.
 
         Raises IncorrectParameterException for sizes that don't fit each other, NotEnoughBookiesException,
-        LedgerExistException for a given id in use, UnknownOutcomeException when the answer was lost.
+        LedgerExistException for a given id in use, UnknownOutcomeException when the answer was lost,
+        IllegalOpException for deferred sync in a client of protocol v2.
         """
+        self._check_sync(deferred_sync)
         record = await self._create(
             (ensemble_size, write_quorum_size, ack_quorum_size), digest_type, password, custom_metadata, ledger_id
         )
@@ -205,6 +209,7 @@ class BookKeeper:
         deferred_sync: bool = False,
     ) -> AdvancedWriteHandle:
         """The same for a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`."""
+        self._check_sync(deferred_sync)
         record = await self._create(
             (ensemble_size, write_quorum_size, ack_quorum_size), digest_type, password, custom_metadata, ledger_id
         )
@@ -314,26 +319,17 @@ class BookKeeper:
         """A ledger's record now, then after each change; ends when the ledger is deleted.
 
         A reader of these that is slow gets the newest record only. Outages of gateways are bridged: nothing is missed.
+        Raises ClientClosedException when the client is closed meanwhile.
         """
         self._check_open()
-        watched = _ledger_id(ledger_id)
-        newest: LedgerRecord | None = None
-        changed, gone = asyncio.Event(), False
-
-        def on_change(_ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-            nonlocal newest, gone
-            newest, gone = record, record is None
-            changed.set()
-
-        await self.ledger_manager.register_listener(watched, on_change)
+        watched, changes = _ledger_id(ledger_id), LedgerChanges()
+        self._context.handles.add(changes)
+        await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:
-            while not gone:
-                await changed.wait()
-                changed.clear()
-                if newest is not None:
-                    yield newest
+            while (record := await changes.next()) is not None:
+                yield record
         finally:
-            await self.ledger_manager.unregister_listener(watched, on_change)
+            await self.ledger_manager.unregister_listener(watched, changes.on_metadata)
 
     async def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The bookies of the cluster, ordered by id."""
@@ -354,7 +350,7 @@ class BookKeeper:
                 yield page
             return
         async for ids in manager.ledger_ranges(scope_id, start_after, end_before):
-            yield [await manager.read(LedgerId(scope_id, ledger_id)) for ledger_id in ids]
+            yield _existing(await manager.read_many([LedgerId(scope_id, ledger_id) for ledger_id in ids]))
 
     def _secrets(self, record: LedgerRecord, password: bytes) -> LedgerSecrets:
         _unscoped(record.ledger_id)
@@ -362,6 +358,10 @@ class BookKeeper:
         if stored is not None and stored != password:
             raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
         return LedgerSecrets.of(record.metadata, password)
+
+    def _check_sync(self, deferred_sync: bool) -> None:
+        if deferred_sync and self._config.wire_protocol != V3:
+            raise IllegalOpException("deferred sync is not part of protocol v2; create the ledger by a client of v3")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -400,6 +400,17 @@ def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:
         return LedgerId.unscoped(ledger_id)
     except ValueError as error:
         raise IncorrectParameterException(str(error)) from error
+
+
+def _existing(outcomes: Sequence[LedgerRecord | BKException]) -> list[LedgerRecord]:
+    """The records; ledgers that were deleted since they were listed are none. Raises other errors."""
+    records = []
+    for outcome in outcomes:
+        if isinstance(outcome, LedgerRecord):
+            records.append(outcome)
+        elif not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+            raise outcome
+    return records
 
 
 def _unscoped(ledger_id: LedgerId) -> LedgerId:

@@ -217,17 +217,17 @@ class EnsembleChanger:
             out = {i: b for i, b in enumerate(ensemble) if b in self._writer.failed_bookies}
             avoid = self._failures.bookies | set(out.values())
             found = await find_replacements(self._context, self.record.metadata, ensemble, out, avoid)
-        except BKException as error:
-            self._last_error = error
-            self._task = None
+        except Exception as error:  # also a policy's own
+            _log.info("event=ensemble_not_changed ledger=%s error=%s", self.record.ledger_id, error)
             self._retry_later()
-            return
+            found = {}
+            out = {}
         finally:
             self._task = None
-        if found:
+        if found and not self._writer.changing:
             self._writer.want_change()
+        if self._writer.change_wanted:  # perhaps since another bookie has failed meanwhile
             self.start()
-            return
-        for index in out:
-            self._writer.readmit(index)
-        self._changed(Changed((), (), ()))
+        elif out:
+            resend = [again for index in out for again in self._writer.readmit(index)]
+            self._changed(Changed(resend, (), ()))

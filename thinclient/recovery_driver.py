@@ -109,7 +109,7 @@ class _Run:
         try:
             avoid = self._failures.bookies
             found = await find_replacements(self._context, self._metadata, ensemble, failed, avoid)
-        except BKException as error:
+        except Exception as error:  # a placement policy's own, too
             # Recovery goes on with the bookies it has, if they are enough.
             _log.warning("event=ensemble_not_changed ledger=%s error=%s", self._ledger_id, error)
         self._perform(self._machine.on_replacements(found))

@@ -52,13 +52,12 @@ class MetadataWatch:
     def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Takes a listener away; an unknown one is ignored."""
         listeners = self._listeners.get(ledger_id, [])
-        if listener not in listeners:
-            return
-        listeners.remove(listener)
-        if not listeners:
-            self._forget(ledger_id)
-            request = scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id)
-            self._outgoing.put_nowait(request)
+        if listener in listeners:
+            listeners.remove(listener)
+            if not listeners:
+                self._forget(ledger_id)
+                request = scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id)
+                self._outgoing.put_nowait(request)
         if not self._listeners and self._task is not None:
             self._task.cancel()
             self._task = None

@@ -265,7 +265,9 @@ class BaseWriteHandle:
         except BKException as error:
             self._window.leave(1, size)
             self._window.release(size)
-            if not isinstance(error, DuplicateEntryIdException):
+            if self._writer.error is not None:
+                self._ended(())
+            elif not isinstance(error, DuplicateEntryIdException):
                 self._window.fail(error)
             raise
         packet = add.packet = encode_entry(

@@ -269,8 +269,8 @@ class LedgerWriter:
         """
         if self._members[member.index] is not member or (self.error is not None and not self.pending_count):
             return _NONE
-        if isinstance(error, FATAL_ERRORS):
-            return self.abort(error)
+        if isinstance(error, FATAL_ERRORS) or self.error is not None:
+            return self.abort(error)  # of a ledger that has ended already nothing is repaired any more
         if self._rules.deferred_sync:
             return self.abort(self._failed_unforced(member, error))
         complete = add is not None and add.acks >= self._ack_quorum_size
@@ -361,19 +361,23 @@ class LedgerWriter:
             add.acked &= kept
             add.failures &= kept
             add.acks = add.acked.bit_count()
-            indexes = write_set(add.entry_id, self._ensemble_size, self._write_quorum_size)
-            resend += [(add, index) for index in indexes if index in new]
+            resend += [(add, index) for index in self._write_set(add) if index in new]
         return resend
 
-    def readmit(self, index: int) -> None:
-        """Tries a failed bookie that was not replaced again, from the next add on."""
+    def readmit(self, index: int) -> Sequence[tuple[PendingAdd, int]]:
+        """Tries a failed bookie that was not replaced again. Returns the adds that it has yet to store."""
         if self._failed.pop(index, None) is None:
-            return
+            return ()
         old = self._members[index]
         self._members[index] = Member(index, old.bookie_id)
         # Acknowledgements of the same bookie stay what they are; its late errors are those of the time before.
         self._noted.discard(index)
         self._write_sets = self._make_write_sets()
+        bit = 1 << index
+        lacking = [add for add in self._waiting() if not add.acked & bit and index in self._write_set(add)]
+        for add in lacking:
+            add.failures &= ~bit
+        return [(add, index) for add in lacking]
 
     # What is pending, for writers that keep it otherwise
 
@@ -385,8 +389,10 @@ class LedgerWriter:
 
     def _lacking(self, add: PendingAdd) -> int:
         """How many of an add's bookies are out without having stored it."""
-        full = write_set(add.entry_id, self._ensemble_size, self._write_quorum_size)
-        return sum(1 for index in full if index in self._failed and not add.acked & (1 << index))
+        return sum(index in self._failed and not add.acked & (1 << index) for index in self._write_set(add))
+
+    def _write_set(self, add: PendingAdd) -> Sequence[int]:
+        return write_set(add.entry_id, self._ensemble_size, self._write_quorum_size)
 
     def _make_write_sets(self) -> list[tuple[int, ...]]:
         size = self._ensemble_size

@@ -163,3 +163,31 @@ def test_lac_never_passes_what_an_ack_quorum_holds(sizes: tuple[int, int, int], 
     if machine.error is None:
         gap = next((e for e, held in holders.items() if len(held) < ack_quorum), len(adds))
         assert machine.last_add_confirmed == gap - 1
+
+
+def test_what_is_pending_when_no_write_set_is_left_ends_with_the_next_failure() -> None:
+    machine = writer()
+    add = machine.begin_add(1)
+    ack(machine, add, 0)
+    fail(machine, 0, BookieHandleNotAvailableException())
+    fail(machine, 1, BookieHandleNotAvailableException())
+    with pytest.raises(NotEnoughBookiesException):
+        machine.begin_add(1)
+    assert machine.on_failure(machine.members[2], TimeoutException(), add) == [add]
+    assert not machine.change_wanted
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_bookie_that_is_tried_again_gets_what_it_has_not_stored(acknowledged: bool) -> None:
+    machine = writer()
+    add = machine.begin_add(1)
+    if acknowledged:
+        ack(machine, add, 0)
+    fail(machine, 0, TimeoutException())
+    late = machine.begin_add(1)
+    assert set(late.indexes) == {1, 2}
+    resend = machine.readmit(0)
+    assert resend == ([(late, 0)] if acknowledged else [(add, 0), (late, 0)])
+    ack(machine, late, 0)
+    assert not ack(machine, late, 1)
+    assert [*ack(machine, add, 0), *ack(machine, add, 1)] == [add, late]

@@ -1,7 +1,7 @@
 """Bookies that fail under a writer are replaced: what the application, the metadata and the bookies see of it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -15,6 +15,7 @@ from ledger.errors import (
     WriteException,
 )
 from ledger.ledger_id import LedgerId
+from ledger.manager import BookieSet, RegisteredBookie
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.requests import AddRequest, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
@@ -359,3 +360,49 @@ async def test_recovery_replaces_a_dead_member_and_stores_the_fragment_when_it_c
         assert lost.bookie_id not in fragment.ensemble
         for bookie_id in fragment.ensemble:
             assert set(range(fragment.first_entry_id, 20)) <= set(cluster.bookie(bookie_id).ledgers[0].entries)
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_that_fails_while_another_is_looked_for_is_dealt_with() -> None:
+    async with fake_cluster(3) as cluster:
+        ledger = await ledger_of(cluster, 5, failed_bookie_interval=0.01)
+        first, second, _ = cluster.ensemble(ledger.metadata)
+        asked, go_on = asyncio.Event(), asyncio.Event()
+        bookies = cluster.discovery.bookies
+
+        async def slow(bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+            if ledger._changer._retry is None and ledger.failed_bookies and not ledger._writer.changing:
+                asked.set()
+                await go_on.wait()
+            return await bookies(bookie_set)
+
+        cluster.discovery.bookies = slow  # type: ignore[method-assign]
+        await first.stop()
+        await append_much(ledger)
+        async with asyncio.timeout(10):
+            await asked.wait()
+        second.holding = True
+        append = ledger.append_nowait(b"x")
+        await second.until_requested(1)
+        await second.stop()
+        await until(lambda: ledger._writer.changing)
+        go_on.set()
+        with pytest.raises(NotEnoughBookiesException):
+            async with asyncio.timeout(10):
+                await append
+
+
+@pytest.mark.asyncio
+async def test_recovery_ends_though_the_placement_policy_is_broken() -> None:
+    async with fake_cluster(4) as cluster:
+        ledger = await ledger_of(cluster, 5)
+        await cluster.ensemble(ledger.metadata)[1].stop()
+
+        async def broken(*_: object) -> str:
+            raise ZeroDivisionError
+
+        client = cluster.client()
+        client._context.placement.replace_bookie = broken  # type: ignore[method-assign,assignment]
+        async with asyncio.timeout(10):
+            reader = await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        assert await payloads(reader) == list(numbered(0, 5))

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Never
 
 import pytest
 
@@ -10,10 +12,12 @@ from ledger.errors import (
     BookieHandleNotAvailableException,
     ClientClosedException,
     DigestMatchException,
+    IllegalOpException,
     LedgerClosedException,
     LedgerFencedException,
     LedgerRecoveryException,
     MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
     NotEnoughBookiesException,
     ReadException,
     UnauthorizedAccessException,
@@ -24,7 +28,7 @@ from ledger.manager import RegisteredBookie
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.requests import AddRequest, Operation, ReadLacRequest, ReadRequest, ReadResponse, Request, Response, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
-from thinclient import ReadHandle, WriteHandle
+from thinclient import BookKeeper, ReadHandle, WriteHandle
 from thinclient.bookie_connection import Address, BookieConnection, ConnectionSettings
 
 
@@ -491,3 +495,63 @@ async def test_the_context_manager_keeps_the_bodys_own_error() -> None:
             await use()
         with pytest.raises(LedgerClosedException):
             await ledger.append(b"y")
+
+
+@pytest.mark.asyncio
+async def test_whoever_watches_a_ledger_hears_that_the_client_is_closed() -> None:
+    async with fake_cluster(3) as cluster:
+        client = cluster.client()
+        ledger = await client.create_ledger()
+        watch = client.watch_ledger(ledger.ledger_id)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ClientClosedException):
+            async with asyncio.timeout(10):
+                await waiting
+        assert cluster.metadata.listeners[ledger.ledger_id] == []
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_deleted_while_ledgers_are_listed_is_left_out() -> None:
+    async with fake_cluster(3) as cluster:
+        client = cluster.client()
+        for _ in range(3):
+            await client.create_ledger()
+        listed = []
+        async for page in client.list_ledgers():
+            listed += [record.ledger_id.ledger_id for record in page]
+            with suppress(NoSuchLedgerExistsOnMetadataServerException):
+                await cluster.metadata.remove(LedgerId.unscoped(1))
+        assert listed == [0, 2]
+
+
+@pytest.mark.asyncio
+async def test_deferred_sync_is_refused_before_a_ledger_of_v2_is_created() -> None:
+    async with fake_cluster(3) as cluster:
+        client = cluster.client(wire_protocol="v2")
+        for create in (client.create_ledger, client.create_advanced_ledger):
+            with pytest.raises(IllegalOpException, match="deferred sync"):
+                await create(deferred_sync=True)
+        assert not cluster.metadata.records
+
+
+class BrokenProvider:
+    """Fails by an error of its own."""
+
+    plugin_name = "broken"
+
+    def new_session(self) -> Never:
+        raise ZeroDivisionError
+
+
+@pytest.mark.asyncio
+async def test_a_broken_authentication_provider_fails_requests_at_once_and_again() -> None:
+    async with fake_cluster(1) as cluster:
+        client = BookKeeper(cluster.metadata, cluster.discovery, auth_provider=BrokenProvider())
+        cluster.clients.append(client)
+        ledger = await client.create_ledger(1, 1, 1)
+        with pytest.raises(NotEnoughBookiesException, match="ZeroDivisionError"):
+            async with asyncio.timeout(3):
+                await ledger.append(b"x")
+        assert all(not connection._tasks for connection in client._context.pool._connections.values())
