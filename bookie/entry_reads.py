@@ -28,7 +28,7 @@ from bookie.core.ledger_state import LedgerState
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from ledger.entry_availability import encode_runs
-from ledger.errors import NoSuchEntryException
+from ledger.errors import DataUnknownException, NoSuchEntryException
 from ledger.ledger_id import LedgerId
 from ledger.protocol_v3 import refusal
 from ledger.requests import (
@@ -238,12 +238,21 @@ class EntryReads:
             if isinstance(request, TailingRead):
                 return self._tail(request, ledger)
             packet = self._packet(ledger, request.entry_id)
-            return _read_response(request, packet, self._storage.known_lac(ledger))
+            return _read_response(request, packet, self._known_lac(ledger))
         except NoSuchEntryException:
             return _refusal(request, Status.ENOENTRY)
+        except DataUnknownException:
+            return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
         except Exception as error:
             _log.error("reading of ledger %d failed: %s", request.ledger_id, error)
             return _refusal(request, Status.EIO)
+
+    def _known_lac(self, ledger: LedgerState) -> int | None:
+        """None where it is unknown: an entry that is held is served all the same."""
+        try:
+            return self._storage.known_lac(ledger)
+        except DataUnknownException:
+            return None
 
     def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadResponse:
         """The entries from the wanted one on. Raises for the first as a read does; a later failure ends the batch.
@@ -280,17 +289,21 @@ class EntryReads:
         return self._storage.read_entry(ledger, entry_id)
 
     def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
-        """Explicit LAC and last entry; the status is BookKeeper's own for each combination."""
+        """Explicit LAC and last entry; the status is BookKeeper's own for each combination of what is there.
+
+        What can't be read is not told as absent (S3).
+        """
         explicit = ledger.explicit_lac if ledger else None
-        last_entry, status = None, Status.EOK
+        last_entry, status = None, Status.EOK if ledger else Status.ENOENTRY
         try:
             last_entry = self._packet(ledger, LAST_ENTRY) if ledger else None
+        except NoSuchEntryException:
+            status = Status.ENOENTRY if explicit is None else Status.EIO
+        except DataUnknownException:
+            explicit, status = None, Status.EUNKNOWNLEDGERSTATE
         except Exception as error:
-            if not isinstance(error, NoSuchEntryException):
-                _log.error("reading the last entry of ledger %d failed: %s", request.ledger_id, error)
+            _log.error("reading the last entry of ledger %d failed: %s", request.ledger_id, error)
             status = Status.EIO
-        if explicit is None and last_entry is None:
-            status = Status.ENOENTRY
         return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
 
 
@@ -312,7 +325,7 @@ def _body_size(answer: Response) -> int:
     return len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
 
 
-def _read_response(request: ReadRequest, packet: bytes, known_lac: int) -> ReadResponse:
+def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None) -> ReadResponse:
     """A fence read carries no LAC (wire-protocol page, section 4.4)."""
     max_lac = None if request.fence else known_lac
     return ReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, packet, max_lac)

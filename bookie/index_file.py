@@ -42,11 +42,15 @@ _PAGE_SLOTS = struct.Struct(f">{SLOTS_PER_PAGE}Q")
 
 
 class IndexHeader(NamedTuple):
-    """What the header keeps of a ledger; `explicit_lac` is the packet as the client sent it, or None."""
+    """What the header keeps of a ledger; `explicit_lac` is the packet as the client sent it, or None.
+
+    Only RocksDB's rows have `limbo`: whoever marked the ledger knew that this bookie lost some of it.
+    """
 
     master_key: bytes
     fenced: bool
     explicit_lac: bytes | None
+    limbo: bool = False
 
     def encode(self) -> bytes:
         """HEADER_SIZE bytes of the current version. Raises ValueError when key and LAC do not fit."""

@@ -96,25 +96,28 @@ class LedgerTable:
             self._keep(ledger)
         return ledger
 
-    def delete(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> bool:
-        """Deletes the ledger from its index, and lets `discard` drop what is in memory. True when it was fenced.
+    def delete(
+        self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None], on_fenced: Callable[[int], None]
+    ) -> None:
+        """Deletes the ledger from its index, and lets `discard` drop what is in memory.
 
-        From here on nobody finds the ledger in the index; `deleted` says when it is durably gone from there.
+        `on_fenced` is told its id if it was fenced, before anybody can miss it. From here on nobody finds the ledger in
+        the index; `deleted` says when that no longer needs to be remembered.
         """
         key = (ledger_id.scope_id, ledger_id.ledger_id)
         with self._lock:
             ledger = self._recent.pop(key, None) or self._held.get(key)
             self._held.pop(key, None)
             self._newest = None
-            fenced = ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id)
+            if ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id):
+                on_fenced(ledger_id.ledger_id)
             if ledger is not None:
                 discard(ledger)
             self._deleting.add(key)
             self._index(ledger_id).delete(ledger_id)
-        return fenced
 
     def deleted(self) -> None:
-        """The index was synced: what `delete` deleted is gone."""
+        """The index was synced, or could not be: it shows by itself what is left of what `delete` deleted."""
         with self._lock:
             self._deleting.clear()
 
@@ -176,9 +179,11 @@ def _loaded(
     ledger = StoredLedger(
         ledger_id,
         header.master_key,
-        fenced=header.fenced,
+        # The Java bookie fences what it marks; a limbo alone stops normal adds as well.
+        fenced=header.fenced or header.limbo,
         explicit_lac=header.explicit_lac,
         last_entry_id=last_entry_id,
+        limbo=header.limbo,
     )
     if header.explicit_lac is not None:
         ledger.advance_lac(decode_lac_ids(header.explicit_lac)[1])

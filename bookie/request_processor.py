@@ -163,7 +163,7 @@ class RequestProcessor:
         if ledger_id in self._awaited:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
-            client.wait_for_room()
+            self._wait_for_room(client)
         return True
 
     def _add(self, client: Client, request: AddRequest) -> None:
@@ -213,6 +213,9 @@ class RequestProcessor:
             self._wait_for_room(client)
 
     def _wait_for_room(self, client: Client) -> None:
+        if self._mode.is_out_of_space:
+            # There may be no room for long. Adds are refused meanwhile; reads and fences must go on.
+            return
         self._statistics.waits_for_room += 1
         client.wait_for_room()
 

@@ -100,7 +100,8 @@ class RocksDbIndex:
         if row is None:
             return None
         lac = row.explicitLac if row.HasField("explicitLac") else None
-        return IndexHeader(row.masterKey, row.fenced, lac or None), self._last_entry_id(ledger_id.ledger_id)
+        header = IndexHeader(row.masterKey, row.fenced, lac or None, row.limbo)
+        return header, self._last_entry_id(ledger_id.ledger_id)
 
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""

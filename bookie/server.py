@@ -293,7 +293,12 @@ class BookieServer:
         self._loop.call_soon_threadsafe(self._processor.durable, tokens)
 
     def _room_from_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._room_in_storage)
+        self._loop.call_soon_threadsafe(self._room_if_any)
+
+    def _room_if_any(self) -> None:
+        # The journal may have room while the write cache is full, or the other way round: whichever comes last says so.
+        if self.storage.accepts_adds:
+            self._room_in_storage()
 
     def _deleted_from_thread(self, ledger_ids: Sequence[int]) -> None:
         self._loop.call_soon_threadsafe(self._deleted, list(ledger_ids))

@@ -50,16 +50,16 @@ from bookie.files import (
 )
 from bookie.journal import Journal, JournalOptions
 from bookie.journal_format import LogMark
-from bookie.ledger_store import LedgerStore, store_of
 from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.replay import Replay
 from bookie.statistics import FlushStatistics, JournalStatistics
 from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
+from bookie.stored_entries import StoredEntries, stored_ledger
 from bookie.stored_ledger import LedgerDeletedException, StoredLedger
 from bookie.write_cache import WriteCache
-from ledger.errors import IncorrectParameterException, NoSuchEntryException
-from ledger.ledger_id import NO_ENTRY, LedgerId
+from ledger.errors import IncorrectParameterException
+from ledger.ledger_id import LedgerId
 
 __all__ = [
     "DirectoryUsage",
@@ -73,8 +73,6 @@ _log = logging.getLogger(__name__)
 
 _entry_ids = struct.Struct(">qqq")
 _MIN_PACKET = 32
-_MAX_RUN = 4096
-"""Entries looked up at once."""
 _MIN_LAC_PACKET = 16
 
 
@@ -86,7 +84,7 @@ class StorageStatistics(NamedTuple):
     cache: tuple[int, int]
 
 
-class Storage:
+class Storage(StoredEntries):
     """See the module. Methods raise OSError for disk errors and StorageStoppedException when not open."""
 
     def __init__(
@@ -96,6 +94,7 @@ class Storage:
         on_fatal: Callable[[BaseException], None],
         files: FileSystem = REAL_FILE_SYSTEM,
     ) -> None:
+        super().__init__(WriteCache(config.write_cache_bytes))
         self._config = config
         self._files = files
         self._on_fatal = on_fatal
@@ -119,10 +118,7 @@ class Storage:
             config.index_directories or config.ledger_directories
         )
         """The same for new index files."""
-        self.stores: tuple[LedgerStore, ...] = ()
-        """Index and entry logs, while open."""
         self._lock: DirectoryLock | None = None
-        self._cache = WriteCache(config.write_cache_bytes)
         self._deleted = FencedAndDeleted(time.monotonic)
         options = _journal_options(config)
         self._journals = tuple(
@@ -343,7 +339,7 @@ class Storage:
 
         Raises IncorrectParameterException when the packet is not one of this entry.
         """
-        stored = _stored(ledger)
+        stored = stored_ledger(ledger)
         self._check_packet(stored, entry_id, packet)
         self.add_checked_entry(stored, entry_id, packet, token, sync)
 
@@ -373,7 +369,7 @@ class Storage:
 
     def fence(self, ledger: LedgerState, token: object) -> None:
         """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
-        stored = _stored(ledger)
+        stored = stored_ledger(ledger)
         try:
             self._fence(stored, token)
         except LedgerDeletedException:
@@ -398,7 +394,7 @@ class Storage:
 
         Raises IncorrectParameterException when the packet is not one of this ledger.
         """
-        stored = _stored(ledger)
+        stored = stored_ledger(ledger)
         if len(packet) < _MIN_LAC_PACKET or not index_file.fits_header(stored.master_key, packet):
             raise IncorrectParameterException(
                 f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
@@ -464,12 +460,14 @@ class Storage:
         Raises OSError, StorageStoppedException.
         """
         with self.exclusive():
-            for number in numbers:
-                if self._table.delete(LedgerId.unscoped(number), self._cache.discard):
-                    self._deleted.add(number)
-            for store in self.stores:
-                store.index.sync()
-            self._table.deleted()
+            try:
+                for number in numbers:
+                    self._table.delete(LedgerId.unscoped(number), self._cache.discard, self._deleted.add)
+                for store in self.stores:
+                    store.index.sync()
+            finally:
+                # Also where there was no space: what is made anew under such an id must be found when it is flushed.
+                self._table.deleted()
         self.on_deleted(numbers)
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
@@ -485,128 +483,6 @@ class Storage:
     def _recreate(self, gone: StoredLedger) -> StoredLedger:
         """The ledger that a request was looked up for before it was deleted: it begins anew."""
         return self._table.get_or_create(gone.ledger_id, gone.master_key)
-
-    # Reading
-
-    def read_cached(self, ledger: LedgerState, entry_id: int) -> bytes | None:
-        """The entry if it is in the write cache. Never blocks; any thread."""
-        return self._cache.get(_stored(ledger), entry_id)
-
-    def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
-        """The entry's packet. May read files; any thread.
-
-        Raises NoSuchEntryException, or StorageCorruptException when the entry is there and can't be read whole.
-        """
-        stored = _stored(ledger)
-        packet = self._cache.get(stored, entry_id)
-        if packet is not None:
-            return packet
-        while location := self._location(stored, entry_id):
-            try:
-                return self._store(stored).logs.read(location, stored.number, entry_id)
-            except StorageCorruptException:
-                # Compaction may have moved the entry and removed the log since the location was looked up.
-                if self._location(stored, entry_id) == location:
-                    raise
-        raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
-
-    def read_entries(self, ledger: LedgerState, first_entry_id: int, max_count: int, max_bytes: int) -> list[bytes]:
-        """Packets of consecutive entries, by as few reads of files as their places allow; any thread.
-
-        The first is there whatever its size; with the others it is `max_bytes` at most. Raises for the first as
-        `read_entry` does; a later one that is not held or can't be read ends the list.
-        """
-        stored = _stored(ledger)
-        packets: list[bytes] = []
-        room = max_bytes
-        while len(packets) < max_count and room > 0:
-            try:
-                run = self._read_run(stored, first_entry_id + len(packets), max_count - len(packets), room)
-            except (OSError, NoSuchEntryException) as error:
-                if not packets:
-                    raise
-                _log.error("reading of consecutive entries ends early: %s", error)
-                break
-            if not run:
-                break
-            for packet in run:
-                room -= len(packet)
-                if room < 0 and packets:
-                    return packets
-                packets.append(packet)
-        return packets or [self.read_entry(stored, first_entry_id)]
-
-    def _read_run(self, ledger: StoredLedger, entry_id: int, count: int, max_bytes: int) -> Sequence[bytes]:
-        """Some of the entries from `entry_id` on; none when it is not held or can't be read."""
-        if not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
-            return ()
-        count = min(count, _MAX_RUN)
-        cached = self._cache.get_run(ledger, entry_id, count)
-        if cached:
-            return cached
-        store = self._store(ledger)
-        locations = store.index.locations(ledger.ledger_id, entry_id, count)
-        if not locations:
-            return ()
-        # What the cache holds is newer.
-        locations = locations[: self._cache.first_held(ledger, entry_id, len(locations))]
-        try:
-            if not locations:
-                return [self.read_entry(ledger, entry_id)]
-            return store.logs.read_run(locations, ledger.number, entry_id, max_bytes)
-        except StorageCorruptException as error:
-            _log.error("reading of consecutive entries ends early: %s", error)
-            return ()
-
-    def _location(self, ledger: StoredLedger, entry_id: int) -> int:
-        if not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
-            return 0
-        return self._store(ledger).index.location(ledger.ledger_id, entry_id)
-
-    def _store(self, ledger: StoredLedger) -> LedgerStore:
-        return store_of(self.stores, ledger.number)
-
-    def last_entry_id(self, ledger: LedgerState) -> int:
-        """Highest entry held, -1 if none. Never blocks."""
-        return _stored(ledger).last_entry_id
-
-    def loaded_lac(self, ledger: LedgerState) -> int | None:
-        """What `known_lac` returns if that needs no file, else None. Never blocks."""
-        stored = _stored(ledger)
-        return None if stored.stored_lac is None else max(stored.known_lac, stored.stored_lac)
-
-    def known_lac(self, ledger: LedgerState) -> int:
-        """The highest LAC known; -1 if none. Reads the last entry when nobody asked since the ledger was loaded."""
-        stored = _stored(ledger)
-        if stored.stored_lac is None:
-            # Kept apart from known_lac, which the event loop advances meanwhile.
-            stored.stored_lac = self._lac_of_last_entry(stored)
-        return max(stored.known_lac, stored.stored_lac)
-
-    def _lac_of_last_entry(self, ledger: StoredLedger) -> int:
-        """The LAC is a lower bound: where the last entry is damaged, other entries can be served without it."""
-        try:
-            packet = self.read_entry(ledger, ledger.last_entry_id)
-        except StorageCorruptException as error:
-            _log.error("the LAC of ledger %s is not known: %s", ledger.ledger_id, error)
-            return NO_ENTRY
-        return int(_entry_ids.unpack_from(packet)[2]) if len(packet) >= _entry_ids.size else NO_ENTRY
-
-    def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
-        """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""
-        stored = _stored(ledger)
-        cached = self._cache.entry_ids(stored)
-        first = end = -1
-        for entry_id in heapq.merge(cached, self._store(stored).index.entry_ids(stored.ledger_id)):
-            if entry_id < end:
-                continue
-            if entry_id != end:
-                if end > first:
-                    yield first, end - first
-                first = entry_id
-            end = entry_id + 1
-        if end > first:
-            yield first, end - first
 
     # Limits
 
@@ -639,12 +515,6 @@ def _contains(ascending: array[int], number: int) -> bool:
     return index < len(ascending) and ascending[index] == number
 
 
-def _stored(ledger: LedgerState) -> StoredLedger:
-    if not isinstance(ledger, StoredLedger):
-        raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
-    return ledger
-
-
 def _journal_options(config: StorageConfig) -> JournalOptions:
     return JournalOptions(
         max_size=config.journal_max_size_bytes,
@@ -652,7 +522,7 @@ def _journal_options(config: StorageConfig) -> JournalOptions:
         alignment=config.journal_alignment,
         buffered_writes=config.journal_buffered_writes_bytes,
         max_group_wait_ms=config.journal_max_group_wait_ms,
-        queue_limit=config.write_cache_bytes // 2,
+        queue_limit=max(1, config.write_cache_bytes // 2 // len(config.journal_directories)),
         sync_data=config.sync_data,
         buffered_entries=config.journal_buffered_entries,
     )

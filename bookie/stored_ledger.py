@@ -16,7 +16,16 @@ class StoredLedger(LedgerState):
     Hashed by identity: it is the key of the write cache.
     """
 
-    __slots__ = ("__weakref__", "deleted", "has_header", "key_journaled", "last_entry_id", "number", "stored_lac")
+    __slots__ = (
+        "__weakref__",
+        "deleted",
+        "has_header",
+        "key_journaled",
+        "last_entry_id",
+        "limbo",
+        "number",
+        "stored_lac",
+    )
 
     def __init__(
         self,
@@ -27,11 +36,14 @@ class StoredLedger(LedgerState):
         explicit_lac: bytes | None = None,
         known_lac: int = NO_ENTRY,
         last_entry_id: int = NO_ENTRY,
+        limbo: bool = False,
     ) -> None:
         super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
         self.number = ledger_id.ledger_id
         self.last_entry_id = last_entry_id
         """Highest entry held anywhere, -1 if none."""
+        self.limbo = limbo
+        """Whether the bookie lost some of it: what is not held is unknown."""
         self.deleted = False
         """Set under the write cache's lock once the ledger was deleted: this object takes nothing more."""
         self.has_header = False

@@ -85,6 +85,11 @@ class BookieMode:
     def causes(self) -> frozenset[Cause]:
         return frozenset(self._causes)
 
+    @property
+    def is_out_of_space(self) -> bool:
+        """Whether a write that found no space has not been made good."""
+        return Cause.OUT_OF_SPACE in self._causes
+
     def describe(self) -> str:
         """The reason for being read-only, for people."""
         reasons = sorted(cause.value for cause in self._causes)

@@ -11,8 +11,9 @@ import pytest
 from bookie import entry_reads
 from bookie.connection import BookieConnection
 from bookie.server import BookieServer
+from bookie.storage import Storage
 from ledger import requests
-from ledger.requests import BatchReadRequest, ReadRequest, Request, Status
+from ledger.requests import BatchReadRequest, ForceLedgerRequest, ReadRequest, Request, Status
 from tests.integration.bookie.entry_client import (
     KEY,
     BinaryEntryClient,
@@ -28,6 +29,7 @@ from tests.integration.bookie.in_process import entry_address, running_bookie, u
 pytestmark = pytest.mark.asyncio
 
 MIB = 1 << 20
+LEDGER = 4711
 BOUND = 16 * MIB
 """What a connection may hold for a client that takes nothing: the write buffer's limit and one batch of reads."""
 
@@ -159,3 +161,42 @@ async def test_a_ledger_that_was_deleted_and_not_fenced_begins_anew(tmp_path: Pa
             answer = await asyncio.to_thread(client.ask, read(1, -1))
             assert isinstance(answer, requests.ReadResponse)
             assert answer.body == packet(1, 5)
+
+
+async def test_a_bookie_without_space_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write cache stays full until there is space again; fences and the reads behind them are served."""
+    async with running_bookie(tmp_path) as server:
+        await asyncio.to_thread(ask_all, server, [add(LEDGER, 0)])
+        server._mode.out_of_space()
+        monkeypatch.setattr(Storage, "accepts_adds", False)
+        requests_ = [fence(LEDGER, 0), fence(LEDGER + 1), force(LEDGER), read(LEDGER, 0)]
+        statuses = await asyncio.to_thread(ask_all, server, requests_)
+        assert statuses == [Status.EOK, Status.ENOENTRY, Status.EOK, Status.EOK]
+
+
+async def test_room_in_the_journal_is_no_room_in_the_write_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or every batch that the journal takes would let each connection add another buffer of entries."""
+    async with running_bookie(tmp_path) as server:
+        client = await asyncio.to_thread(EntryClient, entry_address(server))
+        with client:
+            monkeypatch.setattr(Storage, "accepts_adds", False)
+            assert await asyncio.to_thread(client.status, add(LEDGER, 0)) == Status.EOK
+            (connection,) = server.connections
+            assert connection._reasons_to_wait
+            server._room_if_any()
+            assert connection._reasons_to_wait
+            monkeypatch.setattr(Storage, "accepts_adds", True)
+            server._room_if_any()
+            assert not connection._reasons_to_wait
+
+
+def ask_all(server: BookieServer, wanted: Sequence[Request]) -> list[int]:
+    """Statuses of requests that are asked one by one on one connection."""
+    with EntryClient(entry_address(server)) as client:
+        return [client.status(request) for request in wanted]
+
+
+def force(ledger_id: int) -> ForceLedgerRequest:
+    return ForceLedgerRequest(1, ledger_id)

@@ -1,0 +1,67 @@
+"""What a bookie can't know or can't read is told so, by every operation: never as an entry that does not exist (S3)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bookie.server import BookieServer
+from ledger.ledger_id import LedgerId
+from ledger.requests import BatchReadRequest, ReadLacRequest, ReadRequest, ReadResponse, Request, Status
+from tests.integration.bookie.entry_client import BinaryEntryClient, EntryClient, add, fence, packet, read
+from tests.integration.bookie.in_process import entry_address, running_bookie
+
+pytestmark = pytest.mark.asyncio
+
+LEDGER = 17
+
+
+def long_poll(previous_lac: int) -> ReadRequest:
+    return read(LEDGER, -1)._replace(previous_lac=previous_lac, piggyback=True, timeout_ms=20_000)
+
+
+def questions(missing: int) -> list[Request]:
+    """That can't be answered without an entry that is not to be had."""
+    return [read(LEDGER, missing), read(LEDGER, -1), fence(LEDGER, missing), ReadLacRequest(1, LEDGER)]
+
+
+def ask_all(server: BookieServer, *wanted: Request) -> list[int]:
+    with EntryClient(entry_address(server)) as client:
+        return [client.status(request) for request in wanted]
+
+
+def ask_batch(server: BookieServer, first: int) -> int:
+    with BinaryEntryClient(entry_address(server)) as client:
+        return client.status(BatchReadRequest(1, LEDGER, first, 10, 1 << 20, False, None))
+
+
+async def test_a_ledger_in_limbo(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        await asyncio.to_thread(ask_all, server, add(LEDGER, 3))
+        ledger = server.storage.ledger(LedgerId(0, LEDGER))
+        assert ledger is not None
+        ledger.limbo = True
+        server.storage.checkpoint()
+        wanted = [*questions(4), long_poll(-1)]
+        assert await asyncio.to_thread(ask_all, server, *wanted) == [Status.EUNKNOWNLEDGERSTATE] * len(wanted)
+        assert await asyncio.to_thread(ask_batch, server, 4) == Status.EUNKNOWNLEDGERSTATE
+        assert await asyncio.to_thread(ask_batch, server, 3) == Status.EOK
+        with EntryClient(entry_address(server)) as client:
+            answer = await asyncio.to_thread(client.ask, read(LEDGER, 3))
+        assert isinstance(answer, ReadResponse)
+        assert (answer.status, answer.body, answer.max_lac) == (Status.EOK, packet(LEDGER, 3), None)
+
+
+async def test_an_entry_that_is_damaged_on_the_disk(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        await asyncio.to_thread(ask_all, server, add(LEDGER, 3))
+        server.storage.checkpoint()
+        (log,) = (tmp_path / "ledgers" / "current").glob("*.log")
+        data = bytearray(log.read_bytes())
+        data[1024:1044] = bytes(20)
+        log.write_bytes(data)
+        wanted = questions(3)
+        assert await asyncio.to_thread(ask_all, server, *wanted) == [Status.EIO] * len(wanted)
+        assert await asyncio.to_thread(ask_batch, server, 3) == Status.EIO
