@@ -211,19 +211,12 @@ class Storage(StoredEntries):
             self._table,
             self._cache,
             flusher,
-            self._held_entry,
+            self.held_entry,
             skip_invalid=self._config.skip_invalid_records,
         ).run(mark)
         if replayed > mark:
             directories.write_mark(self._files, self._config.ledger_directories, replayed, name)
         return max(mark, replayed)
-
-    def _held_entry(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
-        """The entry as far as it can be read."""
-        try:
-            return self.read_entry(ledger, entry_id)
-        except (NoSuchEntryException, StorageCorruptException):
-            return None
 
     def checkpoint(self) -> None:
         """Blocking: makes everything that is durable in the journal durable in entry log and index."""

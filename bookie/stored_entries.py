@@ -72,6 +72,13 @@ class StoredEntries:
         _refuse_limbo(stored)
         raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
 
+    def held_entry(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
+        """The entry as far as it can be read, else None."""
+        try:
+            return self.read_entry(ledger, entry_id)
+        except (NoSuchEntryException, DataUnknownException, StorageCorruptException):
+            return None
+
     def read_entries(self, ledger: LedgerState, first_entry_id: int, max_count: int, max_bytes: int) -> list[bytes]:
         """Packets of consecutive entries, by as few reads of files as their places allow; any thread.
 
