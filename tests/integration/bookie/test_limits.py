@@ -169,7 +169,7 @@ async def test_a_bookie_without_space_keeps_nobody_waiting(tmp_path: Path, monke
         await asyncio.to_thread(ask_all, server, [add(LEDGER, 0)])
         server._mode.out_of_space()
         monkeypatch.setattr(Storage, "accepts_adds", False)
-        requests_ = [fence(LEDGER, 0), fence(LEDGER + 1), force(LEDGER), read(LEDGER, 0)]
+        requests_: list[Request] = [fence(LEDGER, 0), fence(LEDGER + 1), force(LEDGER), read(LEDGER, 0)]
         statuses = await asyncio.to_thread(ask_all, server, requests_)
         assert statuses == [Status.EOK, Status.ENOENTRY, Status.EOK, Status.EOK]
 

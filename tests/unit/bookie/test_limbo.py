@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
     path = tmp_path / "ledgers" / "current" / "ledgers"
     rows = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_write())
     key = LEDGER.to_bytes(8, "big")
-    row = LedgerData.FromString(rows[key])
+    row = LedgerData.FromString(bytes(rows[key] or b""))
     row.limbo = True
     rows[key] = row.SerializeToString()
     rows.close()
