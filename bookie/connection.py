@@ -29,7 +29,8 @@ from bookie.statistics import BookieStatistics
 from bookie.tls import CLIENT_HELLO, TlsChannel
 from ledger import protocol_v2
 from ledger.frames import LENGTH_SIZE, FrameDecoder, FrameError
-from ledger.ordinary_add import read as read_ordinary_add
+from ledger.ordinary_add import read_v2, read_v3
+from ledger.protocol_v2 import CURRENT_VERSION
 from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response, encode_stored
 from ledger.requests import InvalidRequest, Request, Response, StartTlsRequest, StartTlsResponse, Status
 
@@ -129,10 +130,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         serve, binary = self._serve, self._binary
         shortcut = self._processor.add if serve == self._processor.process else None
         for packet in packets:
-            if packet[0] == _V3_FIRST_BYTE and not binary:
-                add = read_ordinary_add(packet) if shortcut is not None else None
-                if add is None or shortcut is None or not shortcut(self, add):
-                    serve(self, decode_request(packet))
+            is_v3 = packet[0] == _V3_FIRST_BYTE and not binary
+            if shortcut is not None:
+                add = read_v3(packet) if is_v3 else read_v2(packet)
+                if add is not None and shortcut(self if is_v3 else self._binary_client(CURRENT_VERSION), add):
+                    continue
+            if is_v3:
+                serve(self, decode_request(packet))
             else:
                 self._take_binary(packet)
         if self._tls_is_next:
@@ -140,13 +144,17 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _take_binary(self, packet: memoryview) -> None:
         request, version = protocol_v2.decode_request(packet)
-        client = self._binary.get(version)
-        if client is None:
-            client = self._binary[version] = BinaryClient(self, version)
+        client = self._binary_client(version)
         if isinstance(request, InvalidRequest):
             client.answer(protocol_v2.refusal(request, request.status))
         else:
             self._serve(client, request)
+
+    def _binary_client(self, version: int) -> BinaryClient:
+        client = self._binary.get(version)
+        if client is None:
+            client = self._binary[version] = BinaryClient(self, version)
+        return client
 
     def _serve_at_gate(self, client: Client, request: Request) -> None:
         gate = self._gate

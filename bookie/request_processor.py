@@ -28,7 +28,7 @@ from bookie.storage import Storage
 from ledger import requests
 from ledger.latency import OpStats
 from ledger.ledger_id import LedgerId
-from ledger.ordinary_add import OrdinaryAdd, encode_stored
+from ledger.ordinary_add import OrdinaryAdd
 from ledger.protocol_v3 import refusal
 from ledger.requests import (
     LAST_ENTRY,
@@ -142,7 +142,7 @@ class RequestProcessor:
 
         The rules are those of `admission` and `ledger_state`, of which only "accepted" is told apart here.
         """
-        txn_id, ids, ledger_id, entry_id, last_add_confirmed, master_key, body = add
+        stored, ledger_id, entry_id, last_add_confirmed, master_key, body = add
         ledger = self._storage.recent_ledger(ledger_id)
         if (
             ledger is None
@@ -155,7 +155,7 @@ class RequestProcessor:
         if last_add_confirmed > ledger.known_lac:
             ledger.known_lac = last_add_confirmed
         try:
-            self._storage.add_checked_entry(ledger, entry_id, body, (client, encode_stored(txn_id, ids)))
+            self._storage.add_checked_entry(ledger, entry_id, body, (client, stored))
         except Exception:
             return False  # fails again there, and is answered
         self._statistics.adds += 1

@@ -1,11 +1,12 @@
-"""The ordinary add of protocol v3, read and answered without a message object: what a bookie does most.
+"""The ordinary add, read and answered without a message object: what a bookie does most.
 
-`read` knows one shape only, the one that BookKeeper's clients send, Java's and this one's, for an add without flags:
-header, ledger id, entry id, a master key of 20 bytes and the entry packet, each field in its place, every number in its
-shortest form, every length right to the byte, the ids those of the packet. Whatever differs in the least is not known
-here, and `protocol_v3` reads it: a request that both read means the same to both.
+Of protocol v3, `read_v3` knows one shape only, the one that BookKeeper's clients send, Java's and this one's, for an
+add without flags: header, ledger id, entry id, a master key of 20 bytes and the entry packet, each field in its
+place, every number in its shortest form, every length right to the byte, the ids those of the packet. Whatever
+differs in the least is not known here, and `protocol_v3` reads it: a request that both read means the same to both.
+`read_v2` does that for the binary protocol, version 2, without flags.
 
-Source: wire-protocol page, sections 2.2, 2.3 and 2.6.
+Source: wire-protocol page, sections 2.2, 2.3, 2.6, 3.1, 3.3 and 3.4.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ _SUB_MESSAGE = 25
 _IDS = struct.Struct(">qqq")
 
 
-class OrdinaryAdd(NamedTuple):
-    """What an ordinary add says. Numbers that the answer repeats keep the bytes they came in."""
+_V2_ADD = struct.Struct(">I20sqqq")
+"""Header, master key, and the packet's ledgerId, entryId and LAC."""
+_V2_HEADER = 0x02010000
+"""Version 2, operation 1, no flags."""
+_V2_BODY = 24
+_V2_STORED = struct.Struct(">IIIqq")
 
-    txn_id: bytes
-    ids: bytes
-    """The fields ledgerId and entryId of the answer."""
+
+class OrdinaryAdd(NamedTuple):
+    """What an ordinary add says. Ids are not negative."""
+
+    stored: bytes
+    """The answer's frame, for when it is stored: the bytes of `encode_response` of its protocol."""
     ledger_id: int
     entry_id: int
     last_add_confirmed: int
@@ -45,8 +53,8 @@ class OrdinaryAdd(NamedTuple):
     body: bytes
 
 
-def read(packet: memoryview) -> OrdinaryAdd | None:
-    """The add, or None for anything else. Ids are not negative."""
+def read_v3(packet: memoryview) -> OrdinaryAdd | None:
+    """The add, or None for anything else."""
     match = _ADD.match(packet)
     if match is None:
         return None
@@ -67,19 +75,27 @@ def read(packet: memoryview) -> OrdinaryAdd | None:
         or header_length[0] != _HEADER + len(txn_id)
     ):
         return None
-    ids = b"\x10%b\x18%b" % (ledger, entry)
-    return _new(OrdinaryAdd, (txn_id, ids, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:])))
-
-
-def encode_stored(txn_id: bytes, ids: bytes) -> bytes:
-    """The frame that says it is stored: the bytes of `protocol_v3.encode_response`."""
-    return b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0%b" % (
-        14 + len(txn_id) + len(ids),
+    ids = len(ledger) + len(entry)
+    stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b" % (
+        16 + len(txn_id) + ids,
         _HEADER + len(txn_id),
         txn_id,
-        2 + len(ids),
-        ids,
+        4 + ids,
+        ledger,
+        entry,
     )
+    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:])))
+
+
+def read_v2(packet: memoryview) -> OrdinaryAdd | None:
+    """The add, or None for anything else."""
+    if len(packet) < _V2_BODY + HEADER_SIZE:
+        return None
+    header, master_key, ledger_id, entry_id, last_add_confirmed = _V2_ADD.unpack_from(packet)
+    if header != _V2_HEADER or ledger_id < 0 or entry_id < 0:
+        return None
+    stored = _V2_STORED.pack(24, _V2_HEADER, 0, ledger_id, entry_id)
+    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[_V2_BODY:])))
 
 
 _TABLE = len(VARINTS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import ordinary_add
+from ledger import ordinary_add, protocol_v2
 from ledger.digest import digest_for, ledger_master_key
 from ledger.entry import encode_entry
 from ledger.metadata import DigestType
@@ -33,12 +33,12 @@ def test_an_ordinary_add_is_read_and_answered_as_the_long_way_does(
     txn: int, ledger: int, entry: int, size: int
 ) -> None:
     request = add_of(txn, ledger, entry, size)
-    add = ordinary_add.read(packet_of(request))
+    add = ordinary_add.read_v3(packet_of(request))
     assert add is not None
     assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
     assert (add.master_key, add.body) == (KEY, request.body)
     answer = encode_response(AddResponse(txn, Status.EOK, ledger, entry))
-    assert ordinary_add.encode_stored(add.txn_id, add.ids) == answer
+    assert add.stored == answer
 
 
 @given(
@@ -55,7 +55,7 @@ def test_whatever_else_it_reads_the_long_way_reads_the_same(
     for position, value in flips:
         packet[position % min(60, len(packet))] = value
     mutated = memoryview(bytes(packet[: len(packet) - cut] if cut < 5 else packet))
-    add = ordinary_add.read(mutated)
+    add = ordinary_add.read_v3(mutated)
     if add is None:
         return
     request = decode_request(mutated)
@@ -64,7 +64,7 @@ def test_whatever_else_it_reads_the_long_way_reads_the_same(
     assert (request.master_key, request.body) == (add.master_key, add.body)
     assert (request.recovery, request.write_flags, request.priority) == (False, 0, 0)
     answer = encode_response(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
-    got = decode_both(ordinary_add.encode_stored(add.txn_id, add.ids))
+    got = decode_both(add.stored)
     assert got == decode_both(answer)
 
 
@@ -86,16 +86,34 @@ def decode_both(frame: bytes) -> object:
     ids=["recovery", "flags", "priority", "key", "entry", "ledger", "body"],
 )
 def test_what_is_not_ordinary_is_left_to_the_long_way(request_: AddRequest) -> None:
-    assert ordinary_add.read(packet_of(request_)) is None
+    assert ordinary_add.read_v3(packet_of(request_)) is None
+
+
+@given(IDS, IDS, st.integers(0, 200), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=2))
+def test_the_binary_protocol_likewise(ledger: int, entry: int, size: int, flips: list[tuple[int, int]]) -> None:
+    packet = bytearray(protocol_v2.encode_request(add_of(0, ledger, entry, size))[4:])
+    for position, value in flips:
+        packet[position] = value
+    add = ordinary_add.read_v2(memoryview(bytes(packet)))
+    if add is None:
+        assert flips
+        return
+    request, version = protocol_v2.decode_request(memoryview(bytes(packet)))
+    assert isinstance(request, AddRequest)
+    assert (request.ledger_id, request.entry_id, version) == (add.ledger_id, add.entry_id, 2)
+    assert (request.master_key, request.body) == (add.master_key, add.body)
+    assert (request.recovery, request.priority) == (False, 0)
+    answer = AddResponse(0, Status.EOK, request.ledger_id, request.entry_id)
+    assert add.stored == protocol_v2.encode_response(answer)
 
 
 def test_negative_ids_are_left_to_the_long_way() -> None:
     body = b"\xff" * 16 + bytes(24)
-    assert ordinary_add.read(packet_of(AddRequest(1, -1, -1, KEY, body))) is None
+    assert ordinary_add.read_v3(packet_of(AddRequest(1, -1, -1, KEY, body))) is None
 
 
 def test_garbage_is_not_read_either_way() -> None:
     packet = memoryview(b"\x0a" + b"\xff" * 60)
-    assert ordinary_add.read(packet) is None
+    assert ordinary_add.read_v3(packet) is None
     with pytest.raises(ProtocolError):
         decode_request(packet)
