@@ -40,6 +40,7 @@ from thinclient import client as asynchronous
 from thinclient.auth import ClientAuthProvider
 from thinclient.config import ClientConfig
 from thinclient.core.tailing import LastConfirmedAndEntry
+from thinclient.metrics import ClientMetrics
 from thinclient.write_handle import Payload
 
 T = TypeVar("T")
@@ -332,7 +333,13 @@ class ReadHandle:
 
     def read_unconfirmed(self, first: int, last: int) -> Generator[Entry, None, None]:
         """The entries first … last, also above `last_add_confirmed`."""
-        return _flat(_iterate(self._thread, self._handle.read_unconfirmed_batches(first, last)))
+        return _flat(self.read_unconfirmed_batches(first, last))
+
+    def read_unconfirmed_batches(
+        self, first: int, last: int, max_entries: int = 1000
+    ) -> Generator[list[Entry], None, None]:
+        """The same in lists of at most `max_entries`."""
+        return _iterate(self._thread, self._handle.read_unconfirmed_batches(first, last, max_entries))
 
     def read_last_entry(self) -> Entry:
         """The last confirmed entry, asked for anew."""
@@ -465,6 +472,11 @@ class BookKeeper:
         return self._client.config
 
     @property
+    def metrics(self) -> ClientMetrics:
+        """What this client counts."""
+        return self._client.metrics
+
+    @property
     def service_discovery(self) -> ServiceDiscovery:
         return ServiceDiscovery(self._thread, self._client.service_discovery)
 
@@ -517,6 +529,10 @@ class BookKeeper:
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata."""
         return ReadHandle(self._thread, self._client.open_record(record, password))
+
+    def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
+        """Takes up writing an OPEN ledger that holds no entry."""
+        return WriteHandle(self._thread, self._run(self._client.reopen_empty_ledger(ledger_id, password)))
 
     def delete_ledger(self, ledger_id: int | LedgerId) -> None:
         """Removes a ledger."""

@@ -44,11 +44,12 @@ from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.placement import EnsembleRequest
 from thinclient.gateway_uri import is_gateway_uri
 from thinclient.ledger_changes import LedgerChanges
+from thinclient.ledger_view import LedgerView, known_last_entry
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement, create_policy
 from thinclient.quarantine import BookieHealth
-from thinclient.read_handle import ReadHandle, known_last_entry
+from thinclient.read_handle import ReadHandle
 from thinclient.recovery_driver import read_last_confirmed, recover
 from thinclient.write_handle import WriteHandle
 
@@ -80,6 +81,7 @@ class BookKeeper:
             service_discovery, policy, self._config, quarantined=health.quarantined, free_bytes=pool.free_bytes
         )
         self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health)
+        metrics.gauges["NUM_PENDING_ADD"] = lambda: sum(end.pending_adds for end in self._context.open_ends)
         self._factory: LedgerManagerFactory | None = None
         self._closed = False
 
@@ -144,8 +146,8 @@ class BookKeeper:
         if self._closed:
             return
         self._closed = True
-        for handle in list(self._context.handles):
-            handle.client_closed(ClientClosedException("the client was closed while the ledger was open"))
+        for end in list(self._context.open_ends):
+            end.client_closed(ClientClosedException("the client was closed while the ledger was open"))
         await self._context.placement.close()
         await self._context.pool.close_and_wait()
         if self._factory is not None:
@@ -272,11 +274,11 @@ class BookKeeper:
             with self.metrics.timed("LEDGER_RECOVER"):
                 record = await recover(self._context, record, secrets)
         if record.metadata.is_closed:
-            return ReadHandle(self._context, record, secrets, record.metadata.last_entry_id)
+            return ReadHandle(LedgerView(self._context, record, secrets, record.metadata.last_entry_id))
         read = await read_last_confirmed(self._context, record, secrets)
-        handle = ReadHandle(self._context, record, secrets, read.result)
-        await handle.listen()
-        return handle
+        view = LedgerView(self._context, record, secrets, read.result)
+        await view.listen()
+        return ReadHandle(view)
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata.
@@ -286,7 +288,7 @@ class BookKeeper:
         """
         self._check_open()
         secrets = self._secrets(record, password)
-        return ReadHandle(self._context, record, secrets, known_last_entry(record), asks_metadata=False)
+        return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.
@@ -323,7 +325,7 @@ class BookKeeper:
         """
         self._check_open()
         watched, changes = _ledger_id(ledger_id), LedgerChanges()
-        self._context.handles.add(changes)
+        self._context.open_ends.add(changes)
         await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:
             while (record := await changes.next()) is not None:

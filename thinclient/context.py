@@ -20,11 +20,15 @@ from thinclient.placement import Placement
 from thinclient.quarantine import BookieHealth
 
 
-class OpenHandle(Protocol):
-    """A handle with something going on in the background."""
+class OpenEnd(Protocol):
+    """What a client has to end when it is closed: a writer, a watch."""
 
     def client_closed(self, error: BKException) -> None:
-        """Ends it."""
+        """Whoever waits for it gets the error."""
+
+    @property
+    def pending_adds(self) -> int:
+        """Appends not yet acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,7 @@ class ClientContext:
     placement: Placement
     metrics: ClientMetrics
     health: BookieHealth
-    handles: WeakSet[OpenHandle] = field(default_factory=WeakSet)
-    """Those that the client must end when it is closed."""
+    open_ends: WeakSet[OpenEnd] = field(default_factory=WeakSet)
     read_health: ReadHealth = field(default_factory=ReadHealth)
 
 

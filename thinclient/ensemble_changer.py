@@ -117,6 +117,15 @@ class EnsembleChanger:
         if self._task is not None and self._task is not asyncio.current_task(self._loop):
             self._task.cancel()
 
+    def client_closed(self, error: BKException) -> None:
+        """Ends the writer with its client; the ledger stays open in the metadata."""
+        self._failed(error)
+
+    @property
+    def pending_adds(self) -> int:
+        """Appends of the writer not yet acknowledged."""
+        return self._writer.pending_count
+
     async def _run(self) -> None:
         limit = self._context.config.ensemble_change_timeout
         try:

@@ -1,15 +1,11 @@
 """A ledger in the hands of a reader: what may be read, and following a ledger that is still written.
 
-A reader knows a *last add confirmed* (LAC): of a closed ledger its end, else the greatest that metadata, bookies and
-entries have told so far. Entries up to it are read (P10); `read_unconfirmed` alone goes further. While a handle
-listens, newer metadata replace the older ones. A range that can't be read is tried again by newer metadata.
-
-One ranged read under way is a `read_session`, tailing is `tail`; the rules stand in `core`.
+Entries up to the last add confirmed that the reader knows (`ledger_view`) are read (P10); `read_unconfirmed` alone goes
+further. One ranged read under way is a `read_session`, tailing is `tail`; the rules stand in `core`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
@@ -17,48 +13,24 @@ from typing import Self
 
 from ledger.entry import Entry
 from ledger.errors import (
-    BKException,
     IncorrectParameterException,
-    LedgerClosedException,
     NoSuchEntryException,
-    NoSuchLedgerExistsOnMetadataServerException,
     ReadException,
 )
-from ledger.ledger_id import NO_ENTRY, LedgerId
+from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from thinclient.config import ClientConfig
-from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.tailing import LastConfirmedAndEntry
-from thinclient.last_confirmed_reads import LongPoll, try_read_last_confirmed
-from thinclient.read_session import ReadSession
-from thinclient.recovery_driver import read_last_confirmed
+from thinclient.ledger_view import LedgerView
 from thinclient.tail import Tail
 
 
 class ReadHandle:
     """A ledger that is read. What lies above `last_add_confirmed` is never returned, but by `read_unconfirmed`."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        record: LedgerRecord,
-        secrets: LedgerSecrets,
-        last_add_confirmed: int,
-        *,
-        asks_metadata: bool = True,
-    ) -> None:
-        """`asks_metadata`: look for newer metadata when a range can't be read."""
-        self._context = context
-        self._record = record
-        self._secrets = secrets
-        self._last_add_confirmed = last_add_confirmed
-        self._asks_metadata = asks_metadata
-        self._listening = False
-        self._deleted = False
-        self._closed = False
-        self._changed: asyncio.Future[None] | None = None
-        self._without_batches: set[str] = set()
+    def __init__(self, view: LedgerView) -> None:
+        """Made by `BookKeeper`."""
+        self._view = view
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,49 +41,35 @@ class ReadHandle:
         await self.close()
 
     @property
-    def config(self) -> ClientConfig:
-        return self._context.config
-
-    @property
     def ledger_id(self) -> LedgerId:
-        return self._record.ledger_id
+        return self._view.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._record.metadata
+        return self._view.record.metadata
 
     @property
     def record(self) -> LedgerRecord:
-        return self._record
+        return self._view.record
 
     @property
     def last_add_confirmed(self) -> int:
         """The highest entry that may be read as far as this handle knows; -1 for none."""
-        return self._last_add_confirmed
+        return self._view.last_add_confirmed
 
     @property
     def is_closed(self) -> bool:
         """The ledger has its final end."""
-        return self.metadata.is_closed
+        return self._view.is_closed
 
     @property
     def length(self) -> int:
         """Payload bytes of a closed ledger, 0 of one that is not closed."""
         return self.metadata.length
 
-    async def listen(self) -> None:
-        """Follows the ledger's metadata until `close`: a ledger that gets closed shows its end here."""
-        if not self._listening and not self.is_closed:
-            self._listening = True
-            await self._context.ledger_manager.register_listener(self.ledger_id, self._on_metadata)
-
     async def close(self) -> None:
         """Ends what the handle keeps up, tailing readers too; the ledger itself is not touched."""
-        self._closed = True
-        self._tell_changed()
-        if self._listening:
-            self._listening = False
-            await self._context.ledger_manager.unregister_listener(self.ledger_id, self._on_metadata)
+        await self._view.close()
 
     # How far may be read
 
@@ -121,24 +79,14 @@ class ReadHandle:
         It is at least that of any entry acknowledged before the call that carried one, so all but the last ones. Raises
         ReadException or TimeoutException when too few bookies answer.
         """
-        if not self.is_closed:
-            await self.refresh()
-        if not self.is_closed:
-            with self._context.metrics.timed("READ_LAC"):
-                read = await read_last_confirmed(self._context, self._record, self._secrets)
-            self._learn(read.result)
-        return self._last_add_confirmed
+        return await self._view.read_last_confirmed()
 
     async def try_read_last_confirmed(self) -> int:
         """The same without metadata, and satisfied by the first bookie that has news: cheaper, and promises nothing.
 
         Raises LedgerRecoveryException when no bookie gives a valid answer.
         """
-        if not self.is_closed:
-            await try_read_last_confirmed(
-                self._context, self._record, self._secrets, self._last_add_confirmed, self._learn
-            )
-        return self._last_add_confirmed
+        return await self._view.try_read_last_confirmed()
 
     async def read_last_confirmed_and_entry(
         self, entry_id: int, timeout: float | None = None, parallel: bool = False
@@ -151,19 +99,19 @@ class ReadHandle:
         """
         if entry_id < 0:
             raise IncorrectParameterException(f"entry {entry_id} of ledger {self.ledger_id} can't be waited for")
-        if entry_id <= self._last_add_confirmed:
-            async with aclosing(self.batches_of(entry_id, entry_id, 1)) as batches:
+        if entry_id <= self.last_add_confirmed:
+            async with aclosing(self._view.batches_of(entry_id, entry_id, 1)) as batches:
                 (entry,) = await anext(batches)
-            return LastConfirmedAndEntry(self._last_add_confirmed, entry)
+            return LastConfirmedAndEntry(self.last_add_confirmed, entry)
         if self.is_closed:
-            return LastConfirmedAndEntry(self._last_add_confirmed, None)
-        poll = self.long_poll(entry_id, parallel, timeout)
+            return LastConfirmedAndEntry(self.last_add_confirmed, None)
+        poll = self._view.long_poll(entry_id, parallel, timeout)
         try:
             found = await poll.result
         finally:
             poll.cancel()
         return LastConfirmedAndEntry(
-            self._last_add_confirmed, found.entry if entry_id <= self._last_add_confirmed else None
+            self.last_add_confirmed, found.entry if entry_id <= self.last_add_confirmed else None
         )
 
     # Reading
@@ -183,12 +131,12 @@ class ReadHandle:
         everything before it was delivered.
         """
         self._check_range(first, last, max_entries)
-        if last > self._last_add_confirmed:
+        if last > self.last_add_confirmed:
             raise ReadException(
                 f"entry {last} of ledger {self.ledger_id} can't be read: the last confirmed entry known here is "
-                f"{self._last_add_confirmed}"
+                f"{self.last_add_confirmed}"
             )
-        async with aclosing(self.batches_of(first, last, max_entries)) as batches:
+        async with aclosing(self._view.batches_of(first, last, max_entries)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -205,7 +153,7 @@ class ReadHandle:
     ) -> AsyncGenerator[list[Entry], None]:
         """The same in lists of at most `max_entries`."""
         self._check_range(first, last, max_entries)
-        async with aclosing(self.batches_of(first, last, max_entries)) as batches:
+        async with aclosing(self._view.batches_of(first, last, max_entries)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -214,7 +162,7 @@ class ReadHandle:
         last = await self.read_last_confirmed()
         if last < 0:
             raise NoSuchEntryException(f"ledger {self.ledger_id} has no confirmed entry")
-        async with aclosing(self.batches_of(last, last, 1)) as batches:
+        async with aclosing(self._view.batches_of(last, last, 1)) as batches:
             (entry,) = await anext(batches)
         return entry
 
@@ -243,110 +191,12 @@ class ReadHandle:
         `tail_failure_timeout` seconds.
         """
         self._check_range(from_entry, from_entry, max_entries)
-        async with aclosing(Tail(self, from_entry, max_entries, long_poll, parallel).batches()) as batches:
+        async with aclosing(Tail(self._view, from_entry, max_entries, long_poll, parallel).batches()) as batches:
             async for batch in batches:
                 yield batch
-
-    # For tailing
-
-    async def batches_of(self, first: int, last: int, max_entries: int) -> AsyncGenerator[list[Entry], None]:
-        """The entries first … last, without a check against the LAC."""
-        while first <= last:
-            session = ReadSession(self._context, self._record, self._secrets, first, last, self._without_batches)
-            try:
-                while batch := await session.next_batch(max_entries):
-                    first = batch[-1].entry_id + 1
-                    self._learn(session.max_lac)
-                    yield batch
-                    if session.reader.finished:
-                        return
-            finally:
-                session.close()
-            failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
-            if not await self._moved(session.record, failure):
-                raise failure
-
-    def long_poll(self, entry_id: int, parallel: bool, timeout: float | None = None) -> LongPoll:
-        """Starts waiting for an entry above the LAC."""
-        known = self._last_add_confirmed
-        return LongPoll(
-            self._context,
-            self._record,
-            self._secrets,
-            entry_id,
-            known,
-            self._learn,
-            timeout=timeout,
-            parallel=parallel,
-        )
-
-    def changed(self) -> asyncio.Future[None]:
-        """Ends with the next change of the metadata, or when the handle is closed. Not to be cancelled."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        return self._changed
-
-    def check_readable(self) -> None:
-        """Raises if the handle was closed or the ledger deleted."""
-        if self._closed:
-            raise LedgerClosedException(f"the handle of ledger {self.ledger_id} was closed")
-        if self._deleted:
-            raise NoSuchLedgerExistsOnMetadataServerException(f"ledger {self.ledger_id} was deleted")
-
-    async def refresh(self) -> None:
-        """Reads the metadata anew."""
-        self._adopt(await self._context.ledger_manager.read(self.ledger_id))
-
-    async def _moved(self, tried: LedgerRecord, failure: BKException) -> bool:
-        """There are newer metadata than those by which a range could not be read."""
-        if self._record.version == tried.version and self._asks_metadata:
-            try:
-                await self.refresh()
-            except NoSuchLedgerExistsOnMetadataServerException as gone:
-                raise gone from failure
-            except BKException:
-                return False
-        return self._record.version > tried.version
 
     def _check_range(self, first: int, last: int, max_entries: int) -> None:
         if first < 0 or last < first - 1 or max_entries < 1:
             raise IncorrectParameterException(
                 f"entries {first} to {last} of ledger {self.ledger_id}, {max_entries} at a time, are no range to read"
             )
-
-    def _learn(self, lac: int) -> None:
-        if self.is_closed:
-            return
-        if lac > self._last_add_confirmed:
-            self._last_add_confirmed = lac
-            self._context.metrics.count("LAC_UPDATE_HITS")
-        else:
-            self._context.metrics.count("LAC_UPDATE_MISSES")
-
-    def _on_metadata(self, _ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        if record is not None:
-            self._adopt(record)
-            return
-        self._deleted = True
-        self._tell_changed()
-
-    def _adopt(self, record: LedgerRecord) -> None:
-        if record.version <= self._record.version:
-            return
-        self._record = record
-        if record.metadata.is_closed:
-            self._last_add_confirmed = record.metadata.last_entry_id
-        else:
-            self._learn(known_last_entry(record))
-        self._tell_changed()
-
-    def _tell_changed(self) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None and not changed.done():
-            changed.set_result(None)
-
-
-def known_last_entry(record: LedgerRecord) -> int:
-    """The last confirmed entry that the metadata alone tells."""
-    metadata = record.metadata
-    return metadata.last_entry_id if metadata.is_closed else max(NO_ENTRY, metadata.last_fragment.first_entry_id - 1)

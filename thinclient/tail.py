@@ -1,6 +1,6 @@
-"""Following a ledger while it is written: carries out the steps of `core.tailing` for a `ReadHandle`.
+"""Following a ledger while it is written: carries out the steps of `core.tailing` for a `LedgerView`.
 
-The metadata watch of the handle re-aims it: a new fragment, the ledger's end or its deletion ends whatever is waited
+The metadata watch of the view re-aims it: a new fragment, the ledger's end or its deletion ends whatever is waited
 for. While no gateway is there to tell of changes, what is known of the ledger serves on.
 """
 
@@ -17,7 +17,7 @@ from thinclient.core.reading import MISSING
 from thinclient.core.tailing import Finished, LastConfirmedAndEntry, Look, Pause, ReadRange, TailSteps, WaitFor
 
 if TYPE_CHECKING:
-    from thinclient.read_handle import ReadHandle
+    from thinclient.ledger_view import LedgerView
 
 _REFRESH_INTERVAL = 1.0
 """Seconds between two calls for metadata because of failures."""
@@ -26,9 +26,9 @@ _REFRESH_INTERVAL = 1.0
 class Tail:
     """One tailing reader."""
 
-    def __init__(self, handle: ReadHandle, from_entry: int, max_entries: int, long_poll: bool, parallel: bool) -> None:
-        config = handle.config
-        self._handle = handle
+    def __init__(self, view: LedgerView, from_entry: int, max_entries: int, long_poll: bool, parallel: bool) -> None:
+        config = view.context.config
+        self._view = view
         self._max_entries = max_entries
         self._parallel = parallel
         self._loop = asyncio.get_running_loop()
@@ -42,12 +42,12 @@ class Tail:
 
     async def batches(self) -> AsyncGenerator[list[Entry], None]:
         """Entries in lists, as they become readable; ends with the ledger."""
-        handle, steps = self._handle, self._steps
-        await handle.listen()
+        view, steps = self._view, self._steps
+        await view.listen()
         while True:
-            handle.check_readable()
-            changed = handle.changed()
-            step = steps.next(handle.last_add_confirmed, handle.is_closed, self._loop.time())
+            view.check_readable()
+            changed = view.changed()
+            step = steps.next(view.last_add_confirmed, view.is_closed, self._loop.time())
             match step:
                 case Finished():
                     return
@@ -67,7 +67,7 @@ class Tail:
 
     async def _read(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         """What is readable now. An error is left to the steps: it may pass."""
-        async with aclosing(self._handle.batches_of(first, last, self._max_entries)) as batches:
+        async with aclosing(self._view.batches_of(first, last, self._max_entries)) as batches:
             while True:
                 try:
                     batch = await anext(batches, None)
@@ -80,9 +80,9 @@ class Tail:
                 yield batch
 
     async def _wait_for(self, entry_id: int, changed: asyncio.Future[None]) -> Entry | None:
-        """The entry if it came along with the news; None to look at the handle again."""
+        """The entry if it came along with the news; None to look at the ledger again."""
         began = self._loop.time()
-        poll = self._handle.long_poll(entry_id, self._parallel)
+        poll = self._view.long_poll(entry_id, self._parallel)
         try:
             await asyncio.wait((poll.result, changed), return_when=asyncio.FIRST_COMPLETED)
             if not poll.result.done():
@@ -96,14 +96,14 @@ class Tail:
             return None
         finally:
             poll.cancel()
-        lac = self._handle.last_add_confirmed
+        lac = self._view.last_add_confirmed
         self._steps.on_waited(lac, began, self._loop.time())
         return found.entry if entry_id <= lac else None
 
     async def _look(self) -> None:
         began = self._loop.time()
         try:
-            lac = await self._handle.try_read_last_confirmed()
+            lac = await self._view.try_read_last_confirmed()
         except BKException as error:
             await self._failed(error)
         else:
@@ -111,14 +111,14 @@ class Tail:
 
     async def _failed(self, error: BKException) -> None:
         """Raises the error if it is not to be put up with; else makes sure that the ledger is looked at afresh."""
-        self._handle.check_readable()
+        self._view.check_readable()
         now = self._loop.time()
-        self._steps.on_failure(error, self._handle.is_closed, now)
+        self._steps.on_failure(error, self._view.is_closed, now)
         if now < self._refresh_at:
             return
         self._refresh_at = now + _REFRESH_INTERVAL
         try:
-            await self._handle.refresh()
+            await self._view.refresh()
         except NoSuchLedgerExistsOnMetadataServerException:
             raise
         except BKException:

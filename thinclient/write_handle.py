@@ -68,7 +68,7 @@ class BaseWriteHandle:
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
         self._targets: list[tuple[Member, Send, Sink]] = []
         self._aim()
-        context.handles.add(self)
+        context.open_ends.add(self._changer)
         self._explicit_lac: ExplicitLacTimer | None = None
         if context.config.explicit_lac_interval:
             self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, metadata)
@@ -189,17 +189,13 @@ class BaseWriteHandle:
         changer = self._changer
         changer.record = await update(self._context.ledger_manager, changer.record, transform)
 
-    def client_closed(self, error: BKException) -> None:
-        """Ends the handle with its client; the ledger stays open in the metadata."""
-        self._end(error)
-
     def _stop(self) -> None:
         self._changer.stop()
         if self._explicit_lac is not None:
             self._explicit_lac.stop()
         if self._quorum_timer is not None:
             self._quorum_timer.cancel()
-        self._context.handles.discard(self)
+        self._context.open_ends.discard(self._changer)
 
     def _give_up(self, adds: Sequence[PendingAdd]) -> None:
         if adds:

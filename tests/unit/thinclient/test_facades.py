@@ -16,29 +16,20 @@ ROOT = Path(__file__).parents[3]
 
 ONLY_ASYNCHRONOUS = {
     "of_factory",  # for who builds a client of parts
-    "ledger_manager",
-    "service_discovery",
-    "record",
-    "listen",
-    "config",
     "append_nowait",  # there `append_future`: a future of concurrent.futures
-    "confirmed_batches",
-    "long_poll",
-    "changed",
-    "check_readable",
-    "refresh",
-    "failed_bookies",
 }
+ONLY_BLOCKING = {"append_future"}
 
 
 def public(value: type) -> dict[str, object]:
     return {name: member for name, member in inspect.getmembers(value) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("name", ["BookKeeper", "WriteHandle", "ReadHandle"])
+@pytest.mark.parametrize("name", ["BookKeeper", "WriteHandle", "AdvancedWriteHandle", "ReadHandle"])
 def test_the_blocking_client_has_the_same_names_and_parameters(name: str) -> None:
     asynchronous, plain = public(getattr(thinclient, name)), public(getattr(blocking, name))
     assert set(asynchronous) - set(plain) <= ONLY_ASYNCHRONOUS
+    assert set(plain) - set(asynchronous) <= ONLY_BLOCKING
     for member_name in set(asynchronous) & set(plain):
         ours, theirs = asynchronous[member_name], plain[member_name]
         if callable(ours) and callable(theirs):

@@ -438,5 +438,5 @@ async def test_old_bookies_are_read_from_one_by_one_and_asked_for_batches_once()
         reader = await client.open_ledger(ledger.ledger_id)
         for _ in range(2):
             assert await ids(reader.read(0, 299)) == list(range(300))
-        assert len(reader._without_batches) == 3
+        assert len(reader._view.without_batches) == 3
         assert not any(isinstance(request, BatchReadRequest) for b in cluster.bookies for request in b.requests)
