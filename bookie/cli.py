@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -18,7 +18,7 @@ from bookie.config import BookieConfig, load_config
 from bookie.cookie import InvalidCookieException
 from bookie.inspection.cli import inspect_app
 from bookie.server import BookieServer
-from ledger.errors import BKException
+from ledger.errors import BKException, IncorrectParameterException
 
 app = typer.Typer(help="Run a bookie that hosts a metadata gateway.", add_completion=False)
 app.add_typer(inspect_app, name="inspect")
@@ -51,6 +51,12 @@ def bookie(
     bookie_id: Annotated[
         str | None, typer.Option(help="Name in the cluster. [default: advertised address and port]")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any other setting, as in the TOML file; may be given several times."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON once the bookie serves, and nothing else.")
     ] = False,
@@ -60,26 +66,43 @@ def bookie(
 ) -> None:
     """Run a bookie that hosts a metadata gateway, until SIGTERM or Ctrl-C.
 
-    Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_….
+    Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_…
     """
     if context.invoked_subcommand is not None:
         return
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        settings = load_config(
-            config,
-            metadata_uri=metadata_uri,
-            data_dir=data_dir,
-            host=host,
-            advertised_address=advertised_address,
-            port=port,
-            gateway_port=gateway_port,
-            http_port=http_port,
-            bookie_id=bookie_id,
-        )
-        _run(settings, as_json, stop_with_parent)
+        options = {
+            "metadata_uri": metadata_uri,
+            "data_dir": data_dir,
+            "host": host,
+            "advertised_address": advertised_address,
+            "port": port,
+            "gateway_port": gateway_port,
+            "http_port": http_port,
+            "bookie_id": bookie_id,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        _run(load_config(config, **{**_assignments(settings or []), **given}), as_json, stop_with_parent)
     except (BKException, InvalidCookieException, OSError) as error:
         fail(str(error))
+
+
+def _assignments(texts: list[str]) -> dict[str, Any]:
+    """The settings of `--set`; a value that begins with a brace is a table in JSON.
+
+    Raises IncorrectParameterException.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise IncorrectParameterException(f"--set {text}: write KEY=VALUE")
+        try:
+            values[key.strip()] = json.loads(value) if value.startswith("{") else value
+        except ValueError as error:
+            raise IncorrectParameterException(f"--set {text}: the table is not JSON: {error}") from error
+    return values
 
 
 def _run(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:

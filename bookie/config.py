@@ -16,6 +16,7 @@ from pydantic_settings import SettingsConfigDict
 
 from bookie.authentication import load_provider
 from bookie.core.disk_space import DiskThresholds
+from bookie.entry_reads import MAX_BATCH_READ_SIZE
 from bookie.gc_settings import GcSettings
 from bookie.security import Security
 from bookie.storage_settings import StorageSettings
@@ -44,6 +45,12 @@ class BookieConfig(StorageSettings, GcSettings):
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
     max_frame_size: int = Field(
         DEFAULT_MAX_FRAME_SIZE, ge=1024, le=256 * _MIB, description="nettyMaxFrameSizeBytes, length bytes included"
+    )
+    max_batch_read_size: int = Field(
+        MAX_BATCH_READ_SIZE, ge=1, le=256 * _MIB, description="maxBatchReadSize: bytes of an answer to a batch read"
+    )
+    handshake_timeout_seconds: float = Field(
+        10.0, gt=0, description="a connection that must authenticate, or begins TLS, is closed unless done by then"
     )
     tls_certificate: Path | None = Field(None, description="PEM file; sets up TLS on the entry port, beside clear")
     tls_key: Path | None = Field(None, description="PEM file of that certificate's key")
@@ -98,6 +105,7 @@ class BookieConfig(StorageSettings, GcSettings):
             certificates=self._certificates(),
             tls_required=self.tls_required,
             provider=load_provider(self.auth_provider, self.auth_options) if self.auth_provider else None,
+            handshake_seconds=self.handshake_timeout_seconds,
         )
 
     def _certificates(self) -> ServerCertificates | None:

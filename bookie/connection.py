@@ -4,7 +4,8 @@ The first byte of a packet tells the protocols apart: 0x0A is v3, anything else 
 that has once spoken the binary protocol stays with it (wire-protocol page, section 1.1).
 
 A connection may change over to TLS, by START_TLS or by beginning with it (`tls`). Where authentication or TLS is
-demanded, its requests pass a gate first (`core.gate`), which is out of the way once it is open.
+demanded, its requests pass a gate first (`core.gate`), which is out of the way once it is open. A connection that has
+to pass one, or began TLS, and is not through in time is closed.
 
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
 write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
@@ -61,6 +62,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._gate: Gate | None = None
         self._tls: TlsChannel | None = None
         self._tls_is_next = False
+        self._handshake: asyncio.TimerHandle | None = None
         self._connections = connections
         self._statistics = statistics
         self._max_frame_size = max_frame_size
@@ -84,11 +86,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._gate = self._security.new_gate(self._peer)
         if self._gate is not None and not self._gate.is_open:
             self._serve = self._serve_at_gate
+            self._expect_handshake()
         self._connections.add(self)
         self._statistics.connections += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._end_handshake()
         self._answers.clear()
         self.reads.clear()
         for client in self._binary.values():
@@ -169,6 +173,22 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._processor.process(client, request)
         if gate.is_open:
             self._serve = self._processor.process
+            self._end_handshake()
+
+    def _expect_handshake(self) -> None:
+        if self._handshake is None:
+            loop = asyncio.get_running_loop()
+            self._handshake = loop.call_later(self._security.handshake_seconds, self._handshake_is_late)
+
+    def _end_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def _handshake_is_late(self) -> None:
+        self._handshake = None
+        seconds = self._security.handshake_seconds
+        self._give_up(TimeoutError(f"it was not secured or authenticated within {seconds:g} s"))
 
     def _give_up(self, error: Exception) -> None:
         _log.warning("connection from %s is closed: %s", self._peer, error)
@@ -216,6 +236,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         certificates = self._security.certificates
         if certificates is None:
             raise RuntimeError("TLS begins where certificates are set only")
+        self._expect_handshake()
         return TlsChannel(certificates.context())
 
     def _take_encrypted(self, tls: TlsChannel) -> None:
@@ -229,11 +250,12 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.close()
 
     def _secured(self, tls: TlsChannel) -> None:
-        if self._gate is None:
-            return
-        self._gate.secured(tls.certificate())
-        if self._gate.is_open:
-            self._serve = self._processor.process
+        if self._gate is not None:
+            self._gate.secured(tls.certificate())
+            if not self._gate.is_open:
+                return
+        self._serve = self._processor.process
+        self._end_handshake()
 
     def _write_outgoing(self, tls: TlsChannel) -> None:
         data = tls.take_outgoing()

@@ -57,7 +57,7 @@ MAX_PENDING_READS = 10_000
 """Reads a connection may have waiting; more are answered with too-many-requests."""
 
 MAX_BATCH_READ_SIZE = 5 * 1024 * 1024
-"""Bytes of one answer to a batch read, its first entry aside: BookKeeper's maxBatchReadSize."""
+"""Bytes of one answer to a batch read, its first entry aside, unless set: BookKeeper's maxBatchReadSize."""
 
 
 class TailingRead(NamedTuple):
@@ -109,8 +109,15 @@ class ReadingClient(Protocol):
 class EntryReads:
     """Serves the reads of all connections. Belongs to the event loop."""
 
-    def __init__(self, storage: Storage, reader: Executor, statistics: BookieStatistics) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        reader: Executor,
+        statistics: BookieStatistics,
+        max_batch_read_size: int = MAX_BATCH_READ_SIZE,
+    ) -> None:
         self._storage = storage
+        self._max_batch_read_size = max_batch_read_size
         self._reader = reader
         self._statistics = statistics
         self._loop = asyncio.get_running_loop()
@@ -263,9 +270,9 @@ class EntryReads:
             packets = [self._packet(ledger, LAST_ENTRY)]
         else:
             count = request.max_count if request.max_count > 0 else sys.maxsize
-            limit = min(request.max_size, MAX_BATCH_READ_SIZE)
+            limit = min(request.max_size, self._max_batch_read_size)
             packets = self._storage.read_entries(ledger, request.entry_id, count, limit)
-        batch = BatchSize(request.max_count, request.max_size, MAX_BATCH_READ_SIZE)
+        batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
         bodies = list(itertools.takewhile(lambda packet: batch.takes(len(packet)), packets))
         return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from bookie.exposition import counter, gauge
 
 _PREFIX = "bookie_gc_"
 
@@ -52,17 +54,27 @@ class GcCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         s = self._statistics
         yield _gauge("ACTIVE_ENTRY_LOG_TOTAL", "complete entry logs", s.active_entry_logs)
-        yield _gauge("ACTIVE_ENTRY_LOG_SPACE_BYTES", "bytes of existing ledgers in them", s.active_entry_log_bytes)
+        yield gauge(
+            _PREFIX + "ACTIVE_ENTRY_LOG_SPACE_BYTES", "bytes of existing ledgers in them", s.active_entry_log_bytes
+        )
         yield _gauge("ENTRY_LOG_SPACE_BYTES", "bytes of complete entry logs", s.entry_log_bytes)
-        yield _gauge("ENTRY_LOG_COMPACT_RATIO", "part of the entry logs that could be freed", s.compaction_ratio())
+        yield gauge(
+            _PREFIX + "ENTRY_LOG_COMPACT_RATIO", "part of the entry logs that could be freed", s.compaction_ratio()
+        )
         yield _gauge("ACTIVE_LEDGER_TOTAL", "ledgers held", s.active_ledgers)
         yield _counter("DELETED_LEDGER_TOTAL", "ledgers collected", s.deleted_ledgers)
-        yield _counter("KEPT_CANDIDATES", "ledgers missing in a listing that were not collected", s.kept_candidates)
+        yield counter(
+            _PREFIX + "KEPT_CANDIDATES", "ledgers missing in a listing that were not collected", s.kept_candidates
+        )
         yield _counter("FAILED_LISTINGS", "runs that could not list the metadata", s.failed_listings)
         yield _counter("MAJOR_COMPACTION_TOTAL", "major compactions", s.major_compactions)
         yield _counter("MINOR_COMPACTION_TOTAL", "minor compactions", s.minor_compactions)
-        yield _counter("RECLAIMED_COMPACTION_SPACE_BYTES", "bytes freed by compaction", s.reclaimed_by_compaction)
-        yield _counter("RECLAIMED_DELETION_SPACE_BYTES", "bytes freed by removing logs", s.reclaimed_by_deletion)
+        yield counter(
+            _PREFIX + "RECLAIMED_COMPACTION_SPACE_BYTES", "bytes freed by compaction", s.reclaimed_by_compaction
+        )
+        yield counter(
+            _PREFIX + "RECLAIMED_DELETION_SPACE_BYTES", "bytes freed by removing logs", s.reclaimed_by_deletion
+        )
         yield _counter("RECLAIM_FAILED_TO_DELETE", "entry logs that could not be removed", s.failed_deletions)
         yield _timer("THREAD_RUNTIME", "runs", s.runs, s.run_seconds)
         yield _timer("GC_LEDGER_RUNTIME", "comparing with the metadata", s.runs, s.ledger_seconds)
@@ -70,12 +82,12 @@ class GcCollector(Collector):
         yield _timer("COMPACT_RUNTIME", "compaction", s.runs, s.compact_seconds)
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_PREFIX + name, text, value=value)
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return gauge(_PREFIX + name, text, value)
 
 
-def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(_PREFIX + name, text, value=value)
+def _counter(name: str, text: str, value: float) -> Metric:
+    return counter(_PREFIX + name, text, value)
 
 
 def _timer(name: str, text: str, count: int, seconds: float) -> Metric:

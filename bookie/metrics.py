@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from bookie.core.disk_space import DirectoryUsage
 from bookie.disk_monitor import used_percent
+from bookie.exposition import counter, gauge
 from bookie.statistics import BookieStatistics, JournalStatistics
 from bookie.storage import StorageStatistics
 from ledger.latency import QUANTILES, LatencyHistogram, OpStats
@@ -45,7 +46,7 @@ class BookieCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         sources = self._sources
-        yield _gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 not registered", sources.server_status())
+        yield gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 not registered", sources.server_status())
         yield from _of_requests(sources.requests, sources.parked_long_polls())
         storage = sources.storage()
         yield from _of_journals(storage)
@@ -54,20 +55,20 @@ class BookieCollector(Collector):
 
 
 def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
-    yield _gauge(_SERVER + "CONNECTIONS", "open connections of clients", requests.connections)
-    yield _counter(_SERVER + "ADD_ENTRY_COUNT", "adds acknowledged", requests.adds)
-    yield _counter(_SERVER + "ADD_ENTRY_REFUSED", "adds refused", requests.adds_refused)
-    yield _counter(
+    yield gauge(_SERVER + "CONNECTIONS", "open connections of clients", requests.connections)
+    yield counter(_SERVER + "ADD_ENTRY_COUNT", "adds acknowledged", requests.adds)
+    yield counter(_SERVER + "ADD_ENTRY_REFUSED", "adds refused", requests.adds_refused)
+    yield counter(
         _SERVER + "ADD_ENTRY_READ_ONLY", "adds refused as the bookie is read-only", requests.adds_refused_read_only
     )
-    yield _counter("bookie_WRITE_BYTES", "bytes of acknowledged adds", requests.add_bytes)
-    yield _counter(_SERVER + "READ_ENTRY_COUNT", "reads answered with an entry", requests.reads)
-    yield _counter(_SERVER + "READ_ENTRY_REFUSED", "reads answered without", requests.reads_refused)
-    yield _counter("bookie_READ_BYTES", "bytes of entries read", requests.read_bytes)
-    yield _counter(_SERVER + "READ_ENTRY_FENCE_REQUEST_COUNT", "fences made durable", requests.fences)
-    yield _counter(_SERVER + "READ_ENTRY_LONG_POLL_REQUEST_COUNT", "long polls taken", requests.long_polls)
-    yield _gauge(_SERVER + "READ_ENTRY_LONG_POLL_PARKED", "long polls that wait", parked)
-    yield _counter(_SERVER + "READ_LAC_COUNT", "reads of the last add confirmed", requests.read_lacs)
+    yield counter("bookie_WRITE_BYTES", "bytes of acknowledged adds", requests.add_bytes)
+    yield counter(_SERVER + "READ_ENTRY_COUNT", "reads answered with an entry", requests.reads)
+    yield counter(_SERVER + "READ_ENTRY_REFUSED", "reads answered without", requests.reads_refused)
+    yield counter("bookie_READ_BYTES", "bytes of entries read", requests.read_bytes)
+    yield counter(_SERVER + "READ_ENTRY_FENCE_REQUEST_COUNT", "fences made durable", requests.fences)
+    yield counter(_SERVER + "READ_ENTRY_LONG_POLL_REQUEST_COUNT", "long polls taken", requests.long_polls)
+    yield gauge(_SERVER + "READ_ENTRY_LONG_POLL_PARKED", "long polls that wait", parked)
+    yield counter(_SERVER + "READ_LAC_COUNT", "reads of the last add confirmed", requests.read_lacs)
     requests.add_latency.successes, requests.add_latency.failures = requests.adds, requests.adds_refused
     yield _summary(_SERVER + "ADD_ENTRY_REQUEST", "adds, from the request to the answer", requests.add_latency)
     requests.read_latency.successes, requests.read_latency.failures = requests.reads, requests.reads_refused
@@ -115,51 +116,43 @@ def _of_journals(storage: StorageStatistics) -> Iterator[Metric]:
         ),
     ]
     for name, text, value in counters:
-        counter = CounterMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
+        family = CounterMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
         for index, journal in enumerate(journals):
-            counter.add_metric([str(index)], value(journal))
-        yield counter
+            family.add_metric([str(index)], value(journal))
+        yield family
     queues = (
         ("JOURNAL_QUEUE_SIZE", "records that wait for the journal"),
         ("JOURNAL_MEMORY_USED", "bytes that wait for the journal"),
         ("JOURNAL_MEMORY_MAX", "bytes from which clients are made to wait"),
     )
     for position, (name, text) in enumerate(queues):
-        gauge = GaugeMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
+        gauges = GaugeMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
         for index, (_, queue) in enumerate(storage.journals):
-            gauge.add_metric([str(index)], queue[position])
-        yield gauge
+            gauges.add_metric([str(index)], queue[position])
+        yield gauges
 
 
 def _of_flushes(storage: StorageStatistics, waits_for_room: int) -> Iterator[Metric]:
     entries, size = storage.cache
-    yield _gauge("bookie_write_cache_count", "entries in the write cache", entries)
-    yield _gauge("bookie_write_cache_size", "bytes of memory they take", size)
+    yield gauge("bookie_write_cache_count", "entries in the write cache", entries)
+    yield gauge("bookie_write_cache_size", "bytes of memory they take", size)
     yield _summary("bookie_flush", "flushes of the write cache to entry log and index", storage.flushes.flushes)
-    yield _counter("bookie_SKIP_LIST_FLUSH_BYTES", "bytes of memory flushed", storage.flushes.entry_bytes)
-    yield _counter("bookie_SKIP_LIST_FLUSH_ENTRIES", "entries flushed", storage.flushes.entries)
-    yield _counter("bookie_SKIP_LIST_THROTTLING", "times a client had to wait for room", waits_for_room)
+    yield counter("bookie_SKIP_LIST_FLUSH_BYTES", "bytes of memory flushed", storage.flushes.entry_bytes)
+    yield counter("bookie_SKIP_LIST_FLUSH_ENTRIES", "entries flushed", storage.flushes.entries)
+    yield counter("bookie_SKIP_LIST_THROTTLING", "times a client had to wait for room", waits_for_room)
 
 
 def _of_disks(disks: Mapping[Path, DirectoryUsage], writable: int) -> Iterator[Metric]:
     for directory, usage in disks.items():
         name = f"bookie_ledger_dir_{_sanitised(directory)}_usage"
-        yield _gauge(name, f"per cent of the disk of {directory} that is used", used_percent(usage))
-    yield _gauge("bookie_ledger_writable_dirs", "ledger directories that are not full", writable)
-    yield _gauge("bookie_ledger_num_dirs", "ledger directories", len(disks))
+        yield gauge(name, f"per cent of the disk of {directory} that is used", used_percent(usage))
+    yield gauge("bookie_ledger_writable_dirs", "ledger directories that are not full", writable)
+    yield gauge("bookie_ledger_num_dirs", "ledger directories", len(disks))
 
 
 def _sanitised(directory: Path) -> str:
     """As BookKeeper names a directory in a metric: other characters than letters and digits become underscores."""
     return "".join(char if char.isascii() and char.isalnum() else "_" for char in str(directory))
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(name, text, value=value)
 
 
 def _summary(name: str, text: str, latency: OpStats) -> Metric:

@@ -71,6 +71,8 @@ class _Timed(NamedTuple):
     started: float
 
 
+_BEFORE_SAMPLE = SAMPLED - 1
+
 _Token = tuple[Client, bytes | _Timed]
 """What is handed to storage with a record: whose answer it is, and the answer."""
 
@@ -150,6 +152,7 @@ class RequestProcessor:
             or ledger.fenced
             or self._mode.read_only
             or not 0 < entry_id <= MAX_ENTRY_ID
+            or self._statistics.adds % SAMPLED == _BEFORE_SAMPLE
         ):
             return False
         if last_add_confirmed > ledger.known_lac:

@@ -16,6 +16,8 @@ class Security:
     certificates: ServerCertificates | None = None
     tls_required: bool = False
     provider: BookieAuthProvider | None = None
+    handshake_seconds: float = 10.0
+    """How long a connection may take until it is let in."""
 
     def new_gate(self, peer: str) -> Gate | None:
         """A gate for a fresh connection; None where everyone is let in."""

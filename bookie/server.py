@@ -199,7 +199,7 @@ class BookieServer:
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._stack.callback(reader.shutdown)
-        reads = EntryReads(storage, reader, self._statistics)
+        reads = EntryReads(storage, reader, self._statistics, self._config.max_batch_read_size)
         self.long_polls = LongPolls(storage, reads, reader)
         self._stack.callback(self.long_polls.close)
         self._processor = RequestProcessor(storage, reads, self.long_polls, self._statistics, self._mode)

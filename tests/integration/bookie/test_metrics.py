@@ -43,6 +43,7 @@ def test_every_metric_of_the_bookie_is_documented_and_the_other_way_round(
     documented = set(re.findall(r"^\| `((?:bookie|bookkeeper)_\w+)`", page, re.MULTILINE))
     own = {name for name in names(standalone_cluster) if name.startswith(("bookie_", "bookkeeper_"))}
     assert own == documented
+    assert not [name for name in own if name.lower().endswith("_total_total")]
 
 
 def test_counts_follow_from_what_was_asked(standalone_cluster: StandaloneCluster) -> None:

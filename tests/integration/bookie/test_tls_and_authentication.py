@@ -340,3 +340,51 @@ async def test_files_that_are_of_no_use_are_named_at_the_start(files: Files, tmp
     with pytest.raises(IncorrectParameterException, match="go together"):
         async with running_bookie(tmp_path, tls_key=files.key):
             pass
+
+
+@pytest.mark.parametrize("how", ["clear", "start_tls", "first_byte", "secured"])
+async def test_a_connection_that_is_not_let_in_does_not_stay(files: Files, tmp_path: Path, how: str) -> None:
+    """Neither one that says nothing, nor one that stops in the middle of its handshake."""
+    settings = {**files.tls, "auth_provider": TOKEN, "auth_options": {"file": str(files.tokens)}}
+
+    def wait(address: str) -> None:
+        with EntryClient(address) as client:
+            if how == "start_tls":
+                assert client.ask(StartTlsRequest(1)) == StartTlsResponse(1, Status.EOK)
+            elif how == "first_byte":
+                client.socket.sendall(bytes.fromhex("160301"))
+            elif how == "secured":
+                start_tls(client)
+                assert client.ask(read(1, 0)).status == Status.EUA
+            assert client.is_closed_by_bookie()
+
+    async with running_bookie(tmp_path, handshake_timeout_seconds=0.3, **settings) as server:
+        await asyncio.to_thread(wait, entry_address(server))
+
+
+async def test_a_connection_that_is_let_in_stays(files: Files, tmp_path: Path) -> None:
+    settings = {**files.tls, "auth_provider": TOKEN, "auth_options": {"file": str(files.tokens)}}
+
+    def come_in(client: EntryClient) -> None:
+        start_tls(client)
+        assert client.status(AuthRequest(9, TOKEN, b"open sesame", 100)) == Status.EOK
+
+    async with running_bookie(tmp_path, handshake_timeout_seconds=1, **settings) as server:
+        with await asyncio.to_thread(EntryClient, entry_address(server)) as client:
+            await asyncio.to_thread(come_in, client)
+            with await asyncio.to_thread(EntryClient, entry_address(server)) as other:
+                assert await asyncio.to_thread(other.is_closed_by_bookie)
+            await asyncio.to_thread(exchange, client, 1)
+
+
+async def test_without_a_gate_the_handshake_of_tls_has_its_time(files: Files, tmp_path: Path) -> None:
+    def talk(address: str) -> None:
+        with EntryClient(address) as stayed, EntryClient(address) as clear, EntryClient(address) as begun:
+            start_tls(stayed)
+            assert begun.ask(StartTlsRequest(1)) == StartTlsResponse(1, Status.EOK)
+            assert begun.is_closed_by_bookie()
+            exchange(stayed, 1)
+            exchange(clear, 2)
+
+    async with running_bookie(tmp_path, handshake_timeout_seconds=1, **files.tls) as server:
+        await asyncio.to_thread(talk, entry_address(server))

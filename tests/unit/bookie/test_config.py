@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie import cli
 from bookie.config import BookieConfig, load_config
 from ledger.errors import IncorrectParameterException
 
@@ -94,3 +95,39 @@ def test_the_hosted_gateway_takes_its_settings_along(monkeypatch: pytest.MonkeyP
 def test_settings_of_the_hosted_gateway_that_are_wrong_are_named() -> None:
     with pytest.raises(IncorrectParameterException, match="tls_key"):
         load_config(None, **REQUIRED, gateway={"tls_cert": "c.pem"}).hosted_gateway()
+
+
+def test_settings_on_the_command_line() -> None:
+    values = cli._assignments(["storage_type=db", 'auth_options={"file": "/t=1"}'])
+    assert values == {"storage_type": "db", "auth_options": {"file": "/t=1"}}
+    config = load_config(None, **REQUIRED, **cli._assignments(["storage_type=db", "ledger_directories=/a,/b"]))
+    assert (config.storage_type, config.ledgers) == ("db", (Path("/a"), Path("/b")))
+
+
+@pytest.mark.parametrize(("text", "word"), [("storage_type", "KEY=VALUE"), ("gateway={", "not JSON")])
+def test_what_is_wrong_with_such_a_setting_is_named(text: str, word: str) -> None:
+    with pytest.raises(IncorrectParameterException, match=word):
+        cli._assignments([text])
+
+
+def test_the_table_of_settings_has_every_key_and_its_default() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bookie.md").read_text()
+    table = page.partition("| key | default | meaning |")[2].partition("\n\n")[0]
+    wrong = []
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]*) \|", table, re.MULTILINE)
+    documented: dict[str, str] = {}
+    for keys, defaults in rows:
+        names = re.findall(r"`([a-z_0-9]+)`", keys)
+        each = [text.strip() for text in defaults.split(",")]
+        documented.update(zip(names, each if len(each) == len(names) else [defaults] * len(names), strict=True))
+    for name, field in BookieConfig.model_fields.items():
+        shown = documented.pop(name, "no row").strip("`")
+        if isinstance(field.default, bool):
+            wrong += [f"{name}: {shown}"] * (shown != str(field.default).lower())
+        elif isinstance(field.default, int | float) and not shown.replace(".", "").isdigit():
+            wrong.append(f"{name}: {shown}")
+        elif isinstance(field.default, int | float):
+            wrong += [f"{name}: {shown}"] * (float(shown) != field.default)
+        elif shown == "no row":
+            wrong.append(f"{name} is missing")
+    assert (wrong, documented) == ([], {})
