@@ -114,14 +114,14 @@ def test_the_table_of_settings_has_every_key_and_its_default() -> None:
     page = (Path(__file__).parents[3] / "docs" / "bookie.md").read_text()
     table = page.partition("| key | default | meaning |")[2].partition("\n\n")[0]
     wrong = []
-    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]*) \|", table, re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]+`) \|([^|]*)\|", table, re.MULTILINE)
     documented: dict[str, str] = {}
     for keys, defaults in rows:
         names = re.findall(r"`([a-z_0-9]+)`", keys)
         each = [text.strip() for text in defaults.split(",")]
         documented.update(zip(names, each if len(each) == len(names) else [defaults] * len(names), strict=True))
     for name, field in BookieConfig.model_fields.items():
-        shown = documented.pop(name, "no row").strip("`")
+        shown = documented.pop(name, "no row").strip(" `")
         if isinstance(field.default, bool):
             wrong += [f"{name}: {shown}"] * (shown != str(field.default).lower())
         elif isinstance(field.default, int | float) and not shown.replace(".", "").isdigit():
