@@ -19,7 +19,9 @@ a mark past what this one failed to flush.
 
 One that finds no space is not the last, if `on_no_space` agrees: the next flushes that half again, whole, before the
 other, so that the marks it took are true for both. It comes with the interval or with `retry`; once one is through,
-`on_space` is called.
+`on_space` is called. What a replay left in the cache, for it found no space, is such a flush too.
+
+Journal files before the mark that are kept as backup go, too, where their disk is full.
 """
 
 from __future__ import annotations
@@ -88,11 +90,37 @@ class Flusher:
         self.statistics.entries += sum(map(len, kept.values()))
 
 
+class PatientFlusher:
+    """Flushes until a flush finds no space; from then on everything stays in the cache. For a start on a full disk.
+
+    `on_no_space` agrees to that, or the error is raised.
+    """
+
+    def __init__(self, flusher: Flusher, on_no_space: Callable[[OSError], bool]) -> None:
+        self._flusher = flusher
+        self._on_no_space = on_no_space
+        self.out_of_space = False
+
+    def flush(self) -> None:
+        if not self.out_of_space:
+            self.attempt(self._flusher.flush)
+
+    def attempt(self, write: Callable[[], object]) -> None:
+        """Does something that may find no space, and remembers that."""
+        try:
+            write()
+        except OSError as error:
+            if not is_no_space(error) or not self._on_no_space(error):
+                raise
+            self.out_of_space = True
+            _log.error("the replay finds no space; what it brings back stays in memory for now: %s", error)
+
+
 class Checkpointer:
     """Runs checkpoints, on its own thread once started. `interval` is in seconds.
 
     `synced_marks` gives the end of what each journal has synced, in the order of `journal_directories`; `on_room` is
-    called after each flush.
+    called after each flush; `is_full` says whether a journal directory has no room for backups.
     """
 
     def __init__(
@@ -109,18 +137,20 @@ class Checkpointer:
         on_fatal: Callable[[BaseException], None],
         on_no_space: Callable[[OSError], bool] = lambda error: False,
         on_space: Callable[[], None] = lambda: None,
+        is_full: Callable[[Path], bool] = lambda directory: False,
     ) -> None:
         self._files = files
         self._flusher = flusher
         self._journal_directories = journal_directories
         self._ledger_directories = ledger_directories
-        self._max_backups = max_backups
+        self._backups = max_backups
         self._interval = interval
         self._synced_marks = synced_marks
         self._on_room = on_room
         self._on_fatal = on_fatal
         self._on_no_space = on_no_space
         self._on_space = on_space
+        self._is_full = is_full
         self._out_of_space = False
         self._running = Lock()
         self._broken = False
@@ -130,9 +160,10 @@ class Checkpointer:
         self._closing = False
         self._thread: Thread | None = None
 
-    def start(self, persisted: Sequence[LogMark]) -> None:
-        """Starts the thread; `persisted` are the marks on disk."""
+    def start(self, persisted: Sequence[LogMark], *, out_of_space: bool = False) -> None:
+        """Starts the thread; `persisted` are the marks on disk. `out_of_space`: the replay could not flush."""
         self._persisted = list(persisted)
+        self._out_of_space = out_of_space
         self._thread = Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -203,16 +234,19 @@ class Checkpointer:
 
     def _complete(self, journal: int, mark: LogMark) -> None:
         """The end of step 5 for one journal. Marks never move back."""
-        if mark <= self._persisted[journal]:
+        directory = self._journal_directories[journal]
+        is_full = self._is_full(directory)
+        if mark > self._persisted[journal]:
+            name = directories.mark_file_name(journal, len(self._journal_directories))
+            directories.write_mark(self._files, self._ledger_directories, mark, name)
+            self._persisted[journal] = mark
+        elif not is_full:
             return
-        name = directories.mark_file_name(journal, len(self._journal_directories))
-        directories.write_mark(self._files, self._ledger_directories, mark, name)
-        self._persisted[journal] = mark
-        self._remove_journals(directories.current(self._journal_directories[journal]), mark)
+        self._remove_journals(directories.current(directory), self._persisted[journal], 0 if is_full else self._backups)
 
-    def _remove_journals(self, directory: Path, mark: LogMark) -> None:
+    def _remove_journals(self, directory: Path, mark: LogMark, backups: int) -> None:
         old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
-        for journal_id in old[: max(0, len(old) - self._max_backups)]:
+        for journal_id in old[: max(0, len(old) - backups)]:
             self._files.unlink(directory / journal_format.file_name(journal_id))
 
     def stop(self) -> None:

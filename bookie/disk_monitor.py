@@ -1,8 +1,11 @@
-"""Measures the disks of ledger and index directories, again and again, and knows which directories may be written.
+"""Measures the disks of all directories, again and again, and knows which of them may be written.
 
 Each pass measures every directory and checks that it is one that can be read and written. One that can't ends the
 bookie. The measuring runs in a thread, since a sick disk may block; everything else is on the event loop. Directories
 to write are asked for from any thread.
+
+A ledger can't choose its journal: one journal directory that is full demands read-only mode, whatever the settings say
+of full ledger directories, and ends high-priority adds where less than their minimum is left.
 
 Not here: the rules (`core.disk_space`), what the bookie does about it (`state_manager`, garbage collection).
 """
@@ -13,7 +16,8 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bookie import directories
@@ -43,7 +47,7 @@ def measure(directory: Path) -> DirectoryUsage:
 
 
 class DiskMonitor:
-    """`ledger_directories` and `index_directories` are the configured ones; `usage` raises OSError for a failed one."""
+    """The directories are the configured ones; `usage` raises OSError for a failed one."""
 
     def __init__(
         self,
@@ -51,14 +55,17 @@ class DiskMonitor:
         ledger_directories: Sequence[Path],
         index_directories: Sequence[Path],
         usage: Usage = measure,
+        journal_directories: Sequence[Path] = (),
     ) -> None:
         self._ledgers = DiskSpace(thresholds, ledger_directories)
         self._indexes = DiskSpace(thresholds, index_directories)
-        self._directories = tuple(dict.fromkeys((*ledger_directories, *index_directories)))
+        self._journals = DiskSpace(replace(thresholds, any_full=True), journal_directories)
+        self._directories = tuple(dict.fromkeys((*ledger_directories, *index_directories, *journal_directories)))
+        self._min_high_priority_bytes = thresholds.min_high_priority_bytes
         self._usage = usage
         self._hurried = asyncio.Event()
         self.listeners: list[Callable[[DiskEvent[Path]], None]] = []
-        """Told of every directory whose state changed, on the event loop."""
+        """Told of every ledger or index directory whose state changed, on the event loop."""
 
     def hurry(self) -> None:
         """Something has found a disk full: measures now."""
@@ -90,14 +97,12 @@ class DiskMonitor:
             events = space.measured(usages)
             if space is self._indexes:
                 events = [event for event in events if event.directory not in self._ledgers.usages]
-            self._tell(events)
-
-    def _tell(self, events: Iterable[DiskEvent[Path]]) -> None:
-        for event in events:
-            level = logging.WARNING if event.kind in _BAD_NEWS else logging.INFO
-            _log.log(level, "%s: %s, %.1f %% used", event.directory, _WORDS[event.kind], used_percent(event.usage))
-            for listener in self.listeners:
-                listener(event)
+            for event in events:
+                _report(event)
+                for listener in self.listeners:
+                    listener(event)
+        for event in self._journals.measured(usages):
+            _report(event)
 
     def follow(self, listener: Callable[[DiskEvent[Path]], None]) -> None:
         """Tells a listener which ledger directories are short of space, and from now on of every change."""
@@ -107,11 +112,15 @@ class DiskMonitor:
 
     @property
     def demands_read_only(self) -> bool:
-        return self._ledgers.demands_read_only or self._indexes.demands_read_only
+        spaces = (self._ledgers, self._indexes, self._journals)
+        return any(space.demands_read_only for space in spaces)
 
     @property
     def room_for_high_priority(self) -> bool:
-        return self._ledgers.room_for_high_priority
+        journals = self._journals.usages.values()
+        return self._ledgers.room_for_high_priority and all(
+            usage.free_bytes > self._min_high_priority_bytes for usage in journals
+        )
 
     @property
     def usages(self) -> Mapping[Path, DirectoryUsage]:
@@ -119,16 +128,24 @@ class DiskMonitor:
         return self._ledgers.usages
 
     def writable_directories(self) -> tuple[Path, ...]:
-        """Ledger directories that are not full. Any thread, as the two below."""
+        """Ledger directories that are not full. Any thread, as those below."""
         return self._ledgers.writable()
 
     def directories_for_entry_logs(self) -> tuple[Path, ...]:
         """Ledger directories that a new entry log may begin in; none when even the minimum is not left."""
         return self._ledgers.for_new_entry_log()
 
+    def is_full_journal_directory(self, directory: Path) -> bool:
+        return directory not in self._journals.writable()
+
     def directories_for_index_files(self) -> tuple[Path, ...]:
         """Index directories that a new index file may go to."""
         return self._indexes.for_new_index_file()
+
+
+def _report(event: DiskEvent[Path]) -> None:
+    level = logging.WARNING if event.kind in _BAD_NEWS else logging.INFO
+    _log.log(level, "%s: %s, %.1f %% used", event.directory, _WORDS[event.kind], used_percent(event.usage))
 
 
 def used_percent(usage: DirectoryUsage) -> float:

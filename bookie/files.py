@@ -63,6 +63,11 @@ class FileSystem:
         """Makes the file at least `size` bytes long, the new ones zero, and reserves the space."""
         os.posix_fallocate(fd, 0, size)
 
+    def free_bytes(self, fd: int) -> int:
+        """What an ordinary user may still take of the file system that holds the file."""
+        status = os.fstatvfs(fd)
+        return status.f_bavail * status.f_frsize
+
     def truncate(self, fd: int, size: int) -> None:
         """Sets the file's length, with zeros (a hole) where it grows."""
         os.ftruncate(fd, size)

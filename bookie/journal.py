@@ -16,12 +16,14 @@ Requests never wait to be queued; `is_full` says when no more should come, and `
 `synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
 
 A process always begins a new file and never appends to one of an earlier process. Files are allocated ahead, so that a
-sync has no new length to write out; the zeros at the end are the end of data.
+sync has no new length to write out; the zeros at the end are the end of data. Where the disk is short of space nothing
+is allocated ahead, and `give_back` cuts off what was: the flush of what is journaled may need it.
 
 A write that finds no space stalls the journal, if `on_no_space` agrees: that callback takes the tokens of all that is
 queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order, so that
 what is accepted later is behind them (a fence that is asked for again is behind the first one). `retry` tries again,
-and `on_space` is called once everything queued is durable. What the failed write left in the file is cut off.
+and `on_space` is called once everything queued is durable. What the failed write left in the file is cut off. A start
+that finds no space for the first file is such a stall as well, with nothing queued.
 
 Any other error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
 again, since the kernel may have dropped the pages that it failed to write. That holds for a sync without space too.
@@ -56,7 +58,8 @@ _FORCE_BYTES = 256
 class JournalOptions:
     """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free. `queue_limit`: see `is_full`.
 
-    `buffered_writes` bytes or `buffered_entries` records (0: any number) end a group wait.
+    `buffered_writes` bytes or `buffered_entries` records (0: any number) end a group wait. Files are allocated ahead
+    while at least `ample` bytes are free on the disk beyond that.
     """
 
     max_size: int
@@ -67,6 +70,7 @@ class JournalOptions:
     queue_limit: int
     sync_data: bool
     buffered_entries: int = 0
+    ample: int = 0
 
 
 def list_journals(files: FileSystem, directory: Path) -> list[int]:
@@ -132,17 +136,18 @@ class JournalFile:
         self.position = end
 
     def _allocate(self, end: int) -> None:
-        """Reserves space up to `end` and the rest of its unit, where the disk has that much left."""
+        """Reserves space up to `end`, and the rest of its unit where the disk has ample space left."""
         unit = self._options.pre_alloc
-        for size in (-(-end // unit) * unit, end):
-            try:
-                self._files.allocate(self._fd, size)
-            except OSError as error:
-                if not is_no_space(error) or size == end:
-                    raise
-            else:
-                self._allocated = size
-                return
+        size = -(-end // unit) * unit
+        if self._files.free_bytes(self._fd) < size - self._allocated + self._options.ample:
+            size = end
+        try:
+            self._files.allocate(self._fd, size)
+        except OSError as error:
+            if not is_no_space(error) or size == end:
+                raise
+            self._files.allocate(self._fd, size := end)
+        self._allocated = size
 
 
 class Journal:
@@ -178,6 +183,7 @@ class Journal:
         self._taken_bytes = 0
         self._out_of_space = False
         self._retry = False
+        self._give_back = False
         self._payloads: list[bytes] = []
         self._tokens: list[object] = []
         self._deferred: list[object] = []
@@ -188,15 +194,25 @@ class Journal:
         self._file: JournalFile | None = None
         self.synced_mark = fmt.NO_MARK
 
-    def open(self) -> None:
-        """Begins a new file behind those that exist, and starts the thread."""
+    def open(self, replayed: LogMark = fmt.NO_MARK) -> None:
+        """Begins a new file behind those that exist, and starts the thread. `replayed`: where those end."""
+        self.synced_mark = replayed
+        try:
+            self._begin()
+            self._accepting = True
+        except OSError as error:
+            if not is_no_space(error) or not self._on_no_space(error, []):
+                raise
+            self._out_of_space = True
+            _log.error("the journal in %s has no space for its first file: %s", self._directory, error)
+        self._thread = Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def _begin(self) -> None:
         existing = list_journals(self._files, self._directory)
         journal_id = existing[-1] + 1 if existing else int(time.time() * 1000) + 1
         self._file = JournalFile(self._files, self._directory, journal_id, self._options)
         self.synced_mark = LogMark(journal_id, self._file.position)
-        self._accepting = True
-        self._thread = Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
 
     def append(self, payloads: Sequence[bytes], token: object) -> None:
         """Queues records; `token` (unless None) goes to on_durable once they, and all queued before, are durable.
@@ -264,6 +280,12 @@ class Journal:
             self._retry = True
             self._ready.notify()
 
+    def give_back(self) -> None:
+        """Somebody else needs space: what is allocated ahead goes as soon as the thread has nothing to write."""
+        with self._ready:
+            self._give_back = True
+            self._ready.notify()
+
     def close(self) -> None:
         """Makes everything queued durable, hands out its tokens, and stops the thread."""
         with self._ready:
@@ -281,6 +303,8 @@ class Journal:
 
     def _run(self) -> None:
         try:
+            if self._file is None:
+                self._begin_once_there_is_space()
             while (batch := self._take()) is not None:
                 self._commit(*batch)
         except BaseException as error:
@@ -301,6 +325,9 @@ class Journal:
             while not self._payloads and not self._tokens:
                 if self._closing:
                     return None
+                if self._give_back and self._file is not None:
+                    self._give_back = False
+                    self._file.cut()
                 self._wait(None, wake_at=0)
                 oldest = time.monotonic()
             self._wait_for_group(oldest)
@@ -377,12 +404,30 @@ class Journal:
                 self._out_of_space = False
                 raise error
             _log.error("the journal in %s has no space, nothing is accepted until it has: %s", self._directory, error)
+        self._wait_for_retry()
         with self._ready:
-            while not self._retry and not self._closing:
-                self._wait(None, wake_at=0)
             if self._closing:
                 _log.warning("the journal in %s ends without records that it had no space for", self._directory)
                 self._payloads = []
+
+    def _wait_for_retry(self) -> None:
+        with self._ready:
+            while not self._retry and not self._closing:
+                self._wait(None, wake_at=0)
+
+    def _begin_once_there_is_space(self) -> None:
+        while not self._closing:
+            self._wait_for_retry()
+            with self._ready:
+                self._retry = False
+            try:
+                self._begin()
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+            else:
+                self._go_on()
+                return
 
     def _go_on(self) -> None:
         """Everything that was queued when space ran out is durable."""

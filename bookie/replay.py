@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bookie import journal_format as fmt
-from bookie.checkpoint import Flusher
+from bookie.checkpoint import Flusher, PatientFlusher
 from bookie.core.ledger_state import is_acceptable_key
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import MAX_ENTRY_ID, fits_header
@@ -55,7 +55,7 @@ class Replay:
         directory: Path,
         table: LedgerTable,
         cache: WriteCache,
-        flusher: Flusher,
+        flusher: Flusher | PatientFlusher,
         held: Callable[[StoredLedger, int], bytes | None],
         *,
         skip_invalid: bool = False,
@@ -76,7 +76,7 @@ class Replay:
         self._passed_over: set[LedgerId] = set()
 
     def run(self, mark: LogMark) -> LogMark:
-        """Applies everything behind `mark` and flushes it. Returns the mark that may be persisted then.
+        """Applies everything behind `mark` and flushes it. Returns the mark that may be persisted once it is flushed.
 
         Raises StorageCorruptException, naming file and offset.
         """

@@ -5,8 +5,8 @@ With a `grpc://` metadata URI it reaches the metadata through the gateways named
 Start: bind the ports (so that one in use is known before anything is touched), reach the metadata store, lock the
 directories, check the cookie, measure the disks, replay the journal, serve, register. Stop: the same backwards, the
 registration first, so that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the
-bookie at once: nothing more is acknowledged, and the process exits with an error. One that finds no space makes it
-read-only instead, until there is space.
+bookie at once: nothing more is acknowledged, and the process exits with an error. One that finds no space, be it at
+the start, makes it read-only instead, until there is space.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class BookieServer:
         storage.lock_directories()
         await check_cookie(config, bookie_id, registration)
         self._monitor = DiskMonitor(
-            config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage
+            config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage, config.journals
         )
         self._state = StateManager(
             self._mode,
@@ -185,6 +185,9 @@ class BookieServer:
         self._follow_disks()
         storage.writable_ledger_directories = self._monitor.directories_for_entry_logs
         storage.writable_index_directories = self._monitor.directories_for_index_files
+        storage.is_full_journal_directory = self._monitor.is_full_journal_directory
+        storage.on_no_space = self._no_space_from_thread
+        storage.on_space = self._space_from_thread
         await _in_thread(storage.open)
         if await _in_thread(lambda: mark_dirty(REAL_FILE_SYSTEM, config.ledgers)):
             _log.warning("the bookie was not stopped cleanly the last time; its journal has been replayed")
@@ -205,8 +208,6 @@ class BookieServer:
         self._processor = RequestProcessor(storage, reads, self.long_polls, self._statistics, self._mode)
         storage.on_room = self._room_from_thread
         storage.on_deleted = self._deleted_from_thread
-        storage.on_no_space = self._no_space_from_thread
-        storage.on_space = self._space_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
         self._stack.callback(self._close_connections)
         self._stack.callback(server.close)
@@ -282,7 +283,8 @@ class BookieServer:
 
     def _no_space(self, tokens: list[object]) -> None:
         self._state.carry_out(self._mode.out_of_space())
-        self._processor.refused(tokens)
+        if tokens:  # none at a start, when nobody is served yet
+            self._processor.refused(tokens)
         # Their next adds are refused; their reads must go on.
         self._room_in_storage()
         self._monitor.hurry()

@@ -36,7 +36,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from bookie import directories, index_file, journal_format
-from bookie.checkpoint import Checkpointer, Flusher
+from bookie.checkpoint import Checkpointer, Flusher, PatientFlusher
 from bookie.core.disk_space import DirectoryUsage
 from bookie.core.ledger_state import LedgerState
 from bookie.deleted_ledgers import FencedAndDeleted
@@ -118,6 +118,8 @@ class Storage(StoredEntries):
             config.index_directories or config.ledger_directories
         )
         """The same for new index files."""
+        self.is_full_journal_directory: Callable[[Path], bool] = lambda directory: False
+        """Whether a journal directory's disk is full: journal files kept as backup go then. Asked at checkpoints."""
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(time.monotonic)
         options = _journal_options(config)
@@ -161,6 +163,9 @@ class Storage(StoredEntries):
     def open(self) -> None:
         """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
 
+        Where that finds no space and `on_no_space` agrees, what was replayed stays in memory, the marks stay, and
+        storage is open and `out_of_space`; it goes on as after any other write that found none.
+
         Raises DirectoryException, StorageCorruptException or another OSError; the directories are free again then.
         """
         self.lock_directories()
@@ -181,7 +186,8 @@ class Storage(StoredEntries):
         self._table = LedgerTable(self.stores, config.ledger_state_limit)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
-        marks = [self._replay(journal, flusher) for journal in range(len(self._journals))]
+        patient = PatientFlusher(flusher, lambda error: self.on_no_space(error, []))
+        replays = [self._replay(journal, patient) for journal in range(len(self._journals))]
         checkpointer = Checkpointer(
             self._files,
             flusher,
@@ -192,16 +198,24 @@ class Storage(StoredEntries):
             synced_marks=lambda: [journal.synced_mark for journal in self._journals],
             on_room=lambda: self.on_room(),
             on_fatal=self._fail,
-            on_no_space=lambda error: self.on_no_space(error, []),
+            on_no_space=self._flush_found_no_space,
             on_space=lambda: self.on_space(),
+            is_full=lambda directory: self.is_full_journal_directory(directory),
         )
-        for journal in self._journals:
-            journal.open()
+        for journal, (_, end) in zip(self._journals, replays, strict=True):
+            journal.open(end)
         self._checkpointer = checkpointer
-        checkpointer.start(marks)
+        checkpointer.start([persisted for persisted, _ in replays], out_of_space=patient.out_of_space)
 
-    def _replay(self, journal: int, flusher: Flusher) -> LogMark:
-        """Brings what one journal holds behind its mark into the stores; returns the mark persisted then."""
+    def _flush_found_no_space(self, error: OSError) -> bool:
+        agreed = self.on_no_space(error, [])
+        if agreed:
+            for journal in self._journals:
+                journal.give_back()
+        return agreed
+
+    def _replay(self, journal: int, flusher: PatientFlusher) -> tuple[LogMark, LogMark]:
+        """Brings what one journal holds behind its mark into the stores; the mark persisted then, and where it ends."""
         name = directories.mark_file_name(journal, len(self._journals))
         mark = directories.read_mark(self._files, self._config.ledger_directories, name)
         directory = directories.current(self._config.journal_directories[journal])
@@ -214,9 +228,11 @@ class Storage(StoredEntries):
             self.held_entry,
             skip_invalid=self._config.skip_invalid_records,
         ).run(mark)
-        if replayed > mark:
-            directories.write_mark(self._files, self._config.ledger_directories, replayed, name)
-        return max(mark, replayed)
+        end = max(mark, replayed)
+        if replayed > mark and not flusher.out_of_space:
+            ledgers = self._config.ledger_directories
+            flusher.attempt(lambda: directories.write_mark(self._files, ledgers, replayed, name))
+        return (mark if flusher.out_of_space else end), end
 
     def checkpoint(self) -> None:
         """Blocking: makes everything that is durable in the journal durable in entry log and index."""
@@ -518,4 +534,5 @@ def _journal_options(config: StorageConfig) -> JournalOptions:
         queue_limit=max(1, config.write_cache_bytes // 2 // len(config.journal_directories)),
         sync_data=config.sync_data,
         buffered_entries=config.journal_buffered_entries,
+        ample=config.write_cache_bytes + 4 * config.journal_pre_alloc_bytes,
     )

@@ -343,6 +343,10 @@ class MemoryDisk(FileSystem):
             opened = self._writable(fd)
             self._change("allocate", opened.inode, opened.path, size, None, grow_only=True)
 
+    def free_bytes(self, fd: int) -> int:
+        with self._lock:
+            return 1 << 62 if self.capacity is None else self.capacity - self._used_pages() * _PAGE
+
     def truncate(self, fd: int, size: int) -> None:
         with self._lock:
             opened = self._writable(fd)

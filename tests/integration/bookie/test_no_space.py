@@ -96,8 +96,6 @@ PLACES = {
 async def test_a_full_disk_is_survived(place: str, tmp_path: Path, small_disk: Path) -> None:
     settings: dict[str, Any] = {name: small_disk / name.partition("_")[0] for name in PLACES[place]}
     settings |= {"write_cache_mb": 4, "flush_interval_seconds": 0.2, "bookie_id": "small", "journal_max_backups": 0}
-    # Space that the journal reserves is not there for the flush that it waits for.
-    settings |= {"journal_pre_alloc_size_mb": 1}
     uri = sqlite(tmp_path)
     async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
         acknowledged, errors = await asyncio.to_thread(add_until_refused, client)
@@ -120,6 +118,44 @@ async def test_a_full_disk_is_survived(place: str, tmp_path: Path, small_disk: P
     async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
         assert await asyncio.to_thread(wrong_reads, client, acknowledged + 1) == []
         assert await bookie.status(add(LEDGER + 2, 0)) == Status.EFENCED
+
+
+def fill(path: Path) -> None:
+    """Takes every byte that is left."""
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+@pytest.mark.parametrize("place", sorted(PLACES))
+async def test_a_start_on_a_full_disk_serves_everything(place: str, tmp_path: Path, small_disk: Path) -> None:
+    """What only the journal has is read back, nothing is taken, and with room the bookie goes on."""
+    settings: dict[str, Any] = {name: small_disk / name.partition("_")[0] for name in PLACES[place]}
+    settings |= {"write_cache_mb": 4, "bookie_id": "small", "journal_max_backups": 0, "persist_bookie_status": True}
+    uri = sqlite(tmp_path)
+    async with running(tmp_path, uri, **settings, flush_interval_seconds=3600) as bookie:
+        for entry_id in range(8):
+            assert await bookie.status(add(LEDGER, entry_id, body=body(entry_id))) == Status.EOK
+        assert await bookie.status(fence(LEDGER + 1)) == Status.ENOENTRY
+        fill(filler(small_disk))
+    settings |= {"flush_interval_seconds": 0.2}
+    journals = sorted((settings.get("journal_directory") or tmp_path / "data" / "journal").glob("current/*.txn"))
+    assert journals
+    async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
+        await bookie.until_listed(0, 1)
+        assert await asyncio.to_thread(wrong_reads, client, 8) == []
+        assert await bookie.status(add(LEDGER, 8, body=body(8))) == Status.EREADONLY
+        assert all(path.exists() for path in journals)
+
+        filler(small_disk).unlink()
+        await bookie.until_listed(1, 0)
+        assert await bookie.status(add(LEDGER, 8, body=body(8))) == Status.EOK
+        assert await bookie.status(add(LEDGER + 1, 0)) == Status.EFENCED
+        assert await asyncio.to_thread(wrong_reads, client, 9) == []
+    async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
+        assert await asyncio.to_thread(wrong_reads, client, 9) == []
 
 
 async def test_a_bookie_that_is_stopped_without_space_keeps_everything(tmp_path: Path, small_disk: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,32 @@ def test_a_full_index_directory_alone_demands_read_only_mode() -> None:
     assert monitor.demands_read_only
     assert monitor.writable_directories() == (A,)
     assert monitor.directories_for_index_files() == (B,)
+
+
+def test_a_full_journal_directory_demands_read_only_mode_whatever_the_settings_say_of_ledgers() -> None:
+    usages = {A: used(0), B: used(960)}
+    thresholds = replace(THRESHOLDS, any_full=False, low_water=0.5, min_high_priority_bytes=100)
+    other = Path("/c")
+    monitor = DiskMonitor(thresholds, [A], [A], {**usages, other: used(0)}.__getitem__, [other, A])
+    monitor.check_now()
+    assert not monitor.demands_read_only
+    monitor = DiskMonitor(thresholds, [A], [A], usages.__getitem__, [A, B])
+    told: list[DiskEvent[Path]] = []
+    monitor.listeners.append(told.append)
+    monitor.check_now()
+    assert monitor.demands_read_only
+    assert not monitor.room_for_high_priority
+    assert monitor.is_full_journal_directory(B)
+    assert not monitor.is_full_journal_directory(A)
+    assert monitor.writable_directories() == (A,)
+    assert told == [], "collection frees nothing there"
+    usages[B] = used(700)
+    monitor.check_now()
+    assert monitor.demands_read_only, "not below the low-water mark"
+    assert monitor.room_for_high_priority
+    usages[B] = used(400)
+    monitor.check_now()
+    assert not monitor.demands_read_only
 
 
 def test_a_directory_that_is_gone_or_a_file_is_named(tmp_path: Path) -> None:
