@@ -394,28 +394,6 @@ def _wrong_version(message: wire.Request) -> requests.InvalidRequest:
     )
 
 
-_ADD_HEADER = b"\x08\x03\x10\x02\x18"
-_OK_ADD = b"\x10\x00\xaa\x06"
-
-
-def stored_txn_id(packet: bytes | memoryview) -> int | None:
-    """The transaction id of an answer that says "stored" to an add; None for any other, which takes `decode_response`.
-
-    Nearly every answer that a writer gets is of this form, and nothing else in it matters to a writer.
-    """
-    end = packet[1] + 2 if len(packet) > 1 else 0
-    if packet[2:7] != _ADD_HEADER or packet[end : end + 4] != _OK_ADD or packet[end + 5 : end + 7] != b"\x08\x00":
-        return None
-    txn_id = shift = byte = 0
-    for byte in packet[7:end]:
-        txn_id |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    whole = shift == 7 * (end - 7) and byte < 0x80 and end + 5 + packet[end + 4] == len(packet)
-    return txn_id if whole else None
-
-
 def decode_response(packet: bytes | memoryview) -> Response:
     """Reads a response. The inner status counts only where the outer one is EOK. Raises ProtocolError."""
     try:

@@ -25,3 +25,17 @@ VARINTS = tuple(encode_varint(value) for value in range(1 << 14))
 
 CONTINUED = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
 """The lower fourteen bits of longer ones: `CONTINUED[n % 2**14] + VARINTS[n >> 14]` is that of an n below 2**28."""
+
+
+def decode_varint(data: bytes) -> int:
+    """The value of one whole varint."""
+    if len(data) == 1:
+        return data[0]
+    if len(data) == 2:
+        return data[0] & 0x7F | data[1] << 7
+    if len(data) == 3:
+        return data[0] & 0x7F | (data[1] & 0x7F) << 7 | data[2] << 14
+    value = 0
+    for byte in reversed(data):
+        value = value << 7 | byte & 0x7F
+    return value

@@ -10,7 +10,7 @@ read is tried again by newer metadata.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from ledger.entry import Entry
 from ledger.errors import (
@@ -161,8 +161,12 @@ class LedgerView:
 
     # Reading
 
-    async def batches_of(self, first: int, last: int, max_entries: int) -> AsyncGenerator[list[Entry], None]:
-        """The entries first … last, without a check against the LAC."""
+    async def batches_of(
+        self, first: int, last: int, max_entries: int, check: Callable[[int, int, int], None] | None = None
+    ) -> AsyncGenerator[list[Entry], None]:
+        """The entries first … last, after `check` has looked at the arguments; without one as they are."""
+        if check is not None:
+            check(first, last, max_entries)
         while first <= last:
             session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches)
             try:

@@ -123,22 +123,14 @@ class ReadHandle:
                 for entry in batch:
                     yield entry
 
-    async def read_batches(self, first: int, last: int, max_entries: int = 1000) -> AsyncGenerator[list[Entry], None]:
+    def read_batches(self, first: int, last: int, max_entries: int = 1000) -> AsyncGenerator[list[Entry], None]:
         """The entries first … last in order, in lists of at most `max_entries`.
 
         `last` may be first - 1 for an empty range. Raises IncorrectParameterException for a range that is none,
         ReadException beyond `last_add_confirmed`; otherwise the error of an entry that no replica could serve, after
         everything before it was delivered.
         """
-        self._check_range(first, last, max_entries)
-        if last > self.last_add_confirmed:
-            raise ReadException(
-                f"entry {last} of ledger {self.ledger_id} can't be read: the last confirmed entry known here is "
-                f"{self.last_add_confirmed}"
-            )
-        async with aclosing(self._view.batches_of(first, last, max_entries)) as batches:
-            async for batch in batches:
-                yield batch
+        return self._view.batches_of(first, last, max_entries, self._check_confirmed)
 
     async def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """The entries first … last, also above `last_add_confirmed`: those may be missing (NoSuchEntryException), and
@@ -148,14 +140,11 @@ class ReadHandle:
                 for entry in batch:
                     yield entry
 
-    async def read_unconfirmed_batches(
+    def read_unconfirmed_batches(
         self, first: int, last: int, max_entries: int = 1000
     ) -> AsyncGenerator[list[Entry], None]:
         """The same in lists of at most `max_entries`."""
-        self._check_range(first, last, max_entries)
-        async with aclosing(self._view.batches_of(first, last, max_entries)) as batches:
-            async for batch in batches:
-                yield batch
+        return self._view.batches_of(first, last, max_entries, self._check_range)
 
     async def read_last_entry(self) -> Entry:
         """The last confirmed entry, asked for anew. Raises NoSuchEntryException where there is none."""
@@ -194,6 +183,14 @@ class ReadHandle:
         async with aclosing(Tail(self._view, from_entry, max_entries, long_poll, parallel).batches()) as batches:
             async for batch in batches:
                 yield batch
+
+    def _check_confirmed(self, first: int, last: int, max_entries: int) -> None:
+        self._check_range(first, last, max_entries)
+        if last > self.last_add_confirmed:
+            raise ReadException(
+                f"entry {last} of ledger {self.ledger_id} can't be read: the last confirmed entry known here is "
+                f"{self.last_add_confirmed}"
+            )
 
     def _check_range(self, first: int, last: int, max_entries: int) -> None:
         if first < 0 or last < first - 1 or max_entries < 1:

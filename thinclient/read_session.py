@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ledger import protocol_v2, protocol_v3
+from ledger import protocol_v2
 from ledger.entry import Entry, decode_entries, decode_entry
 from ledger.errors import (
     BKException,
@@ -18,11 +18,11 @@ from ledger.errors import (
 )
 from ledger.ledger_id import NO_ENTRY
 from ledger.manager import LedgerRecord
+from ledger.ordinary_requests import ReadRequestEncoder
 from ledger.requests import (
     BatchReadRequest,
     BatchReadResponse,
     Operation,
-    ReadRequest,
     ReadResponse,
     Response,
     Status,
@@ -54,6 +54,7 @@ class ReadSession:
         self._pool = context.pool
         self._metrics = context.metrics
         self._secrets = secrets
+        self._reads = ReadRequestEncoder(record.ledger_id.ledger_id)
         self._timeout = config.read_timeout
         self._max_batch_bytes = config.read_ahead_bytes
         self._loop = asyncio.get_running_loop()
@@ -115,7 +116,7 @@ class ReadSession:
 
     def _send_single(self, effect: ReadEffect, deadline: float) -> None:
         txn_id = self._pool.next_txn_id()
-        frame = protocol_v3.encode_request(ReadRequest(txn_id, self._ledger_id.ledger_id, effect.entry_id))
+        frame = self._reads.encode(txn_id, effect.entry_id)
         connection = self._pool.connection(effect.bookie_id, self._ledger_id.ledger_id)
         connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
 

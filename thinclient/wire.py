@@ -13,10 +13,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from ledger.frames import FrameDecoder, FrameError
-from ledger.protocol_v3 import ProtocolError, decode_response, stored_txn_id
+from ledger.ordinary_answers import found_entry, stored_txn_id
+from ledger.protocol_v3 import ProtocolError, decode_response
+from ledger.requests import Operation
 
 if TYPE_CHECKING:
     from thinclient.bookie_connection import BookieConnection
+
+_OPERATION_AT = 5
+"""Where nearly every answer has the number of its operation: behind tag and length of the header, and its version."""
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -76,12 +81,15 @@ class Wire(asyncio.BufferedProtocol):
 
     def take(self, packets: Sequence[memoryview]) -> None:
         """Hands answers to the owner. Raises ProtocolError."""
+        owner = self._owner
         for packet in packets:
-            txn_id = stored_txn_id(packet)
-            if txn_id is None:
-                self._owner.on_response(self, decode_response(packet))
+            kind = packet[_OPERATION_AT] if len(packet) > _OPERATION_AT else 0
+            if kind == Operation.ADD_ENTRY and (txn_id := stored_txn_id(packet)) is not None:
+                owner.on_stored(self, txn_id)
+            elif kind == Operation.READ_ENTRY and (found := found_entry(packet)) is not None:
+                owner.on_response(self, found)
             else:
-                self._owner.on_stored(self, txn_id)
+                owner.on_response(self, decode_response(packet))
 
     # While the connection is set up
 

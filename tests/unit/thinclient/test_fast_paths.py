@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.ordinary_answers import found_entry, stored_txn_id
 from ledger.ordinary_requests import AddRequestEncoder, ReadRequestEncoder
-from ledger.protocol_v3 import encode_request, encode_response, stored_txn_id
+from ledger.protocol_v3 import decode_response, encode_request, encode_response
 from ledger.requests import (
     AddRequest,
     AddResponse,
@@ -76,3 +77,46 @@ def test_a_header_with_more_than_the_transaction_id_is_left_to_the_decoder() -> 
     packet[1] += 2
     packet[8:8] = b"\x20\x64"
     assert stored_txn_id(bytes(packet)) is None
+
+
+@given(ids, ids, ids, st.binary(max_size=300), st.none() | ids)
+def test_an_entry_is_found_in_the_answer_to_a_read(
+    txn_id: int, ledger_id: int, entry_id: int, body: bytes, max_lac: int | None
+) -> None:
+    response = ReadResponse(txn_id, Status.EOK, ledger_id, entry_id, body, max_lac)
+    packet = encode_response(response)[4:]
+    assert found_entry(packet) == found_entry(memoryview(packet)) == response
+
+
+@pytest.mark.parametrize("txn_id", [1, 127, 128, 70_000, 2**40])
+@pytest.mark.parametrize(
+    "response",
+    [
+        AddResponse(0, Status.EOK, 1, 2),
+        ReadResponse(0, Status.ENOENTRY, 1, 2),
+        ReadResponse(0, Status.EOK, 1, 2, None, 7),
+        ReadResponse(0, Status.EOK, 1, 2, b"body", 7, 1_700_000_000_000),
+        ReadResponse(0, Status.EOK, 1, 2, b"body", None, 1_700_000_000_000),
+        ReadResponse(0, Status.EOK, 1, 2, b"body", -1),
+        StatusResponse(0, Operation.READ_ENTRY, Status.EUA),
+        StatusResponse(0, Operation.READ_ENTRY, Status.EOK, priority=100),
+    ],
+)
+def test_nothing_else_is_taken_for_an_entry(response: Response, txn_id: int) -> None:
+    assert found_entry(encode_response(response._replace(txn_id=txn_id))[4:]) is None
+
+
+@given(
+    ids,
+    st.binary(max_size=20),
+    st.none() | st.integers(0, 300),
+    st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=2)), min_size=1, max_size=3),
+)
+def test_what_two_readers_of_a_damaged_answer_understand_is_the_same(
+    txn_id: int, body: bytes, max_lac: int | None, damage: list[tuple[int, bytes]]
+) -> None:
+    packet = encode_response(ReadResponse(txn_id, Status.EOK, 3, 4, body, max_lac))[4:]
+    for at, instead in damage:
+        packet = packet[:at] + instead + packet[at + 1 :]
+    found = found_entry(packet)
+    assert found is None or found == decode_response(packet)
