@@ -335,7 +335,9 @@ class BookieConnection:
             self._pauses.failed(self._loop.time(), error)
         if self._transport is None:
             self._settings.on_counted("per_channel_bookie_client_FAILED_CONNECTION_COUNTER")
-        _log.info("event=%s error=%s", "bookie_lost" if self._transport else "bookie_not_reached", error)
+            _log.info("event=bookie_not_reached bookie=%s error=%s", self, error)
+        else:
+            _log.info("event=bookie_lost bookie=%s error=%s", self, error)
         self._drop_wire()
         self._fail_outstanding(error)
 

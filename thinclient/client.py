@@ -8,6 +8,7 @@ to clients with ZooKeeper, for which its extra has to be installed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +54,8 @@ from thinclient.read_handle import ReadHandle
 from thinclient.recovery_driver import read_last_confirmed, recover
 from thinclient.write_handle import WriteHandle
 
+_log = logging.getLogger(__name__)
+
 _WRITER_KEY = "bookgate.writer"
 """Custom metadata of a ledger that was taken up by a second handle: a random name of that handle."""
 
@@ -78,7 +81,12 @@ class BookKeeper:
         policy = create_policy(self._config, self._rng)
         health = _health(self._config, metrics)
         placement = Placement(
-            service_discovery, policy, self._config, quarantined=health.quarantined, free_bytes=pool.free_bytes
+            service_discovery,
+            policy,
+            self._config,
+            quarantined=health.quarantined,
+            free_bytes=pool.free_bytes,
+            on_counted=metrics.count,
         )
         self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health)
         metrics.gauges["NUM_PENDING_ADD"] = lambda: sum(end.pending_adds for end in self._context.open_ends)
@@ -241,7 +249,9 @@ class BookKeeper:
             metadata = LedgerMetadata.new(
                 ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
             )
-            return await self.ledger_manager.create(given, metadata)
+            record = await self.ledger_manager.create(given, metadata)
+        _log.info("event=ledger_created ledger=%s ensemble=%s", record.ledger_id, ",".join(ensemble))
+        return record
 
     async def _new_ensemble(self, request: EnsembleRequest) -> list[str]:
         """With opportunistic striping a smaller ensemble will do, if it holds a write quorum."""
@@ -271,14 +281,25 @@ class BookKeeper:
         record = await self.ledger_manager.read(ledger_id)
         secrets = self._secrets(record, password)
         if recovery and not record.metadata.is_closed:
-            with self.metrics.timed("LEDGER_RECOVER"):
-                record = await recover(self._context, record, secrets)
+            record = await self._recover(record, secrets)
         if record.metadata.is_closed:
             return ReadHandle(LedgerView(self._context, record, secrets, record.metadata.last_entry_id))
         read = await read_last_confirmed(self._context, record, secrets)
         view = LedgerView(self._context, record, secrets, read.result)
         await view.listen()
         return ReadHandle(view)
+
+    async def _recover(self, record: LedgerRecord, secrets: LedgerSecrets) -> LedgerRecord:
+        _log.info("event=recovery_began ledger=%s state=%s", record.ledger_id, record.metadata.state.name)
+        try:
+            with self.metrics.timed("LEDGER_RECOVER"):
+                record = await recover(self._context, record, secrets)
+        except BKException as error:
+            _log.warning("event=recovery_failed ledger=%s error=%s", record.ledger_id, error)
+            raise
+        last, length = record.metadata.last_entry_id, record.metadata.length
+        _log.info("event=ledger_recovered ledger=%s last_entry=%d length=%d", record.ledger_id, last, length)
+        return record
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata.

@@ -54,7 +54,8 @@ async def find_replacements(
     request = placement_request(metadata)
     for index in still_failed(ensemble, failed):
         try:
-            bookie_id = await context.placement.replace_bookie(request, members, index, avoid)
+            with context.metrics.timed("bookie_watcher_REPLACE_BOOKIE_TIME"):
+                bookie_id = await context.placement.replace_bookie(request, members, index, avoid)
         except NotEnoughBookiesException:
             continue
         found[index] = members[index] = bookie_id

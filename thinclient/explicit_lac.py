@@ -1,12 +1,14 @@
 """Sends a writer's last add confirmed at intervals (`core.explicit_lac` says when) to the bookies of its write set.
 
-The answers change nothing: a bookie that missed it hears of the next. Durability is not its job.
+The answers are counted and change nothing: a bookie that missed it hears of the next. Durability is not its job.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
 
 from ledger import requests
 from ledger.entry import encode_lac
@@ -14,7 +16,7 @@ from ledger.errors import BKException
 from ledger.metadata import LedgerMetadata
 from ledger.protocol_v3 import encode_request
 from ledger.quorum import write_set
-from ledger.requests import Operation, Response
+from ledger.requests import Operation, Response, Status
 from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.explicit_lac import ExplicitLacRule
 from thinclient.core.writing import LedgerWriter
@@ -37,6 +39,7 @@ class ExplicitLacTimer:
         self._number = number
         self._secrets = secrets
         self._write_quorum_size = metadata.write_quorum_size
+        self._ack_quorum_size = metadata.ack_quorum_size
         self._rule = ExplicitLacRule()
         self._loop = asyncio.get_running_loop()
         self._timer = self._later()
@@ -61,10 +64,28 @@ class ExplicitLacTimer:
         frame = encode_request(request)
         deadline = self._loop.time() + self._context.config.add_timeout
         ensemble = self._writer().ensemble
+        written = _Written(self._context, self._ack_quorum_size, self._write_quorum_size)
         for index in write_set(lac, len(ensemble), self._write_quorum_size):
             connection = pool.connection(ensemble[index], self._number)
-            connection.send(Operation.WRITE_LAC, request.txn_id, frame, deadline, _ignore, None)
+            connection.send(Operation.WRITE_LAC, request.txn_id, frame, deadline, _on_answer, written)
 
 
-def _ignore(_token: object, _response: Response | None, _error: BKException | None) -> None:
-    """Nothing follows from the answer."""
+@dataclass(slots=True)
+class _Written:
+    """What is still to be heard of one explicit LAC."""
+
+    context: ClientContext
+    acks_missing: int
+    unanswered: int
+    began: float = field(default_factory=perf_counter)
+
+
+def _on_answer(written: _Written, response: Response | None, _error: BKException | None) -> None:
+    written.unanswered -= 1
+    stats = written.context.metrics.operations["WRITE_LAC"]
+    if response is not None and response.status == Status.EOK:
+        written.acks_missing -= 1
+        if not written.acks_missing:
+            stats.success(perf_counter() - written.began)
+    if not written.unanswered and written.acks_missing > 0:
+        stats.failure(perf_counter() - written.began)

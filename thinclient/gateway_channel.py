@@ -20,6 +20,7 @@ connection. Not its job: what calls mean (`metadata`, `discovery`, `registration
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -89,6 +90,8 @@ _TRANSIENT = (
 )
 _NOT_DONE = "bookgate-not-done"
 """Key of trailing metadata by which a gateway says that it surely did not carry out a change."""
+
+_log = logging.getLogger(__name__)
 
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
 """gRPC's own words where a call found no connection."""
@@ -176,12 +179,16 @@ class Gateway:
             return False
         return self._asked_last_until <= now and not self.suspended
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, reason: str) -> None:
         """Asked last for a while."""
+        if not self._failures:
+            _log.info("event=gateway_failed gateway=%s error=%s", self.address, reason)
         self._failures += 1
         self._asked_last_until = now + min(_LONGEST_PAUSE * 2 ** (self._failures - 1), _LONGEST_ASKED_LAST)
 
     def answered(self) -> None:
+        if self._failures:
+            _log.info("event=gateway_answers gateway=%s failures=%d", self.address, self._failures)
         self._failures = 0
         self._asked_last_until = 0.0
 
@@ -250,7 +257,7 @@ class Attempts:
     def failed(self, gateway: Gateway, reason: str) -> None:
         """Notes a failed attempt."""
         self._errors[gateway.address] = reason
-        gateway.failed(self._loop.time())
+        gateway.failed(self._loop.time(), reason)
         self._owner.trouble.set()
 
     def progressed(self) -> None:

@@ -180,6 +180,7 @@ class LedgerView:
                 session.close()
             failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
             if not await self._moved(session.record, failure):
+                self.context.metrics.read_entry.failures += 1
                 raise failure
 
     async def _moved(self, tried: LedgerRecord, failure: BKException) -> bool:

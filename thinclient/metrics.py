@@ -38,9 +38,9 @@ _OPERATIONS = {
     "LEDGER_DELETE": "ledgers deleted",
     "LEDGER_RECOVER": "recoveries",
     "ADD_ENTRY": "appends, from the call to the acknowledgement",
-    "READ_ENTRY": "reads of an entry, all attempts together",
+    "READ_ENTRY": "entries read; failures: those that no bookie could serve",
     "READ_LAC": "quorum reads of the last add confirmed",
-    "WRITE_LAC": "explicit LACs written",
+    "WRITE_LAC": "explicit LACs, written to an ack quorum",
     "FORCE": "forces of deferred-sync ledgers",
     "READ_LAST_CONFIRMED_AND_ENTRY": "long polls",
     "bookie_watcher_NEW_ENSEMBLE_TIME": "choosing an ensemble",
@@ -48,7 +48,7 @@ _OPERATIONS = {
 }
 
 _COUNTERS = {
-    "ADD_ENTRY_UR": "adds that ended with a bookie's failure",
+    "ADD_ENTRY_UR": "adds that a bookie of the write set did not store",
     "NUM_ENSEMBLE_CHANGE": "ensembles changed",
     "READ_ENTRY_DM": "copies whose digest did not match",
     "SPECULATIVE_READ_COUNT": "reads sent to another bookie before the first had answered",
@@ -56,7 +56,7 @@ _COUNTERS = {
     "LAC_UPDATE_MISSES": "answers that did not",
     "BATCH_READ": "batches read",
     "bookie_watcher_BOOKIE_QUARANTINE": "times that a bookie was put in quarantine",
-    "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL": "ensembles on fewer racks than wanted",
+    "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL": "ensembles with a write set on too few racks",
     "per_channel_bookie_client_TIMEOUT": "requests that a bookie did not answer in time",
     "per_channel_bookie_client_FAILED_CONNECTION_COUNTER": "connections that could not be made",
 }

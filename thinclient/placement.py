@@ -23,6 +23,7 @@ from thinclient.core.placement import (
     EnsemblePlacementPolicy,
     EnsembleRequest,
     RackawarePlacementPolicy,
+    racks_of_windows,
     weighted,
 )
 from thinclient.racks import RackMapping
@@ -68,10 +69,14 @@ class Placement:
         *,
         quarantined: Callable[[], Collection[str]] = tuple,
         free_bytes: FreeBytes | None = None,
+        on_counted: Callable[[str], None] = lambda metric: None,
     ) -> None:
+        """`on_counted` is called with the name of a client's metric."""
         self._discovery = discovery
         self._policy = policy
         self._racks = RackMapping(config.rack_mapping)
+        self._wanted_racks = 1 if config.placement_policy == "default" else config.min_racks_per_write_quorum
+        self._on_counted = on_counted
         self._quarantined = quarantined
         self._free_bytes = free_bytes if config.weight_by_free_space else None
         self._weight_interval = config.weight_interval
@@ -81,7 +86,10 @@ class Placement:
 
     async def new_ensemble(self, request: EnsembleRequest) -> list[str]:
         """Distinct writable bookies. Raises NotEnoughBookiesException that lists what there is."""
-        return self._choose(await self._candidates(()), lambda found: self._policy.new_ensemble(request, found))
+        candidates = await self._candidates(())
+        ensemble = self._choose(candidates, lambda found: self._policy.new_ensemble(request, found))
+        self._judge(request, ensemble)
+        return ensemble
 
     async def replace_bookie(
         self, request: EnsembleRequest, ensemble: Sequence[str], index: int, exclude: Collection[str] = ()
@@ -92,9 +100,18 @@ class Placement:
         """
         candidates = await self._candidates(exclude)
         rack_of = self._racks.rack_of
-        return self._choose(
+        chosen = self._choose(
             candidates, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of)
         )
+        self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
+        return chosen
+
+    def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
+        """Counts ensembles that span fewer racks than were wanted."""
+        window = request.write_quorum_size
+        wanted = min(window, self._wanted_racks)
+        if wanted > 1 and min(racks_of_windows([*map(self._racks.rack_of, ensemble)], window)) < wanted:
+            self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
 
     def _choose(self, candidates: list[Candidate], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
         quarantined = self._quarantined()

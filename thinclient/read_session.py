@@ -30,6 +30,7 @@ from ledger.requests import (
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.reading import BatchLimits, BatchReadEffect, RangeReader, ReadEffect
+from thinclient.metrics import SAMPLED
 
 _BATCHES_AHEAD = 4
 """Batches that the read-ahead is divided into, so that several replicas work at once."""
@@ -146,7 +147,10 @@ class ReadSession:
         try:
             if error is None:
                 entry = self._open(entry_id, bookie_id, response)
-                self.reader.on_entries(bookie_id, [entry], self._loop.time())
+                now = self._loop.time()
+                if not entry_id & SAMPLED:
+                    self._metrics.read_entry.succeeded.record(now - self.reader.asked_at(entry_id, now))
+                self.reader.on_entries(bookie_id, [entry], now)
                 self._metrics.read_entry.successes += 1
         except BKException as unreadable:
             error = unreadable

@@ -7,8 +7,10 @@ the event loop that the client was made on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,7 +37,10 @@ from thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, W
 from thinclient.ensemble_changer import EnsembleChanger, writer_rules
 from thinclient.explicit_lac import ExplicitLacTimer
 from thinclient.metadata_update import close_by_writer, update
+from thinclient.metrics import SAMPLED
 from thinclient.window import InFlightWindow
+
+_log = logging.getLogger(__name__)
 
 Payload = bytes | bytearray | memoryview
 
@@ -79,6 +84,7 @@ class BaseWriteHandle:
         self._add_timeout = context.config.add_timeout
         self._bulk_turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
+        self._lost = False
 
     def _make_writer(self, record: LedgerRecord, rules: WriterRules) -> LedgerWriter:
         metadata = record.metadata
@@ -188,6 +194,8 @@ class BaseWriteHandle:
         transform = close_by_writer(self.ledger_id, self.last_add_confirmed, self.length)
         changer = self._changer
         changer.record = await update(self._context.ledger_manager, changer.record, transform)
+        last, length = self.last_add_confirmed, self.length
+        _log.info("event=ledger_closed ledger=%s last_entry=%d length=%d", self.ledger_id, last, length)
 
     def _stop(self) -> None:
         self._changer.stop()
@@ -266,6 +274,8 @@ class BaseWriteHandle:
             elif not isinstance(error, DuplicateEntryIdException):
                 self._window.fail(error)
             raise
+        if not add.entry_id & SAMPLED:
+            add.began = perf_counter()
         packet = add.packet = encode_entry(
             self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
         )
@@ -302,6 +312,7 @@ class BaseWriteHandle:
 
     def _on_failure(self, member: Member, error: BKException, add: PendingAdd | None) -> None:
         self._context.health.on_error(member.bookie_id, error)
+        self._context.metrics.count("ADD_ENTRY_UR")
         failed = self._writer.on_failure(member, error, add)
         if self._writer.error is not None:
             self._ended(failed)
@@ -342,6 +353,10 @@ class BaseWriteHandle:
     def _ended(self, failed: Sequence[PendingAdd]) -> None:
         error = self._writer.error
         assert error is not None
+        if not self._lost:
+            self._lost = True
+            lac = self.last_add_confirmed
+            _log.warning("event=writer_ended ledger=%s last_add_confirmed=%d error=%s", self.ledger_id, lac, error)
         self._stop()
         self._settle(failed, error)
         self._window.fail(error)
@@ -359,6 +374,18 @@ class BaseWriteHandle:
             else:
                 future.set_exception(error)
         self._window.leave(len(adds), size)
+        if adds:
+            self._count(adds, error is None)
+
+    def _count(self, adds: Sequence[PendingAdd], stored: bool) -> None:
+        stats = self._context.metrics.add_entry
+        if not stored:
+            stats.failures += len(adds)
+            return
+        stats.successes += len(adds)
+        sampled = -adds[0].entry_id & SAMPLED
+        if sampled < len(adds):
+            stats.succeeded.record(perf_counter() - adds[sampled].began)
 
 
 class WriteHandle(BaseWriteHandle):

@@ -199,6 +199,11 @@ class RangeReader:
         """The entry that is delivered next."""
         return self._next_to_deliver
 
+    def asked_at(self, first: int, default: float) -> float:
+        """When the last replica was asked for what begins with an entry; `default` where nothing is waited for."""
+        run = self._runs.get(first)
+        return default if run is None else run.asked_at
+
     # What to send
 
     def next_reads(self, now: float = 0.0) -> list[ReadEffect | BatchReadEffect]:

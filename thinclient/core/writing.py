@@ -73,11 +73,12 @@ class Member:
 
 
 class PendingAdd:
-    """An add that is under way. `token`, `packet` and `unsettled` are the caller's own."""
+    """An add that is under way. `began`, `token`, `packet` and `unsettled` are the caller's own."""
 
     __slots__ = (
         "acked",
         "acks",
+        "began",
         "entry_id",
         "failures",
         "indexes",
@@ -89,6 +90,7 @@ class PendingAdd:
         "unsettled",
     )
 
+    began: float
     packet: bytes
 
     def __init__(self, entry_id: int, size: int, length: int, last_add_confirmed: int, indexes: Sequence[int]) -> None:
