@@ -47,6 +47,9 @@ protos: env-dev ## regenerate the stubs from the .proto files
 
 bench: bench-bookie bench-client bench-gateway ## all benchmarks (QUICK=1 keeps a run under a minute)
 
+bench-bookie-memory: env-dev ## memory of a bookie with a million ledgers (some minutes, 5 GB in TMPDIR)
+	$(BIN)/python -m benchmarks.bookie_memory
+
 bench-%: env-dev ## one benchmark, beside its peer
 	$(BIN)/python -m benchmarks.$*
 

@@ -30,13 +30,13 @@ def new_ledger_ids(count: int) -> list[int]:
     return [next(_ledger_ids) for _ in range(count)]
 
 
-def encoded_adds(size: int, count: int, ledgers: int | Sequence[int] = 1) -> list[bytes]:
+def encoded_adds(size: int, count: int, ledgers: int | Sequence[int] = 1, first_entry_id: int = 0) -> list[bytes]:
     """Adds to so many ledgers of their own, so that every run writes anew, or to given ones; in turn."""
     ids = new_ledger_ids(ledgers) if isinstance(ledgers, int) else ledgers
     digest, key, payload = digest_for(DigestType.CRC32C, b""), ledger_master_key(b""), b"x" * size
     frames = []
     for number in range(count):
-        ledger_id, entry_id = ids[number % len(ids)], number // len(ids)
+        ledger_id, entry_id = ids[number % len(ids)], first_entry_id + number // len(ids)
         packet = encode_entry(digest, ledger_id, entry_id, entry_id - 1, 0, payload)
         frames.append(encode_request(AddRequest(number + 1, ledger_id, entry_id, key, packet)))
     return frames
