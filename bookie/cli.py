@@ -41,15 +41,17 @@ def bookie(
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Holds the journal and the ledgers.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="0.0.0.0")] = None,
     advertised_address: Annotated[
-        str | None, typer.Option(help="What clients are told to connect to. [default: this host's address]")
+        str | None, typer.Option(help="What clients are told to connect to.", show_default="this host's address")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Entry protocol; 0 = a free one. [default: 3181]")] = None,
-    gateway_port: Annotated[int | None, typer.Option(help="Metadata gateway; 0 = a free one. [default: 4181]")] = None,
-    http_port: Annotated[int | None, typer.Option(help="HTTP admin; 0 = a free one. [default: 8080]")] = None,
+    port: Annotated[int | None, typer.Option(help="Entry protocol; 0 = a free one.", show_default="3181")] = None,
+    gateway_port: Annotated[
+        int | None, typer.Option(help="Metadata gateway; 0 = a free one.", show_default="4181")
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(help="HTTP admin; 0 = a free one.", show_default="8080")] = None,
     bookie_id: Annotated[
-        str | None, typer.Option(help="Name in the cluster. [default: advertised address and port]")
+        str | None, typer.Option(help="Name in the cluster.", show_default="advertised address and port")
     ] = None,
     settings: Annotated[
         list[str] | None,

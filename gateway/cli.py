@@ -23,10 +23,11 @@ def gateway(
         str | None,
         typer.Option(help="Metadata store: zk+hierarchical://host:2181/ledgers or sqlite:///path/metadata.db"),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen at. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 chooses a free one. [default: 4181]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen at.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 chooses a free one.", show_default="4181")] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that share the port, each with its own store session. [default: 1]")
+        int | None,
+        typer.Option(help="Processes that share the port, each with its own store session.", show_default="1"),
     ] = None,
     http_port: Annotated[
         int | None, typer.Option(help="Port of /metrics, /heartbeat and /ready; worker i serves at this plus i.")
@@ -40,9 +41,9 @@ def gateway(
         bool | None, typer.Option("--tls-require-client-cert", help="Serve only clients with a certificate.")
     ] = None,
     drain_seconds: Annotated[
-        float | None, typer.Option(help="Grace for calls under way when stopping. [default: 5]")
+        float | None, typer.Option(help="Grace for calls under way when stopping.", show_default="5")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line once the gateway serves.")] = False,
 ) -> None:

@@ -189,9 +189,9 @@ def index(
     """Ledgers of an index, or with a file or --ledger its entries; whether every slot leads to its entry."""
     printer = Printer(as_json=as_json, payload=None, whole_payload=False, limit=limit)
     try:
-        indexes, found_logs = _indexes(path)
-        wanted_logs = (places.find(logs).logs if logs else found_logs) if check else ()
-        for each in indexes:
+        given_logs = places.find(logs).logs if logs else None
+        for each, found_logs in _indexes(path):
+            wanted_logs = (found_logs if given_logs is None else given_logs) if check else ()
             if ledger is None and path.is_dir():
                 _print_ledgers(printer, each, wanted_logs)
             else:
@@ -203,15 +203,13 @@ def index(
     printer.end()
 
 
-def _indexes(path: Path) -> tuple[list[places.ReadableIndex], tuple[Path, ...]]:
-    """The indexes at the path, and the directories of entry logs beside them."""
+def _indexes(path: Path) -> list[places.OpenIndex]:
     if path.is_file():
-        return [places.SingleIndexFile(path)], places.find([path.parent.parent.parent]).logs
-    found = places.find([path])
-    indexes = places.open_indexes(found)
+        return [places.OpenIndex(places.SingleIndexFile(path), places.find([path.parent.parent.parent]).logs)]
+    indexes = places.open_indexes(places.find([path]))
     if not indexes:
         raise places.NothingToInspectException(f"{path} holds neither index files nor an index in RocksDB")
-    return indexes, found.logs
+    return indexes
 
 
 def _print_ledgers(printer: Printer, each: places.ReadableIndex, logs: tuple[Path, ...]) -> None:
@@ -256,8 +254,8 @@ def ledger_command(
     try:
         found = places.find(paths)
         known = False
-        for each in places.open_indexes(found):
-            contents = LedgerContents(each, ledger, found.logs, wanted, with_payload=payload is not None)
+        for each, logs in places.open_indexes(found):
+            contents = LedgerContents(each, ledger, logs, wanted, with_payload=payload is not None)
             known |= _print_ledger(printer, contents)
             each.close()
         summary = Findings({"ledger": ledger, "in the index": "yes" if known else "no"})

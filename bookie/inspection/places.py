@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bookie import entry_log_format, index_file, journal_format
 from bookie.directories import CURRENT, LAST_MARK_FILE
@@ -189,9 +189,29 @@ class SingleIndexFile(LedgerCache):
         return iter((self._path,) if ledger_id == LedgerId.unscoped(self._number) else ())
 
 
-def open_indexes(places: Places) -> list[ReadableIndex]:
+class OpenIndex(NamedTuple):
+    """An index, and the directories of the entry logs that it points into."""
+
+    index: ReadableIndex
+    logs: tuple[Path, ...]
+
+
+def open_indexes(places: Places) -> list[OpenIndex]:
     """The indexes of a bookie: one over all its index files, and one for each RocksDB."""
-    indexes: list[ReadableIndex] = [LinkedDatabase(path) for path in places.databases]
+    indexes = [
+        OpenIndex(LinkedDatabase(path), _logs_of_database(places, number))
+        for number, path in enumerate(places.databases)
+    ]
     if places.indexes:
-        indexes.append(LedgerCache(FILES, places.indexes, _PAGES))
+        indexes.append(OpenIndex(LedgerCache(FILES, places.indexes, _PAGES), places.logs))
     return indexes
+
+
+def _logs_of_database(places: Places, number: int) -> tuple[Path, ...]:
+    """Each database has logs of its own, whose ids begin at 0 in each directory: those beside it, else as counted."""
+    path = places.databases[number]
+    if path in places.logs:
+        return (path,)
+    if len(places.logs) == len(places.databases):
+        return (places.logs[number],)
+    return places.logs

@@ -254,3 +254,16 @@ def test_what_is_not_there_is_one_line(tmp_path: Path, what: str) -> None:
 def test_a_ledger_that_nobody_knows(ours: Path) -> None:
     [summary] = inspect_json("ledger", 77, ours)
     assert summary["in the index"] == "no"
+
+
+@pytest.mark.parametrize("own_index", [False, True])
+def test_several_directories_with_rocksdb(tmp_path: Path, own_index: bool) -> None:
+    """Each has logs of its own, with the same names."""
+    ledgers = (tmp_path / "l0", tmp_path / "l1")
+    indexes = (tmp_path / "i0", tmp_path / "i1") if own_index else ()
+    with opened(tmp_path, storage="db", ledger_directories=ledgers, index_directories=indexes) as bookie:
+        for number in (4, 5):
+            bookie.add(number, *range(3))
+    for number in (4, 5):
+        rows = inspect_json("ledger", number, tmp_path)
+        assert [row["entry"] for row in rows if "offset" in row and "log" in row] == [0, 1, 2]
