@@ -192,7 +192,7 @@ class SingleIndexFile(LedgerCache):
 class OpenIndex(NamedTuple):
     """An index, and the directories of the entry logs that it points into."""
 
-    index: ReadableIndex
+    entries: ReadableIndex
     logs: tuple[Path, ...]
 
 
