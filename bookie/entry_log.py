@@ -56,7 +56,7 @@ class LogFile:
     def append(self, ledger_id: int, packets: Sequence[bytes], limit: int) -> list[int]:
         """Appends as many packets of one ledger as end at or before `limit`; returns the locations of those.
 
-        An empty log takes at least one, however large.
+        An empty log takes at least one, however large. Where it finds no space nothing is appended.
         """
         ends = list(accumulate(map(_LENGTH_SIZE.__add__, map(len, packets))))
         fitting = bisect_right(ends, limit - self.position)
@@ -66,13 +66,18 @@ class LogFile:
         while start < fitting:
             written = ends[start - 1] if start else 0
             stop = min(fitting, max(start + 1, bisect_right(ends, written + _WRITE_CHUNK)))
-            self._files.pwrite(self._fd, fmt.encode_records(packets[start:stop]), self.position)
+            try:
+                self._files.pwrite(self._fd, fmt.encode_records(packets[start:stop]), base + written)
+            except OSError as error:
+                if is_no_space(error):
+                    self._files.truncate(self._fd, base)
+                raise
             self._unsynced = True
-            self.position = base + ends[stop - 1]
-            self._bytes_by_ledger[ledger_id] = self._bytes_by_ledger.get(ledger_id, 0) + ends[stop - 1] - written
             start = stop
         if not fitting:
             return []
+        self.position = base + ends[fitting - 1]
+        self._bytes_by_ledger[ledger_id] = self._bytes_by_ledger.get(ledger_id, 0) + ends[fitting - 1]
         first = fmt.location_of(self.log_id, base) + _LENGTH_SIZE
         return [first, *map(first.__add__, ends[: fitting - 1])]
 

@@ -57,6 +57,8 @@ class EntryLogs:
         """Logs of this process that are not complete yet. Under the lock, as _last_id is."""
         self._rotated: list[int] = []
         """Those of them that were finished since the last flush ended."""
+        self.failed_syncs = 0
+        """How often a sync of what was appended has failed."""
         self._flushed = (-1, 0)
         """The current log, and how far it had come when the last flush ended."""
         self._reader = EntryLogReader(files, self._directories, open_files, read_ahead_bytes)
@@ -85,7 +87,14 @@ class EntryLogs:
     def sync(self) -> None:
         """Makes everything appended so far durable."""
         if self._current is not None:
-            self._current.sync()
+            self._sync(self._current)
+
+    def _sync(self, log: LogFile) -> None:
+        try:
+            log.sync()
+        except BaseException:
+            self.failed_syncs += 1
+            raise
 
     def flushed(self) -> None:
         """What was appended is in the index, durably: logs that were rotated meanwhile are complete now."""
@@ -119,7 +128,7 @@ class EntryLogs:
 
     def _finish(self, log: LogFile) -> None:
         """A full disk that has no room for the map costs the map only, where another directory goes on."""
-        log.sync()
+        self._sync(log)
         try:
             log.finish()
         except OSError as error:

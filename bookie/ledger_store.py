@@ -25,6 +25,9 @@ class LedgerStore:
     def __init__(self, index: LedgerIndex, logs: EntryLogs) -> None:
         self.index = index
         self.logs = logs
+        self._written: dict[StoredLedger, tuple[Table, list[SlotRun]]] = {}
+        """What a flush that failed has in the entry logs: each table, and where its entries are."""
+        self._failed_syncs = 0
 
     def ledger_ids(self) -> array[int]:
         """Ids of the ledgers whose index is on disk, ascending."""
@@ -33,7 +36,8 @@ class LedgerStore:
     def flush(self, tables: Mapping[StoredLedger, Table], headers: Collection[StoredLedger]) -> None:
         """Writes entries sorted by ledger and entry, syncs the log, then writes index slots and headers and syncs them.
 
-        So the index never points at what the log does not durably hold. Done again after an error it does no harm.
+        So the index never points at what the log does not durably hold. Done again after an error, with the same
+        tables, it writes to the log what is not there yet: an index that finds no space must not fill the logs.
         """
         slots = self._write_entries(tables)
         self.logs.sync()
@@ -44,14 +48,24 @@ class LedgerStore:
             self.index.update(ledger.ledger_id, header, slots.get(ledger, ()))
         self.index.sync()
         self.logs.flushed()
+        self._written.clear()
 
     def _write_entries(self, tables: Mapping[StoredLedger, Table]) -> dict[StoredLedger, list[SlotRun]]:
+        if self._failed_syncs != self.logs.failed_syncs:
+            # What such a sync failed for may never reach the disk.
+            self._failed_syncs = self.logs.failed_syncs
+            self._written.clear()
         slots: dict[StoredLedger, list[SlotRun]] = {}
         for ledger in sorted(tables, key=_by_id):
             table = tables[ledger]
+            written = self._written.get(ledger)
+            if written is not None and written[0] is table:
+                slots[ledger] = written[1]
+                continue
             entry_ids = sorted(table)
             locations = self.logs.append(ledger.number, [table[entry_id] for entry_id in entry_ids])
             slots[ledger] = slot_runs(entry_ids, locations)
+            self._written[ledger] = table, slots[ledger]
         return slots
 
     def close(self) -> None:

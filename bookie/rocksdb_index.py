@@ -16,37 +16,33 @@ Where both kinds of row exist, neither takes anything away from the other: a fen
 Invariants: S3 (an error of RocksDB is never "absent"), S6 and S7 by way of `sync`. The one sync-er and updater is the
 checkpoint thread, or whoever holds the checkpoint lock; any thread reads.
 
-Not its job: entry logs, caching ledgers (`ledger_table`), which index is used (`ledger_store`).
+Not its job: RocksDB's own errors and want of space (`rocksdb_database`), entry logs, caching ledgers (`ledger_table`),
+which index is used (`ledger_store`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 from rocksdict import (
-    AccessType,
     BlockBasedOptions,
     Cache,
     ChecksumType,
-    DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
     Options,
     Rdict,
     ReadOptions,
     WriteBatch,
-    WriteOptions,
 )
 
-from bookie.files import FileSystem, StorageCorruptException, StorageStoppedException
+from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import SLOT_SIZE, IndexHeader, SlotRun
+from bookie.rocksdb_database import Database
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
 
@@ -64,8 +60,6 @@ _ledger_key = struct.Struct(">q")
 _location = struct.Struct(">q")
 _REBUILT_SUFFIX = bytes(8)
 
-T = TypeVar("T")
-
 
 class RocksDbIndex:
     """See the module. `cache_bytes` bounds the blocks of `locations` kept in memory."""
@@ -76,17 +70,15 @@ class RocksDbIndex:
         With `read_only` neither lock nor file is touched, and a database that is in use can be read as it was then.
         """
         self._directory = directory
-        self._locations = _open(directory / LOCATIONS, _locations_options(cache_bytes), read_only)
+        self._locations = Database(directory / LOCATIONS, lambda: _locations_options(cache_bytes), read_only=read_only)
         try:
-            self._ledgers = _open(directory / LEDGERS, _ledgers_options(), read_only)
+            self._ledgers = Database(directory / LEDGERS, _ledgers_options, read_only=read_only)
             if not read_only:
                 # RocksDB syncs what is in its directories, not their own names.
                 files.sync_directory(directory)
         except BaseException:
             self._locations.close()
             raise
-        self._synced = WriteOptions()
-        self._synced.sync = True
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)
 
@@ -106,7 +98,7 @@ class RocksDbIndex:
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""
         key = _key.pack(_number(ledger_id), entry_id)
-        return self._decode_location(key, self._try(LOCATIONS, lambda: self._locations.get(key)))
+        return self._decode_location(key, self._locations.read(lambda rows: rows.get(key)))
 
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
@@ -114,7 +106,7 @@ class RocksDbIndex:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(_key.pack(number, min(first_entry_id + count, _MAX_ID)))
         found: list[int] = []
-        rows = self._iterate(self._locations, LOCATIONS, _key.pack(number, first_entry_id), bounds)
+        rows = self._iterate(self._locations, _key.pack(number, first_entry_id), bounds)
         for key, value in rows:
             if _key.unpack(key)[1] != first_entry_id + len(found):
                 break
@@ -143,8 +135,8 @@ class RocksDbIndex:
     def _row(self, number: int) -> LedgerData | None:
         """The ledger's row, of both where there are two."""
         key = _ledger_key.pack(number)
-        own = self._decode_row(number, self._try(LEDGERS, lambda: self._ledgers.get(key)))
-        rebuilt = self._decode_row(number, self._try(LEDGERS, lambda: self._ledgers.get(key + _REBUILT_SUFFIX)))
+        own = self._decode_row(number, self._ledgers.read(lambda rows: rows.get(key)))
+        rebuilt = self._decode_row(number, self._ledgers.read(lambda rows: rows.get(key + _REBUILT_SUFFIX)))
         if own is None or rebuilt is None:
             return own or rebuilt
         merged = LedgerData(
@@ -187,8 +179,8 @@ class RocksDbIndex:
         return location
 
     def _last_entry_id(self, number: int) -> int:
-        def seek() -> bytes | None:
-            rows = self._locations.iter()
+        def seek(database: Rdict) -> bytes | None:
+            rows = database.iter()
             rows.seek_for_prev(_key.pack(number, _MAX_ID))
             if not rows.valid():
                 rows.status()
@@ -196,7 +188,7 @@ class RocksDbIndex:
             key: bytes = rows.key()
             return key
 
-        key = self._try(LOCATIONS, seek)
+        key = self._locations.read(seek)
         if key is None or len(key) != _key.size:
             return NO_ENTRY
         found, entry_id = _key.unpack(key)
@@ -205,23 +197,23 @@ class RocksDbIndex:
     def _rows_of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(_key.pack(number, _MAX_ID))
-        yield from self._iterate(self._locations, LOCATIONS, _key.pack(number, 0), bounds)
+        yield from self._iterate(self._locations, _key.pack(number, 0), bounds)
 
     def _keys_of_ledgers(self) -> Iterator[bytes]:
         bounds = ReadOptions()
         # Negative ids sort last.
         bounds.set_iterate_upper_bound(_ledger_key.pack(-_MAX_ID - 1))
-        for key, _ in self._iterate(self._ledgers, LEDGERS, _ledger_key.pack(0), bounds):
+        for key, _ in self._iterate(self._ledgers, _ledger_key.pack(0), bounds):
             yield key
 
-    def _iterate(self, database: Rdict, name: str, first: bytes, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+    def _iterate(self, database: Database, first: bytes, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         """Rows from `first`. An error in the middle is raised: rows never just end."""
-        rows = self._try(name, lambda: database.iter(bounds))
-        self._try(name, lambda: rows.seek(first))
+        rows = database.read(lambda rows: rows.iter(bounds))
+        database.translated(lambda: rows.seek(first))
         while rows.valid():
             yield rows.key(), rows.value()
             rows.next()
-        self._try(name, rows.status)
+        database.translated(rows.status)
 
     # Writing
 
@@ -260,66 +252,36 @@ class RocksDbIndex:
         """Makes all updates durable, in the order of the module's text."""
         self._write_locations()
         batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
-        self._write(self._ledgers, LEDGERS, batch)
+        _write(self._ledgers, batch)
 
     def _write_locations(self) -> None:
         batch, self._new_locations = self._new_locations, WriteBatch(raw_mode=True)
-        self._write(self._locations, LOCATIONS, batch)
-
-    def _write(self, database: Rdict, name: str, batch: WriteBatch) -> None:
-        """The batch is used up by an attempt that fails: whoever made the updates makes them again."""
-        if len(batch) > 0:
-            self._try(name, lambda: database.write(batch, self._synced))
+        try:
+            _write(self._locations, batch)
+        except OSError:
+            # All updates are made again; a ledger's row must not be there before its locations.
+            self._new_ledgers = WriteBatch(raw_mode=True)
+            raise
 
     def compact(self) -> None:
         """Rewrites `locations` so that deleted rows take no more room. Blocking, long."""
-        self._try(LOCATIONS, lambda: self._locations.compact_range(None, None))
+        self._locations.compact()
 
     def close(self) -> None:
         """Closes the databases; what was not synced is dropped, as a crash would. May be called again."""
-        for database in (self._locations, self._ledgers):
-            with contextlib.suppress(DbClosedError):
-                database.close()
+        self._locations.close()
+        self._ledgers.close()
 
-    def _try(self, name: str, call: Callable[[], T]) -> T:
-        return _translated(self._directory / name, call)
+
+def _write(database: Database, batch: WriteBatch) -> None:
+    if len(batch) > 0:
+        database.write(batch)
 
 
 def _number(ledger_id: LedgerId) -> int:
     if ledger_id.scope_id != 0:
         raise ValueError(f"ledger {ledger_id} has a scope; this index has no place for it")
     return ledger_id.ledger_id
-
-
-def _translated(path: Path, call: Callable[[], T]) -> T:
-    """Runs a call of RocksDB; its errors, which have no class of their own, become those of storage."""
-    try:
-        return call()
-    except OSError:
-        raise
-    except Exception as error:
-        raise _storage_error(path, error) from error
-
-
-def _storage_error(path: Path, error: Exception) -> OSError:
-    text = str(error)
-    if isinstance(error, DbClosedError):
-        return StorageStoppedException(f"the database {path} is closed")
-    if "No space left on device" in text:
-        return OSError(errno.ENOSPC, f"the database {path} has no room left: {text}")
-    if text.startswith(("Corruption", "Invalid argument", "Not implemented")):
-        return StorageCorruptException(
-            f"the database {path} is damaged, or not one of RocksDB: {text}. Restore it, or remove both databases of "
-            "the index and let the bookie's ledgers be replicated again"
-        )
-    if "lock" in text.lower():
-        return OSError(errno.EAGAIN, f"the database {path} is in use by another process: {text}")
-    return OSError(errno.EIO, f"the database {path} failed: {text}")
-
-
-def _open(path: Path, options: Options, read_only: bool) -> Rdict:
-    access = AccessType.read_only() if read_only else AccessType.read_write()
-    return _translated(path, lambda: Rdict(str(path), options, access_type=access))
 
 
 def _common_options() -> Options:

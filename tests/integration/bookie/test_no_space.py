@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from bookie.files import REAL_FILE_SYSTEM
+from bookie.index_file import IndexHeader, SlotRun, slot_runs
+from bookie.rocksdb_index import RocksDbIndex
+from ledger.ledger_id import LedgerId
 from ledger.requests import AddResponse, ReadResponse, Status
 from tests.integration.bookie.entry_client import EntryClient, add, fence, packet, read
 from tests.integration.bookie.test_read_only import Running, running, sqlite
@@ -92,9 +97,13 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", sorted(PLACES))
-async def test_a_full_disk_is_survived(place: str, tmp_path: Path, small_disk: Path) -> None:
+KINDS = [*((place, "sorted") for place in sorted(PLACES)), ("ledgers", "db"), ("both", "db")]
+
+
+@pytest.mark.parametrize(("place", "storage"), KINDS)
+async def test_a_full_disk_is_survived(place: str, storage: str, tmp_path: Path, small_disk: Path) -> None:
     settings: dict[str, Any] = {name: small_disk / name.partition("_")[0] for name in PLACES[place]}
+    settings |= {"storage_type": storage}
     settings |= {"write_cache_mb": 4, "flush_interval_seconds": 0.2, "bookie_id": "small", "journal_max_backups": 0}
     uri = sqlite(tmp_path)
     async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
@@ -129,10 +138,13 @@ def fill(path: Path) -> None:
                     file.write(bytes(size))
 
 
-@pytest.mark.parametrize("place", sorted(PLACES))
-async def test_a_start_on_a_full_disk_serves_everything(place: str, tmp_path: Path, small_disk: Path) -> None:
+@pytest.mark.parametrize(("place", "storage"), KINDS)
+async def test_a_start_on_a_full_disk_serves_everything(
+    place: str, storage: str, tmp_path: Path, small_disk: Path
+) -> None:
     """What only the journal has is read back, nothing is taken, and with room the bookie goes on."""
     settings: dict[str, Any] = {name: small_disk / name.partition("_")[0] for name in PLACES[place]}
+    settings |= {"storage_type": storage}
     settings |= {"write_cache_mb": 4, "bookie_id": "small", "journal_max_backups": 0, "persist_bookie_status": True}
     uri = sqlite(tmp_path)
     async with running(tmp_path, uri, **settings, flush_interval_seconds=3600) as bookie:
@@ -156,6 +168,46 @@ async def test_a_start_on_a_full_disk_serves_everything(place: str, tmp_path: Pa
         assert await asyncio.to_thread(wrong_reads, client, 9) == []
     async with running(tmp_path, uri, **settings) as bookie, connected(bookie) as client:
         assert await asyncio.to_thread(wrong_reads, client, 9) == []
+
+
+def rows_of(number: int, version: int) -> list[SlotRun]:
+    return slot_runs(list(range(1000)), list(range(version, version + 1000)))
+
+
+async def test_a_database_goes_on_after_a_full_disk(small_disk: Path) -> None:
+    """Its reads go on throughout, also where it is opened on the full disk; writes say that there is no space."""
+    ledger = LedgerId.unscoped(1)
+    header = IndexHeader(b"k" * 20, True, None)
+    directory = small_disk / "index"
+    directory.mkdir()
+    index = RocksDbIndex(REAL_FILE_SYSTEM, directory, 1 << 20)
+    index.update(ledger, header, rows_of(1, 1))
+    index.sync()
+    fill(filler(small_disk))
+    for opened_on_full_disk in (False, True):
+        if opened_on_full_disk:
+            index.close()
+            index = RocksDbIndex(REAL_FILE_SYSTEM, directory, 1 << 20)
+        entries = index.entry_ids(ledger)
+        assert next(entries) == 0
+        for number in (2, 3, 2):
+            index.update(LedgerId.unscoped(number), header, rows_of(number, 1))
+            with pytest.raises(OSError, match="room") as caught:
+                index.sync()
+            assert caught.value.errno == errno.ENOSPC
+            assert index.location(ledger, 7) == 8
+            assert index.read_header(ledger) == (header, 999)
+            assert list(index.ledger_ids()) == [1]
+        assert list(entries) == list(range(1, 1000)), "a reader goes on where it was"
+    filler(small_disk).unlink()
+    index.update(LedgerId.unscoped(2), header, rows_of(2, 1))
+    index.sync()
+    assert index.location(LedgerId.unscoped(2), 7) == 8
+    index.close()
+    index = RocksDbIndex(REAL_FILE_SYSTEM, directory, 1 << 20)
+    assert list(index.ledger_ids()) == [1, 2]
+    assert list(index.entry_ids(LedgerId.unscoped(2))) == list(range(1000))
+    index.close()
 
 
 async def test_a_bookie_that_is_stopped_without_space_keeps_everything(tmp_path: Path, small_disk: Path) -> None:

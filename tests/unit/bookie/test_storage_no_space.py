@@ -347,3 +347,34 @@ def test_backups_of_the_journal_go_where_its_disk_is_full(tmp_path: Path) -> Non
     moment = run.moment()
     run.storage.close()
     check_disk(disk, tmp_path, moment, "without backups", opens=1, **SMALL)
+
+
+def test_an_index_without_space_does_not_fill_the_entry_logs(tmp_path: Path) -> None:
+    disk = new_disk(tmp_path)
+    run = PatientRun(tmp_path, disk, -1, None, write_cache_bytes=1 << 20)
+    run.open()
+    run.listen()
+    for entry_id in range(6):
+        run.insist(lambda entry_id=entry_id: run.add(5, entry_id, 1500))  # type: ignore[misc]
+
+    def no_index(operation: Operation) -> None:
+        if operation.kind in GROWS and operation.path.suffix == ".idx":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(operation.path))
+
+    def log_bytes() -> int:
+        return sum(len(disk.content(path)) for path in disk.files(tmp_path / "ledgers") if path.suffix == ".log")
+
+    disk.on_operation = no_index
+    sizes = set()
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            run.storage.checkpoint()
+        sizes.add(log_bytes())
+    assert len(sizes) == 1
+    disk.on_operation = lambda operation: None
+    run.make_room()
+    run.checkpoint()
+    assert log_bytes() == sizes.pop()
+    moment = run.moment()
+    run.storage.close()
+    check_disk(disk.after_power_loss(nothing_survives), tmp_path, moment, "index without space", opens=1, **SMALL)
