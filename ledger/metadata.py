@@ -135,6 +135,8 @@ class LedgerMetadata:
 
     def fragment_at(self, entry_id: int) -> Fragment:
         """The fragment that holds `entry_id` (which may lie beyond the last entry). Raises ValueError below 0."""
+        if entry_id >= self.fragments[-1].first_entry_id >= 0:
+            return self.fragments[-1]
         index = bisect_right(self.fragments, entry_id, key=lambda fragment: fragment.first_entry_id)
         if index == 0:
             raise ValueError(f"entry {entry_id} lies before the first fragment")

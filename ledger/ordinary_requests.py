@@ -6,6 +6,8 @@ from each other in transaction id, entry id and body alone. Ids are not negative
 
 from __future__ import annotations
 
+from functools import cache
+
 from ledger.varint import CONTINUED, VARINTS, encode_varint
 
 _TABLE = len(VARINTS)
@@ -25,10 +27,11 @@ def _priority(priority: int) -> bytes:
     return b"\x20" + _size(priority) if priority else b""
 
 
-def _headers(operation: int, priority: int) -> list[bytes]:
+@cache
+def _headers(operation: int, priority: int) -> tuple[bytes, ...]:
     """What stands before the transaction id in a packet, by the size of that."""
     size = 5 + len(_priority(priority))
-    return [b"\x0a%c\x08\x03\x10%c\x18" % (size + txn_size, operation) for txn_size in range(11)]
+    return tuple(b"\x0a%c\x08\x03\x10%c\x18" % (size + txn_size, operation) for txn_size in range(11))
 
 
 class AddRequestEncoder:

@@ -40,6 +40,24 @@ _LEAST_BATCH = 64 * 1024
 class ReadSession:
     """One ranged read under way. `close` it: what comes later is dropped."""
 
+    __slots__ = (
+        "_closed",
+        "_ledger_id",
+        "_loop",
+        "_max_batch_bytes",
+        "_metrics",
+        "_pool",
+        "_reads",
+        "_secrets",
+        "_tick_seconds",
+        "_timeout",
+        "_timer",
+        "_wake",
+        "max_lac",
+        "reader",
+        "record",
+    )
+
     def __init__(
         self,
         context: ClientContext,
@@ -72,7 +90,7 @@ class ReadSession:
             preferred_index=record.ledger_id.ledger_id,
             max_entries=config.read_ahead_entries,
             max_bytes=config.read_ahead_bytes,
-            batches=_batch_limits(config),
+            batches=_batch_limits(config) if first < last else None,
             without_batches=without_batches,
             speculate_after=config.speculative_read_timeout,
             health=context.read_health,
@@ -88,6 +106,8 @@ class ReadSession:
             taken = reader.take(max_entries - len(batch))
             if taken:
                 batch = batch + taken if batch else taken
+                if reader.finished:
+                    return batch
                 self._send(reader.next_reads(self._loop.time()))
             full = len(batch) >= max_entries or reader.taken_bytes >= enough
             if full or reader.finished or reader.failure is not None:

@@ -54,6 +54,7 @@ MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
 _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
 """What a bookie that does not know batch reads makes of one: most close the connection, some call it a bad request."""
 
+_NO_END = 1 << 63
 _ENTRY_OVERHEAD = 200
 """Bytes that an entry takes in memory besides its payload."""
 
@@ -136,6 +137,36 @@ class _Run:
 class RangeReader:
     """An ordered read of the entries first … last."""
 
+    __slots__ = (
+        "_arrived",
+        "_batch_count",
+        "_batch_orders",
+        "_batches",
+        "_failed_at",
+        "_failure",
+        "_fragment_end",
+        "_fragment_start",
+        "_health",
+        "_heard",
+        "_last",
+        "_max_bytes",
+        "_max_entries",
+        "_metadata",
+        "_next_to_deliver",
+        "_open_bytes",
+        "_open_entries",
+        "_orders",
+        "_preferred",
+        "_repeats",
+        "_runs",
+        "_seen_bytes",
+        "_seen_entries",
+        "_speculate_after",
+        "_unasked",
+        "_without_batches",
+        "taken_bytes",
+    )
+
     def __init__(
         self,
         metadata: LedgerMetadata,
@@ -208,6 +239,8 @@ class RangeReader:
 
     def next_reads(self, now: float = 0.0) -> list[ReadEffect | BatchReadEffect]:
         """What to send now: repeats at other replicas first, then as much read-ahead as the window allows."""
+        if not self._unasked and not self._repeats:
+            return []
         effects, self._repeats = self._repeats, []
         while self._unasked and self._failed_at is None:
             first, last = self._unasked[0]
@@ -424,7 +457,7 @@ class RangeReader:
         self._fragment_end = -1
 
     def _enter(self, entry_id: int, now: float) -> list[tuple[str, ...]]:
-        """Whom to ask for an entry, in order, by the entry mod E. Kept per fragment."""
+        """Whom to ask for an entry, in order, by the entry id modulo the length of the list. Kept per fragment."""
         if not self._fragment_start <= entry_id < self._fragment_end:
             self._enter_fragment(entry_id, now)
         return self._orders
@@ -432,22 +465,25 @@ class RangeReader:
     def _enter_fragment(self, entry_id: int, now: float) -> None:
         metadata = self._metadata
         fragment = metadata.fragment_at(entry_id)
-        later = [f.first_entry_id for f in metadata.fragments if f.first_entry_id > entry_id]
-        self._fragment_start = fragment.first_entry_id
-        self._fragment_end = min(later, default=1 << 63)
-        self._orders = [self._replicas(fragment.ensemble, index, now) for index in range(metadata.ensemble_size)]
+        self._fragment_start, self._fragment_end = fragment.first_entry_id, _NO_END
+        if fragment is not metadata.fragments[-1]:
+            self._fragment_end = min(f.first_entry_id for f in metadata.fragments if f.first_entry_id > entry_id)
+        if metadata.ensemble_size == metadata.write_quorum_size:
+            self._orders = [self._replicas(fragment.ensemble, self._preferred, now)]
+        else:
+            self._orders = [self._replicas(fragment.ensemble, index, now) for index in range(metadata.ensemble_size)]
         self._batch_orders = self._orders_of_batches(fragment.ensemble, now) if self._batches else []
 
     def _replicas(self, ensemble: tuple[str, ...], position: int, now: float) -> tuple[str, ...]:
         size = self._metadata.ensemble_size
-        if size == self._metadata.write_quorum_size:
-            position = self._preferred
         bookies = [ensemble[index] for index in write_set(position % size, size, self._metadata.write_quorum_size)]
         return self._health.ordered(bookies, now)
 
     def _orders_of_batches(self, ensemble: tuple[str, ...], now: float) -> list[tuple[str, ...]]:
         """One order for each replica that is well, beginning with it; none where no replica knows batches."""
-        able = [bookie for bookie in self._replicas(ensemble, 0, now) if bookie not in self._without_batches]
+        able = [
+            bookie for bookie in self._replicas(ensemble, self._preferred, now) if bookie not in self._without_batches
+        ]
         well = [bookie for bookie in able if not self._health.avoids(bookie, now)] or able
         rest = [bookie for bookie in able if bookie not in well]
         return [(*well[turn:], *well[:turn], *rest) for turn in range(len(well))]
@@ -455,6 +491,8 @@ class RangeReader:
 
 def _size_of(entries: list[Entry]) -> int:
     """Bytes of memory."""
+    if len(entries) == 1:
+        return len(entries[0][4]) + _ENTRY_OVERHEAD
     return sum([len(entry[4]) for entry in entries]) + _ENTRY_OVERHEAD * len(entries)
 
 
