@@ -159,7 +159,11 @@ class Replay:
             ledger.master_key = master_key
         elif ledger.master_key != master_key:
             _log.warning("ledger %s: the journal has another master key than the index; the index counts", ledger_id)
-        self._cache.mark_header(ledger)
+        self._mark_header(ledger)
+
+    def _mark_header(self, ledger: StoredLedger) -> None:
+        if self._cache.mark_header(ledger):
+            self._flusher.flush()
 
     def _apply_state(self, ledger_id: LedgerId, record: Record) -> None:
         ledger = self._find(ledger_id)
@@ -170,7 +174,7 @@ class Replay:
         else:
             self._apply_explicit_lac(ledger, fmt.meta_blob(record.payload))
         # Dirty even if the header says the same: an earlier process may have been killed before it synced it.
-        self._cache.mark_header(ledger)
+        self._mark_header(ledger)
 
     def _apply_explicit_lac(self, ledger: StoredLedger, packet: bytes) -> None:
         if len(packet) < _LAC_OFFSET or not fits_header(ledger.master_key, packet):

@@ -442,7 +442,8 @@ class Storage(StoredEntries):
         ledger.advance_lac(lac)
 
     def _write_state(self, ledger: StoredLedger, record: bytes, token: object) -> None:
-        self._cache.mark_header(ledger)
+        if self._cache.mark_header(ledger):
+            self._request_checkpoint()
         if not ledger.key_journaled:
             self._journal_key(ledger)
         self._journal_of(ledger.number).append_one(record, token)

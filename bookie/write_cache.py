@@ -24,6 +24,9 @@ ENTRY_OVERHEAD = 128
 LEDGER_OVERHEAD = 1000
 """Bytes of memory a ledger with cached entries costs beyond them, about: its table and its state."""
 
+HEADER_OVERHEAD = 700
+"""Bytes of memory a ledger whose header is to be written costs, about: its state, and that it is held."""
+
 Table = dict[int, bytes]
 
 
@@ -70,15 +73,18 @@ class WriteCache:
         self._active_bytes += LEDGER_OVERHEAD
         return table
 
-    def mark_header(self, ledger: StoredLedger) -> None:
-        """The ledger's key, fence or explicit LAC is to be written by the next checkpoint.
+    def mark_header(self, ledger: StoredLedger) -> bool:
+        """The ledger's key, fence or explicit LAC is to be written by the next checkpoint. True when that is due.
 
         Raises LedgerDeletedException.
         """
         with self._lock:
             if ledger.deleted:
                 raise LedgerDeletedException
-            self._active_headers.add(ledger)
+            if ledger not in self._active_headers:
+                self._active_headers.add(ledger)
+                self._active_bytes += HEADER_OVERHEAD
+        return 2 * self._active_bytes >= self._capacity
 
     def discard(self, ledger: StoredLedger) -> None:
         """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
@@ -87,7 +93,9 @@ class WriteCache:
             table = self._active.pop(ledger, None)
             if table is not None:
                 self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table) + LEDGER_OVERHEAD
-            self._active_headers.discard(ledger)
+            if ledger in self._active_headers:
+                self._active_headers.remove(ledger)
+                self._active_bytes -= HEADER_OVERHEAD
 
     def ledgers(self) -> set[StoredLedger]:
         """Ledgers of which something is not flushed yet."""

@@ -85,3 +85,17 @@ def test_runs_of_cached_entries() -> None:
     assert cache.first_held(one, 2, 10) == 3
     assert cache.first_held(one, 6, 10) == 10
     assert cache.first_held(ledger(2), 0, 7) == 7
+
+
+def test_headers_alone_fill_the_cache_too() -> None:
+    """Whoever fences very many ledgers must not fill the memory before the next checkpoint."""
+    cache = WriteCache(100_000)
+    ledgers = [StoredLedger(LedgerId.unscoped(number), b"k" * 20) for number in range(1000)]
+    due = [cache.mark_header(ledger) for ledger in ledgers]
+    assert not due[0]
+    assert due[-1]
+    assert cache.is_full
+    for ledger in ledgers:
+        cache.mark_header(ledger)
+        cache.discard(ledger)
+    assert cache.usage == (0, 0)
