@@ -7,11 +7,13 @@ names. Where BookKeeper has the same setting, the description gives its name.
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from bookie.authentication import load_provider
@@ -23,7 +25,9 @@ from bookie.storage_settings import StorageSettings
 from bookie.tls import ServerCertificates
 from gateway.config import GatewayConfig
 from gateway.tls_files import TlsFiles
+from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
+from ledger.settings import unknown_variables
 from thinclient.config import load_settings
 
 _MIB = 1024 * 1024
@@ -85,19 +89,16 @@ class BookieConfig(StorageSettings, GcSettings):
         default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
     )
 
-    @model_validator(mode="after")
-    def _tls_fits_together(self) -> BookieConfig:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key go together; set both or none")
-        if self.tls_certificate is None and (self.tls_client_ca or self.tls_required):
-            raise ValueError("tls_client_ca and tls_required need TLS; set tls_certificate and tls_key too")
+            yield "tls_certificate and tls_key go together; set both or none"
+        elif self.tls_certificate is None and (self.tls_client_ca or self.tls_required):
+            yield "tls_client_ca and tls_required need TLS; set tls_certificate and tls_key too"
         if self.tls_require_client_certificate and self.tls_client_ca is None:
-            raise ValueError(
-                "tls_require_client_certificate needs tls_client_ca, the authorities that vouch for clients"
-            )
+            yield "tls_require_client_certificate needs tls_client_ca, the authorities that vouch for clients"
         if self.auth_options and self.auth_provider is None:
-            raise ValueError("auth_options have no effect without auth_provider; set that too")
-        return self
+            yield "auth_options have no effect without auth_provider; set that too"
 
     def security(self) -> Security:
         """How the entry port is protected. Raises IncorrectParameterException for files or options of no use."""
@@ -163,5 +164,11 @@ def own_address() -> str:
 
 
 def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
-    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong."""
+    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong.
+
+    A variable of the environment that looks like a setting and is none is wrong too: it was meant to do something.
+    """
+    strangers = unknown_variables(os.environ, "BOOKGATE_BOOKIE_", BookieConfig.model_fields)
+    if strangers:
+        raise IncorrectParameterException(f"configuration is not valid: {'; '.join(strangers)}")
     return load_settings(BookieConfig, file, values)

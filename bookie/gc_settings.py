@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from collections.abc import Iterator
+
+from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from bookie.core.garbage_collection import CompactionPolicy, CompactionRule
 from bookie.garbage_collector import GarbageCollectionConfig
+from ledger.settings import ConsistentSettings
 
 
-class GcSettings(BaseSettings):
+class GcSettings(BaseSettings, ConsistentSettings):
     """The part of the bookie's settings that garbage collection is made of."""
 
     gc_wait_seconds: float = Field(600.0, gt=0, description="gcWaitTime: between runs of garbage collection")
@@ -37,12 +40,11 @@ class GcSettings(BaseSettings):
         False, description="isForceGCAllowWhenNoSpace: a disk that fills up begins a run instead of ending compaction"
     )
 
-    @model_validator(mode="after")
-    def _compactions_fit_together(self) -> GcSettings:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
         problem = self._compaction_policy().problem(self.gc_wait_seconds)
         if problem is not None:
-            raise ValueError(problem)
-        return self
+            yield problem
 
     def garbage_collection(self) -> GarbageCollectionConfig:
         """What garbage collection needs, as plain values."""

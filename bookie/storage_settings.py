@@ -6,13 +6,15 @@ Where BookKeeper has the same setting, the description gives its name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode
 
 from bookie.storage_config import StorageConfig
+from ledger.settings import ConsistentSettings
 
 _MIB = 1024 * 1024
 
@@ -26,7 +28,7 @@ def _split(value: Any) -> Any:
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split)]
 
 
-class StorageSettings(BaseSettings):
+class StorageSettings(BaseSettings, ConsistentSettings):
     """The part of the bookie's settings that storage is made of."""
 
     data_dir: Path | None = Field(None, description="holds journal and ledgers unless those are set themselves")
@@ -73,20 +75,22 @@ class StorageSettings(BaseSettings):
     flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
     entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
 
-    @model_validator(mode="after")
-    def _has_directories(self) -> StorageSettings:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
         for one, several in (("journal_directory", "journal_directories"), ("ledger_directory", "ledger_directories")):
             if getattr(self, one) is not None and getattr(self, several):
-                raise ValueError(f"set {one} or {several}, not both")
+                yield f"set {one} or {several}, not both"
         journals = self.journal_directory or self.journal_directories
         ledgers = self.ledger_directory or self.ledger_directories
         if self.data_dir is None and not (journals and ledgers):
-            raise ValueError("set data_dir, or both journal_directory and ledger_directory")
-        if self.storage_type == "db" and len(self.index_directories) not in (0, len(self.ledgers)):
-            raise ValueError("storage_type db needs as many index_directories as ledger_directories")
+            yield "set data_dir, or both journal_directory and ledger_directory"
+        elif self.storage_type == "db" and len(self.index_directories) not in (0, len(self.ledgers)):
+            yield "storage_type db needs as many index_directories as ledger_directories"
         if self.storage_type == "db" and self.allow_storage_expansion:
-            raise ValueError("storage_type db can't take more directories: they decide where each ledger lies")
-        return self
+            yield (
+                "storage_type db can't take more directories, as allow_storage_expansion wants: they decide where each "
+                "ledger lies"
+            )
 
     @property
     def journals(self) -> tuple[Path, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,6 +21,7 @@ from gateway.limits import Limits
 from gateway.store_settings import StoreSettings
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
+from ledger.settings import unknown_key, unknown_variables
 
 _LIMITS = Limits()
 
@@ -66,17 +69,16 @@ class GatewayConfig(BaseSettings, StoreSettings):
         default=_LIMITS.cache_idle_seconds, gt=0, description="a cached ledger that nobody asked for goes after this"
     )
 
-    @model_validator(mode="after")
-    def _tls_fits_together(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together; set both or none")
+            yield "tls_cert and tls_key go together; set both or none"
         if self.tls_require_client_cert and not self.tls_client_ca:
-            raise ValueError("tls_require_client_cert needs tls_client_ca, the authorities that vouch for clients")
+            yield "tls_require_client_cert needs tls_client_ca, the authorities that vouch for clients"
         if self.tls_client_ca and not self.tls_require_client_cert:
-            raise ValueError("tls_client_ca has no effect without tls_require_client_cert; set that too")
+            yield "tls_client_ca has no effect without tls_require_client_cert; set that too"
         if self.tls_client_ca and not self.tls_cert:
-            raise ValueError("tls_client_ca needs TLS; set tls_cert and tls_key too")
-        return self
+            yield "tls_client_ca needs TLS; set tls_cert and tls_key too"
 
     def limits(self) -> Limits:
         return Limits(
@@ -114,6 +116,9 @@ class GatewayConfig(BaseSettings, StoreSettings):
 
         Raises IncorrectParameterException naming each key that is wrong.
         """
+        strangers = unknown_variables(os.environ, "BOOKGATE_GATEWAY_", cls.model_fields)
+        if strangers:
+            raise IncorrectParameterException("; ".join(strangers))
         given = {name: value for name, value in options.items() if value is not None}
         try:
             return _configured(file)(**given)
@@ -150,6 +155,8 @@ def _problem(detail: Any) -> str:
     if not key:
         # A rule over several keys, which its message names.
         return str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        return f"{key}: {unknown_key(key, GatewayConfig.model_fields)}"
     if detail["type"] == "missing":
         option = "--" + key.replace("_", "-")
         return f"{key} is not set; give {option}, BOOKGATE_GATEWAY_{key.upper()} or the key in the configuration file"

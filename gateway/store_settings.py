@@ -6,12 +6,15 @@ and are passed to `gateway.drivers.create_factory` as they are. The URI stays th
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
+
+from ledger.settings import ConsistentSettings
 
 
-class StoreSettings(BaseModel):
+class StoreSettings(ConsistentSettings):
     """Every key, with its meaning. The defaults: plain TCP, no authentication, nodes open to everyone."""
 
     zookeeper_tls: bool = Field(default=False, description="speak TLS with ZooKeeper (its secureClientPort)")
@@ -36,15 +39,14 @@ class StoreSettings(BaseModel):
             raise ValueError("must be of the form user:password")
         return value
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
         if (self.zookeeper_tls_cert is None) != (self.zookeeper_tls_key is None):
-            raise ValueError("zookeeper_tls_cert and zookeeper_tls_key go together; set both or none")
+            yield "zookeeper_tls_cert and zookeeper_tls_key go together; set both or none"
         if not self.zookeeper_tls and (self.zookeeper_tls_ca or self.zookeeper_tls_cert):
-            raise ValueError("certificates for ZooKeeper are set, but zookeeper_tls is not; set it to true")
+            yield "certificates for ZooKeeper are set, but zookeeper_tls is not; set it to true"
         if self.zookeeper_acl == "creator" and self.zookeeper_auth is None and self.zookeeper_tls_cert is None:
-            raise ValueError("zookeeper_acl is creator: that needs zookeeper_auth (or a certificate) to be someone")
-        return self
+            yield "zookeeper_acl is creator: that needs zookeeper_auth (or a certificate) to be someone"
 
 
 DEFAULTS = StoreSettings()

@@ -28,6 +28,7 @@ _ENTRY_POINTS = "bookgate.commands"
 BUILT_IN_COMMANDS = {
     "bookie": "bookie.cli:app",
     "cluster": "gateway.cluster_cli:app",
+    "config": "bookie.configuration.cli:app",
     "gateway": "gateway.cli:app",
     "standalone": "bookie.standalone_cli:app",
     "run": "bookie.main_job_cli:app",

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
+from ledger.settings import ConsistentSettings, unknown_key
 from thinclient.gateway_uri import TlsFiles
 from thinclient.tls import BookieTls, TlsMode
 
@@ -23,7 +24,7 @@ FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
 
 
-class ClientConfig(BaseSettings):
+class ClientConfig(BaseSettings, ConsistentSettings):
     """Everything that can be set of a client. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
@@ -142,13 +143,12 @@ class ClientConfig(BaseSettings):
     auth_token_file: Path | None = Field(default=None, description="bookgate-token: file with the token")
     auth_token: str | None = Field(default=None, repr=False, description="bookgate-token: the token itself")
 
-    @model_validator(mode="after")
-    def _security_fits_together(self) -> ClientConfig:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
         if (self.bookie_tls_cert is None) != (self.bookie_tls_key is None):
-            raise ValueError("bookie_tls_cert and bookie_tls_key go together; set both or none")
+            yield "bookie_tls_cert and bookie_tls_key go together; set both or none"
         if self.auth_provider is None and (self.auth_token or self.auth_token_file):
-            raise ValueError("a token has no effect without auth_provider; set it to bookgate-token")
-        return self
+            yield "a token has no effect without auth_provider; set it to bookgate-token"
 
     @property
     def tls(self) -> TlsFiles:
@@ -195,6 +195,14 @@ def load_settings(settings_class: type[Settings], file: Path | None, values: Map
     try:
         return settings_class(**settings)
     except ValidationError as error:
-        problems = "; ".join(": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in error.errors())
+        problems = "; ".join(_problem(settings_class, dict(detail)) for detail in error.errors())
         source = f" (file {file} or the environment)" if file else f" (see the environment, {prefix}…)"
         raise IncorrectParameterException(f"configuration is not valid{source}: {problems}") from error
+
+
+def _problem(settings_class: type[BaseSettings], detail: Mapping[str, Any]) -> str:
+    """One of pydantic's errors in words."""
+    key = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "extra_forbidden":
+        return f"{key}: {unknown_key(key, settings_class.model_fields)}"
+    return ": ".join(filter(None, (key, str(detail["msg"]).removeprefix("Value error, "))))

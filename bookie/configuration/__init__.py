@@ -1,0 +1,1 @@
+"""The settings of bookie, gateway and client, for the operator: shown, checked, described, taken from BookKeeper."""

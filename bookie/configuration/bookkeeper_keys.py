@@ -1,0 +1,352 @@
+"""What each key of Apache BookKeeper's properties files is here: another key, or nothing, and why.
+
+Covers the keys that matter (operations page, sections 7 and 8; storage page). Conversions take the text of the
+properties file and give the value for TOML: most of BookKeeper's times are milliseconds where ours are seconds, most
+of its sizes bytes where ours are MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Properties = Mapping[str, str]
+Value = bool | int | float | str | list[str] | dict[str, str]
+Convert = Callable[[str, Properties], Value]
+
+_MIB = 1024 * 1024
+_DEFAULT_PAGE_SIZE = 8192
+
+
+class NoCounterpart(ValueError):
+    """This value has no meaning here; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """Becomes `key`; `note` is for a key with another meaning or another default."""
+
+    key: str
+    convert: Convert
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Has no counterpart; `why` says what takes its place."""
+
+    why: str
+
+
+def text(value: str, _all: Properties) -> Value:
+    return value
+
+
+def integer(value: str, _all: Properties) -> Value:
+    return int(value, 0)
+
+
+def number(value: str, _all: Properties) -> Value:
+    return _short(float(value))
+
+
+def boolean(value: str, _all: Properties) -> Value:
+    if value.lower() not in ("true", "false", "yes", "no", "on", "off"):
+        raise NoCounterpart(f"{value!r} is neither true nor false")
+    return value.lower() in ("true", "yes", "on")
+
+
+def texts(value: str, _all: Properties) -> Value:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def seconds(value: str, _all: Properties) -> Value:
+    """From milliseconds."""
+    return _short(int(value, 0) / 1000)
+
+
+def positive_seconds(value: str, _all: Properties) -> Value:
+    """From milliseconds, where 0 or less meant without end."""
+    if int(value, 0) <= 0:
+        raise NoCounterpart("0 or less meant to wait without end; the default stands")
+    return _short(int(value, 0) / 1000)
+
+
+def not_negative(value: str, _all: Properties) -> Value:
+    """A negative number meant off, which is 0 here."""
+    return _short(max(0.0, float(value)))
+
+
+def mebibytes(value: str, _all: Properties) -> Value:
+    """From bytes, rounded up."""
+    return max(1, -(-int(value, 0) // _MIB))
+
+
+def entry_log_mebibytes(value: str, _all: Properties) -> Value:
+    return min(1024, max(1, int(value, 0) // _MIB))
+
+
+def page_mebibytes(value: str, properties: Properties) -> Value:
+    """From a number of pages."""
+    if int(value, 0) <= 0:
+        raise NoCounterpart("0 or less took a third of the direct memory; the default of ledger_cache_mb stands")
+    return max(1, int(value, 0) * int(properties.get("pageSize", str(_DEFAULT_PAGE_SIZE)), 0) // _MIB)
+
+
+def storage_type(value: str, _all: Properties) -> Value:
+    name = value.rpartition(".")[2]
+    kinds = {"SortedLedgerStorage": "sorted", "InterleavedLedgerStorage": "interleaved", "DbLedgerStorage": "db"}
+    if name not in kinds:
+        raise NoCounterpart(f"there is no storage of this kind; choose one of {', '.join(kinds.values())}")
+    return kinds[name]
+
+
+def metadata_uri(value: str, _all: Properties) -> Value:
+    scheme = value.partition("://")[0].lower()
+    if scheme.partition("+")[0] not in ("zk", "sqlite", "grpc", "grpcs"):
+        raise NoCounterpart(
+            f"there is no metadata store for {scheme}://; set metadata_uri to one of zk+…://, sqlite://"
+        )
+    return value
+
+
+def zookeeper_uri(servers: str, properties: Properties) -> Value:
+    """The legacy keys put together."""
+    if "metadataServiceUri" in properties:
+        raise NoCounterpart("metadataServiceUri is set and counts")
+    factory = properties.get("ledgerManagerFactoryClass", properties.get("ledgerManagerType", "")).rpartition(".")[2]
+    managers = {"Flat": "flat", "LongHierarchical": "longhierarchical", "Hierarchical": "hierarchical"}
+    manager = next((scheme for name, scheme in managers.items() if factory.lower().startswith(name.lower())), "null")
+    hosts = ";".join(part.strip() for part in servers.split(",") if part.strip())
+    return f"zk+{manager}://{hosts}{properties.get('zkLedgersRootPath', '/ledgers')}"
+
+
+def pem_file(kind_key: str) -> Convert:
+    """A file of a kind that another key tells: only PEM files are read here."""
+
+    def convert(value: str, properties: Properties) -> Value:
+        kind = properties.get(kind_key, "JKS")
+        if kind.upper() != "PEM":
+            raise NoCounterpart(f"{kind_key} is {kind}: export it to a PEM file and name that")
+        return value
+
+    return convert
+
+
+def auth_provider(value: str, _all: Properties) -> Value:
+    if value.endswith("BookieAuthZFactory"):
+        return "bookgate-tls-role"
+    raise NoCounterpart("a Java class; choose bookgate-token, bookgate-tls-role or an installed provider")
+
+
+def wire_protocol(value: str, properties: Properties) -> Value:
+    return "v2" if boolean(value, properties) else "v3"
+
+
+def placement_policy(value: str, _all: Properties) -> Value:
+    name = value.rpartition(".")[2]
+    kinds = {"RackawareEnsemblePlacementPolicy": "rackaware", "DefaultEnsemblePlacementPolicy": "default"}
+    if name not in kinds:
+        raise NoCounterpart(f"there is no such policy; choose one of {', '.join(kinds.values())}, or an installed one")
+    return kinds[name]
+
+
+def tls_mode(value: str, _all: Properties) -> Value:
+    return "start-tls" if value else "off"
+
+
+def _short(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+_THREADS = Without("one event loop serves all connections, and threads of fixed number do the rest")
+_METRICS = Without("metrics are always kept, and served at /metrics of http_port")
+_AUTORECOVERY = Without("no setting of the bookie: it runs no auto-recovery by these keys")
+_ZK_RETRIES = Without("the session to ZooKeeper is kept with waits and retries of fixed length")
+_ARGUMENT = Without("an argument of create_ledger and open_ledger, not a setting")
+_JAVA_STORE = Without("only PEM files are read: without type and password")
+
+SERVER_KEYS: Mapping[str, To | Without] = {
+    "metadataServiceUri": To("metadata_uri", metadata_uri),
+    "zkServers": To("metadata_uri", zookeeper_uri, "put together with zkLedgersRootPath and ledgerManagerFactoryClass"),
+    "zkLedgersRootPath": Without("part of metadata_uri"),
+    "ledgerManagerFactoryClass": Without("part of metadata_uri: zk+hierarchical:// and others"),
+    "ledgerManagerType": Without("part of metadata_uri: zk+hierarchical:// and others"),
+    "zkTimeout": Without("the session timeout is fixed"),
+    "zkRetryBackoffStartMs": _ZK_RETRIES,
+    "zkRetryBackoffMaxMs": _ZK_RETRIES,
+    "zkRetryBackoffMaxRetries": _ZK_RETRIES,
+    "zkRequestRateLimit": Without("max_store_calls of the gateway bounds what is under way at ZooKeeper"),
+    "zkReplicationTaskRateLimit": _AUTORECOVERY,
+    "bookiePort": To("port", integer),
+    "advertisedAddress": To("advertised_address", text),
+    "listeningInterface": Without("set host to the address of that interface"),
+    "bookieId": To("bookie_id", text),
+    "useHostNameAsBookieID": Without("set advertised_address (or bookie_id) to the host's name"),
+    "allowLoopback": Without("loopback addresses are not refused"),
+    "journalDirectory": To("journal_directories", texts),
+    "journalDirectories": To("journal_directories", texts),
+    "ledgerDirectories": To("ledger_directories", texts),
+    "indexDirectories": To("index_directories", texts),
+    "ledgerStorageClass": To("storage_type", storage_type),
+    "logSizeLimit": To("entry_log_max_mb", entry_log_mebibytes, "in MiB, at most 1024"),
+    "entryLogFilePreallocationEnabled": Without("entry logs are not allocated ahead"),
+    "entryLogPerLedgerEnabled": Without("entries of all ledgers share an entry log, sorted by ledger"),
+    "flushInterval": To("flush_interval_seconds", seconds, "in seconds"),
+    "flushEntrylogBytes": Without("an entry log is synced by the checkpoint that wrote it"),
+    "skipListSizeLimit": Without("write_cache_mb is the memory for entries not yet in the entry log, of every storage"),
+    "openFileLimit": Without("open_log_limit bounds entry logs that are open; index files are opened as needed"),
+    "pageSize": Without("pages have 8 KiB"),
+    "pageLimit": To("ledger_cache_mb", page_mebibytes, "in MiB"),
+    "writeBufferSizeBytes": Without("a checkpoint writes entries in large pieces"),
+    "readBufferSizeBytes": Without("read_ahead_cache_mb is what reads ahead"),
+    "dbStorage_writeCacheMaxSizeMb": To("write_cache_mb", integer, "of every kind of storage"),
+    "dbStorage_readAheadCacheMaxSizeMb": To("read_ahead_cache_mb", integer, "of every kind of storage"),
+    "dbStorage_readAheadCacheBatchSize": Without("reading ahead follows how sequential readers are"),
+    "dbStorage_rocksDB_blockCacheSize": To("ledger_cache_mb", mebibytes, "in MiB"),
+    "journalSyncData": To("journal_sync_data", boolean),
+    "journalWriteData": To("journal_write_data", boolean),
+    "journalMaxGroupWaitMSec": To(
+        "journal_max_group_wait_ms", integer, "the default here, 0, syncs whenever the disk is free: try without"
+    ),
+    "journalFlushWhenQueueEmpty": To("journal_flush_when_queue_empty", boolean),
+    "journalBufferedWritesThreshold": To("journal_buffered_writes_threshold", integer),
+    "journalBufferedEntriesThreshold": To("journal_buffered_entries_threshold", integer),
+    "journalMaxSizeMB": To("journal_max_size_mb", integer),
+    "journalMaxBackups": To("journal_max_backups", integer),
+    "journalPreAllocSizeMB": To("journal_pre_alloc_size_mb", integer),
+    "journalAlignmentSize": To("journal_alignment_size", integer),
+    "journalFormatVersionToWrite": Without("version 6 is written; the earlier ones are read"),
+    "fileInfoFormatVersionToWrite": Without("version 1 is written; version 0 is read"),
+    "gcWaitTime": To("gc_wait_seconds", seconds, "in seconds"),
+    "gcOverreplicatedLedgerWaitTime": To("gc_overreplicated_wait_seconds", seconds, "in seconds"),
+    "gcMetadataOpRateLimit": To("gc_metadata_op_rate_limit", number),
+    "verifyMetadataOnGC": To("verify_metadata_on_gc", boolean, "the default here is true, which is safer"),
+    "minorCompactionThreshold": To("minor_compaction_threshold", number),
+    "minorCompactionInterval": To("minor_compaction_interval_seconds", number),
+    "majorCompactionThreshold": To("major_compaction_threshold", number),
+    "majorCompactionInterval": To("major_compaction_interval_seconds", number),
+    "forceAllowCompaction": To("force_allow_compaction", boolean),
+    "compactionRate": To("compaction_rate_entries", number),
+    "compactionRateByEntries": To("compaction_rate_entries", number),
+    "compactionRateByBytes": To("compaction_rate_bytes", number),
+    "isThrottleByBytes": To("is_throttle_by_bytes", boolean),
+    "useTransactionalCompaction": Without(
+        "compaction is always so: a log goes only after its entries are safe elsewhere"
+    ),
+    "isForceGCAllowWhenNoSpace": To("is_force_gc_allow_when_no_space", boolean),
+    "diskUsageThreshold": To("disk_usage_threshold", number),
+    "diskUsageWarnThreshold": To("disk_usage_warn_threshold", number),
+    "diskUsageLwmThreshold": To("disk_usage_low_water_mark", number),
+    "diskCheckInterval": To("disk_check_interval_seconds", seconds, "in seconds"),
+    "minUsableSizeForHighPriorityWrites": To("min_usable_for_high_priority_writes_mb", mebibytes, "in MiB"),
+    "minUsableSizeForEntryLogCreation": To("min_usable_for_entry_log_mb", mebibytes, "in MiB"),
+    "minUsableSizeForIndexFileCreation": To("min_usable_for_index_mb", mebibytes, "in MiB"),
+    "readOnlyModeEnabled": To("read_only_mode_enabled", boolean),
+    "readOnlyModeOnAnyDiskFullEnabled": To("read_only_on_any_disk_full", boolean),
+    "persistBookieStatusEnabled": To("persist_bookie_status", boolean),
+    "forceReadOnlyBookie": To("force_read_only", boolean),
+    "allowStorageExpansion": To("allow_storage_expansion", boolean),
+    "numAddWorkerThreads": _THREADS,
+    "numReadWorkerThreads": _THREADS,
+    "numLongPollWorkerThreads": _THREADS,
+    "numHighPriorityWorkerThreads": _THREADS,
+    "serverNumIOThreads": _THREADS,
+    "maxPendingAddRequestsPerThread": Without("a connection is not read while there is no room for its adds"),
+    "maxPendingReadRequestsPerThread": Without("a connection is not read while its reads are behind"),
+    "maxAddsInProgressLimit": Without("a connection is not read while there is no room for its adds"),
+    "maxReadsInProgressLimit": Without("a connection is not read while its reads are behind"),
+    "nettyMaxFrameSizeBytes": To("max_frame_size", integer),
+    "maxBatchReadSize": Without("max_frame_size bounds an answer to a batch read"),
+    "autoRecoveryDaemonEnabled": _AUTORECOVERY,
+    "lostBookieRecoveryDelay": _AUTORECOVERY,
+    "auditorPeriodicCheckInterval": _AUTORECOVERY,
+    "auditorPeriodicBookieCheckInterval": _AUTORECOVERY,
+    "openLedgerRereplicationGracePeriod": _AUTORECOVERY,
+    "rwRereplicateBackoffMs": _AUTORECOVERY,
+    "rereplicationEntryBatchSize": _AUTORECOVERY,
+    "replicationRateByBytes": _AUTORECOVERY,
+    "httpServerEnabled": Without("HTTP is always served"),
+    "httpServerPort": To("http_port", integer),
+    "httpServerHost": Without("host is the address of all ports"),
+    "httpServerClass": Without("there is one HTTP server"),
+    "enableStatistics": _METRICS,
+    "statsProviderClass": _METRICS,
+    "prometheusStatsHttpPort": _METRICS,
+    "localScrubInterval": Without("entries are checked when they are read; `bookgate bookie inspect` looks into files"),
+    "localScrubRateLimit": Without(
+        "entries are checked when they are read; `bookgate bookie inspect` looks into files"
+    ),
+    "dataIntegrityChecking": Without("a bookie that lost data is to be recovered from the others"),
+    "skipReplayJournalInvalidRecord": To("skip_replay_journal_invalid_record", boolean),
+    "tlsProviderFactoryClass": Without("tls_certificate and tls_key set up TLS"),
+    "tlsProvider": Without("OpenSSL is the provider"),
+    "tlsKeyStoreType": _JAVA_STORE,
+    "tlsKeyStore": To("tls_key", pem_file("tlsKeyStoreType")),
+    "tlsKeyStorePasswordPath": _JAVA_STORE,
+    "tlsTrustStoreType": _JAVA_STORE,
+    "tlsTrustStore": To("tls_client_ca", pem_file("tlsTrustStoreType")),
+    "tlsTrustStorePasswordPath": _JAVA_STORE,
+    "tlsCertificatePath": To("tls_certificate", text),
+    "tlsClientAuthentication": To("tls_require_client_certificate", boolean),
+    "tlsEnabledCipherSuites": Without("TLS 1.2 and later with OpenSSL's own choice"),
+    "tlsEnabledProtocols": Without("TLS 1.2 and later"),
+    "tlsCertFilesRefreshDurationSeconds": Without("certificate files that change are taken up by the next connection"),
+    "bookieAuthProviderFactoryClass": To("auth_provider", auth_provider),
+    "authorizedRoles": Without("set the roles in the table auth_options; see docs/bookie.md, Authentication"),
+}
+
+CLIENT_KEYS: Mapping[str, To | Without] = {
+    "metadataServiceUri": To("gateways", text, "a client needs no metadata store: name gateways, grpc://host:4181"),
+    "zkServers": To("gateways", zookeeper_uri, "a client needs no metadata store: name gateways, grpc://host:4181"),
+    "storeSystemTimeAsLedgerCreationTime": Without("the time of creation is always kept"),
+    "nettyMaxFrameSizeBytes": To("max_frame_size", integer),
+    "digestType": _ARGUMENT,
+    "passwd": _ARGUMENT,
+    "enableDigestTypeAutodetection": Without("the digest is always taken from the ledger's metadata"),
+    "addEntryTimeoutSec": To("add_timeout", number),
+    "readEntryTimeoutSec": To("read_timeout", number),
+    "readTimeout": To("read_timeout", number),
+    "addEntryQuorumTimeoutSec": To("add_quorum_timeout", not_negative, "0 is off"),
+    "speculativeReadTimeout": To("speculative_read_timeout", seconds, "in seconds"),
+    "firstSpeculativeReadTimeout": To("speculative_read_timeout", seconds, "in seconds"),
+    "maxSpeculativeReadTimeout": Without("speculative_read_timeout is the one wait before each next bookie"),
+    "speculativeReadTimeoutBackoffMultiplier": Without("the waits do not grow"),
+    "firstSpeculativeReadLACTimeout": To("first_speculative_lac_timeout", seconds, "in seconds"),
+    "maxSpeculativeReadLACTimeout": To("max_speculative_lac_timeout", seconds, "in seconds"),
+    "numChannelsPerBookie": To("num_channels_per_bookie", integer),
+    "useV2WireProtocol": To("wire_protocol", wire_protocol),
+    "throttle": To("max_in_flight_entries", integer, "of one ledger, and of appends only"),
+    "explicitLacInterval": To("explicit_lac_interval", seconds, "in seconds"),
+    "ensemblePlacementPolicy": To("placement_policy", placement_policy),
+    "minNumRacksPerWriteQuorum": To("min_racks_per_write_quorum", integer),
+    "enforceMinNumRacksPerWriteQuorum": To("enforce_min_racks", boolean),
+    "delayEnsembleChange": To("delay_ensemble_change", boolean),
+    "maxNumEnsembleChanges": To("max_ensemble_changes", integer),
+    "maxAllowedEnsembleChanges": To("max_ensemble_changes", integer),
+    "opportunisticStriping": To("opportunistic_striping", boolean),
+    "recoveryReadBatchSize": To("recovery_read_batch_size", integer, "the default here, 100, is much faster"),
+    "enableParallelRecoveryRead": Without("recovery always reads ahead, recovery_read_batch_size entries"),
+    "bookieHealthCheckEnabled": To("bookie_health_check", boolean),
+    "bookieHealthCheckIntervalSeconds": To("bookie_error_interval", number),
+    "bookieErrorThresholdPerInterval": To("bookie_error_threshold", integer),
+    "bookieQuarantineTimeSeconds": To("bookie_quarantine_time", number),
+    "bookieQuarantineRatio": Without("every bookie over its threshold is left out"),
+    "diskWeightBasedPlacementEnabled": To("weight_by_free_space", boolean),
+    "getBookieInfoIntervalSeconds": To("weight_interval", number),
+    "reorderReadSequenceEnabled": Without("slow and failed bookies are always asked last"),
+    "stickyReadsEnabled": Without("sequential reads stay with a bookie by batch reads"),
+    "numWorkerThreads": _THREADS,
+    "numIOThreads": _THREADS,
+    "clientConnectTimeoutMillis": To("connect_timeout", positive_seconds, "in seconds"),
+    "waitTimeoutOnBackpressureMs": To("backpressure_timeout", positive_seconds, "in seconds"),
+    "batchReadEnabled": To("batch_reads", boolean),
+    "clientRole": Without("a connection has no role"),
+    "bookieAddressResolverEnabled": Without("addresses of bookies always come from discovery"),
+    "clientAuthProviderFactoryClass": To("auth_provider", auth_provider),
+    "tlsProviderFactoryClass": To("bookie_tls", tls_mode),
+    "clientTrustStore": To("bookie_tls_ca", pem_file("clientTrustStoreType")),
+    "clientKeyStore": To("bookie_tls_key", pem_file("clientKeyStoreType")),
+    "tlsHostnameVerificationEnabled": To("bookie_tls_verify_host_name", boolean, "the default here is true"),
+    "startTLSTimeoutSecs": To("bookie_tls_timeout", number),
+}

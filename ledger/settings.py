@@ -1,0 +1,70 @@
+"""What the settings of bookie, gateway and client have in common: rules over several keys, and names that are no key.
+
+Pure: where values come from (files, environment, options) is the affair of each package's own configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator
+from typing import Self
+
+from pydantic import BaseModel, model_validator
+
+
+class ContradictionError(ValueError):
+    """Values that are right by themselves and don't fit together; each problem names its keys and a way out."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class ConsistentSettings(BaseModel):
+    """Settings with rules over several keys: all that are broken are told at once."""
+
+    def contradictions(self) -> Iterator[str]:
+        """One sentence each. Who adds rules yields from `super()` first: several such models may be put together."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        problems = tuple(self.contradictions())
+        if problems:
+            raise ContradictionError(problems)
+        return self
+
+
+def nearest_key(name: str, valid: Collection[str]) -> str | None:
+    """The key that was probably meant: `journalDirectories` for `journal_directories`, `prot` for `port`."""
+    by_form = {_form(key): key for key in sorted(valid)}
+    found = difflib.get_close_matches(_form(name), by_form, 1, 0.7)
+    return by_form[found[0]] if found else None
+
+
+def unknown_key(name: str, valid: Collection[str]) -> str:
+    """The message for a key that does not exist."""
+    meant = nearest_key(name, valid)
+    return f"there is no such key; did you mean {meant}?" if meant else "there is no such key"
+
+
+def unknown_variables(environment: Iterable[str], prefix: str, valid: Collection[str]) -> list[str]:
+    """Problems of environment variables that begin with `prefix` and stand for no key, ordered."""
+    strangers = [
+        name for name in environment if name.upper().startswith(prefix) and not _stands_for(name, prefix, valid)
+    ]
+    return [f"{name}: {_unknown_variable(name, prefix, valid)}" for name in sorted(strangers)]
+
+
+def _stands_for(name: str, prefix: str, valid: Collection[str]) -> bool:
+    return name[len(prefix) :].lower() in valid
+
+
+def _unknown_variable(name: str, prefix: str, valid: Collection[str]) -> str:
+    meant = nearest_key(name[len(prefix) :], valid)
+    suggestion = f"did you mean {prefix}{meant.upper()}?" if meant else "unset it"
+    return f"no setting has this environment variable; {suggestion}"
+
+
+def _form(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
