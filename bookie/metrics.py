@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bookie.core.disk_space import DirectoryUsage
 from bookie.disk_monitor import used_percent
-from bookie.exposition import counter, gauge
+from bookie.exposition import counter, counters, gauge
 from bookie.statistics import BookieStatistics, JournalStatistics
 from bookie.storage import StorageStatistics
 from ledger.latency import QUANTILES, LatencyHistogram, OpStats
@@ -105,7 +105,7 @@ def _of_journals(storage: StorageStatistics) -> Iterator[Metric]:
         for index, journal in enumerate(journals):
             _add_sizes(metric, size(journal), {"journalIndex": str(index), "success": "true"})
         yield metric
-    counters: list[tuple[str, str, Callable[[JournalStatistics], int]]] = [
+    counts: list[tuple[str, str, Callable[[JournalStatistics], int]]] = [
         ("JOURNAL_WRITE_BYTES", "bytes of records written", lambda of: of.write_bytes),
         ("JOURNAL_NUM_FLUSH_EMPTY_QUEUE", "batches taken without a wait", lambda of: of.flushes_of_empty_queue),
         ("JOURNAL_NUM_FLUSH_MAX_WAIT", "batches after the longest group wait", lambda of: of.flushes_after_max_wait),
@@ -115,11 +115,9 @@ def _of_journals(storage: StorageStatistics) -> Iterator[Metric]:
             lambda of: of.flushes_of_full_group,
         ),
     ]
-    for name, text, value in counters:
-        family = CounterMetricFamily(_JOURNAL + name, text, labels=["journalIndex"])
-        for index, journal in enumerate(journals):
-            family.add_metric([str(index)], value(journal))
-        yield family
+    for name, text, count in counts:
+        values = [({"journalIndex": str(index)}, count(journal)) for index, journal in enumerate(journals)]
+        yield counters(_JOURNAL + name, text, values)
     queues = (
         ("JOURNAL_QUEUE_SIZE", "records that wait for the journal"),
         ("JOURNAL_MEMORY_USED", "bytes that wait for the journal"),

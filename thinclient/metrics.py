@@ -118,10 +118,12 @@ class ClientMetrics:
         class ClientCollector(Collector):
             def collect(self) -> Iterator[Metric]:
                 for metric in metrics.snapshot():
-                    family = Metric(metric.name, metric.text, metric.kind)
+                    # The names are BookKeeper's letter for letter: prometheus-client ends those of a "counter" in
+                    # `_total` where it says their type, which would then be that of another metric.
+                    kind = "unknown" if metric.kind == "counter" else metric.kind
+                    family = Metric(metric.name, metric.text, kind)
                     for sample in metric.samples:
-                        suffix = "_total" if metric.kind == "counter" else sample.suffix
-                        family.add_sample(metric.name + suffix, sample.labels, sample.value)
+                        family.add_sample(metric.name + sample.suffix, sample.labels, sample.value)
                     yield family
 
         return ClientCollector()

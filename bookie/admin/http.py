@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from bookie.admin.gc_routes import gc_routes
 from bookie.admin.state_routes import StateView, state_routes
+from bookie.exposition import CONTENT_TYPE, render
 from bookie.garbage_collector import GarbageCollector
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def create_app(view: BookieView) -> Starlette:
         return PlainTextResponse("OK\n")
 
     async def metrics(_request: Request) -> Response:
-        return Response(generate_latest(view.metrics), media_type=CONTENT_TYPE_LATEST)
+        return Response(render(view.metrics), media_type=CONTENT_TYPE)
 
     return Starlette(
         routes=[

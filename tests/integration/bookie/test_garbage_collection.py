@@ -93,7 +93,7 @@ async def test_the_space_of_deleted_ledgers_comes_back(tmp_path: Path, kind: str
         assert details[0]["lastMajorCompactionTime"] > 0
         assert await http(bookie, "/api/v1/bookie/gc") == {"is_in_force_gc": "false"}
         metrics = await asyncio.to_thread(text, bookie, "/metrics")
-        assert "bookie_gc_DELETED_LEDGER_total 5.0" in metrics
+        assert "bookie_gc_DELETED_LEDGER_TOTAL 5.0" in metrics
         assert "bookie_gc_ACTIVE_LEDGER_TOTAL 1.0" in metrics
     async with running_bookie(tmp_path, **settings) as bookie:
         uri = f"grpc://{bookie.addresses['gateway']}"

@@ -39,16 +39,16 @@ def test_health_and_state(standalone_cluster: StandaloneCluster) -> None:
 
 def test_metrics_count_what_happens(standalone_cluster: StandaloneCluster) -> None:
     assert metric(standalone_cluster, "bookie_SERVER_STATUS ") == 1
-    adds = metric(standalone_cluster, "bookkeeper_server_ADD_ENTRY_COUNT_total")
-    reads = metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_COUNT_total")
-    refused = metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_REFUSED_total")
+    adds = metric(standalone_cluster, "bookkeeper_server_ADD_ENTRY_COUNT")
+    reads = metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_COUNT")
+    refused = metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_REFUSED")
     with EntryClient(standalone_cluster.bookies[0]) as client:
         assert client.status(add(77_000_001, 0)) == Status.EOK
         assert client.status(read(77_000_001, 0)) == Status.EOK
         assert client.status(read(77_000_001, 1)) == Status.ENOENTRY
-    assert metric(standalone_cluster, "bookkeeper_server_ADD_ENTRY_COUNT_total") == adds + 1
-    assert metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_COUNT_total") == reads + 1
-    assert metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_REFUSED_total") == refused + 1
+    assert metric(standalone_cluster, "bookkeeper_server_ADD_ENTRY_COUNT") == adds + 1
+    assert metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_COUNT") == reads + 1
+    assert metric(standalone_cluster, "bookkeeper_server_READ_ENTRY_REFUSED") == refused + 1
 
 
 def test_metrics_of_the_gateway_it_hosts_are_there_too(standalone_cluster: StandaloneCluster) -> None:

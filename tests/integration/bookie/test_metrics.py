@@ -43,7 +43,22 @@ def test_every_metric_of_the_bookie_is_documented_and_the_other_way_round(
     documented = set(re.findall(r"^\| `((?:bookie|bookkeeper)_\w+)`", page, re.MULTILINE))
     own = {name for name in names(standalone_cluster) if name.startswith(("bookie_", "bookkeeper_"))}
     assert own == documented
-    assert not [name for name in own if name.lower().endswith("_total_total")]
+    assert {"bookie_WRITE_BYTES", "bookie_gc_DELETED_LEDGER_TOTAL"} <= own, (
+        "BookKeeper's names, with nothing at the end"
+    )
+    assert not [name for name in own if name.endswith("_total")]
+
+
+def test_every_sample_has_the_name_whose_type_is_told(standalone_cluster: StandaloneCluster) -> None:
+    """Those of the hosted gateway end in `_total`, as ever."""
+    with urllib.request.urlopen(f"http://{standalone_cluster.http[0]}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert kinds["bookgate_gateway_requests_total"] == kinds["bookie_WRITE_BYTES"] == "counter"
+    shown = set(re.findall(r"^(\w+)[ {]", text, re.MULTILINE))
+    endings = {"summary": ("", "_count", "_sum"), "histogram": ("_bucket", "_count", "_sum")}
+    told = {name + ending for name, kind in kinds.items() for ending in endings.get(kind, ("",))}
+    assert shown <= told
 
 
 def test_counts_follow_from_what_was_asked(standalone_cluster: StandaloneCluster) -> None:
