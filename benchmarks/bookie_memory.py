@@ -30,7 +30,7 @@ from ledger.requests import ReadRequest
 
 LEDGERS = 50_000 if QUICK else 1_000_000
 WORKED_ON = LEDGERS // 10
-ROUNDS = 5
+ROUNDS = 3
 ENTRY_BYTES = 1024
 OUTSTANDING = 1000
 LIMIT_MIB = 512

@@ -11,7 +11,6 @@ Threads: `append`, `sync` and `flushed` are the checkpoint's; `read`, `scan` and
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -21,7 +20,7 @@ from threading import Lock
 from bookie import entry_log_format as fmt
 from bookie.entry_log import LogFile, LogRecord, LogScan, read_ledgers_map
 from bookie.entry_log_reader import EntryLogReader
-from bookie.files import FileSystem, read_whole, write_in_place
+from bookie.files import FileSystem, is_no_space, read_whole, write_in_place
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class EntryLogs:
         try:
             log.finish()
         except OSError as error:
-            if error.errno != errno.ENOSPC or all(path == log.directory for path in self._writable_directories()):
+            if not is_no_space(error) or all(path == log.directory for path in self._writable_directories()):
                 raise
             _log.warning("entry log %s in %s stays without a map: %s", log.log_id, log.directory, error)
             log.close()

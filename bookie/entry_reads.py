@@ -1,9 +1,9 @@
 """Reads of one bookie: a queue a connection, served from the write cache on the event loop, else by a reader thread.
 
 A read waits in its connection's queue while the client does not take its answers, so that answers never pile up in
-memory. What the write cache can't answer goes to the reader thread in batches of one ledger; a connection has one batch
-there at a time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop
-resolves ledgers, counts and encodes; the reader thread only looks up index and entry log.
+memory. What the write cache can't answer goes to the reader thread in batches; a connection has one batch there at a
+time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop counts and
+encodes; the reader thread does all that may wait for the disk: ledgers that are not in memory, index, entry log.
 
 Source: wire-protocol page, sections 4.4, 4.5, 4.6 (the known LAC, the answer to a long poll), 4.7 (READ_LAC), 4.8.
 
@@ -135,16 +135,9 @@ class EntryReads:
         """Serves waiting reads as long as the client takes answers."""
         reads = client.reads
         while reads and client.takes_answers and not client.reading:
-            request = reads[0]
-            try:
-                ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
-            except OSError as error:
-                _log.error("ledger %d can't be read: %s", request.ledger_id, error)
-                self._send(client, _refusal(reads.popleft(), Status.EIO))
-                continue
-            answer = self._cached(request, ledger)
+            answer = self._cached(reads[0])
             if answer is None:
-                self._hand_over(client, ledger)
+                self._hand_over(client)
                 return
             reads.popleft()
             self._send(client, answer)
@@ -164,8 +157,9 @@ class EntryReads:
             self._statistics.read_lacs += 1
         client.send(client.encode(response))
 
-    def _cached(self, request: QueuedRead, ledger: LedgerState | None) -> Response | None:
+    def _cached(self, request: QueuedRead) -> Response | None:
         """The answer that needs no I/O, or None."""
+        ledger = self._storage.recent_ledger(request.ledger_id)
         if ledger is None:
             return None
         if isinstance(request, TailingRead):
@@ -184,15 +178,13 @@ class EntryReads:
         packet = self._storage.read_cached(ledger, request.previous_lac + 1)
         return None if packet is None else _tail_response(request, known_lac, packet)
 
-    def _hand_over(self, client: ReadingClient, ledger: LedgerState | None) -> None:
-        """Gives the reader thread the reads at the front that are of one ledger, at most a batch of them."""
+    def _hand_over(self, client: ReadingClient) -> None:
+        """Gives the reader thread the reads at the front, at most a batch of them."""
         reads = client.reads
-        batch = [reads.popleft()]
-        while reads and len(batch) < READ_BATCH and reads[0].ledger_id == batch[0].ledger_id:
-            batch.append(reads.popleft())
+        batch = [reads.popleft() for _ in range(min(READ_BATCH, len(reads)))]
         client.reading = True
         started = time.perf_counter()
-        future = self._loop.run_in_executor(self._reader, self._look_up_batch, batch, ledger)
+        future = self._loop.run_in_executor(self._reader, self._look_up_batch, batch)
         future.add_done_callback(functools.partial(self._on_batch, client, batch, started))
 
     def _on_batch(
@@ -219,24 +211,25 @@ class EntryReads:
 
     # --- on the reader thread ---
 
-    def _look_up_batch(self, batch: Sequence[QueuedRead], ledger: LedgerState | None) -> list[Response]:
+    def _look_up_batch(self, batch: Sequence[QueuedRead]) -> list[Response]:
         """Answers to the first reads of the batch, as many as fit the byte limit."""
         answers: list[Response] = []
         size = 0
         for request in batch:
-            answer = self._look_up(request, ledger)
+            answer = self._look_up(request)
             answers.append(answer)
             size += _body_size(answer)
             if size > READ_BATCH_BYTES:
                 break
         return answers
 
-    def _look_up(self, request: QueuedRead, ledger: LedgerState | None) -> Response:
-        if isinstance(request, ReadLacRequest):
-            return self._lac(request, ledger)
-        if ledger is None:
-            return _refusal(request, Status.ENOLEDGER)
+    def _look_up(self, request: QueuedRead) -> Response:
         try:
+            ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+            if isinstance(request, ReadLacRequest):
+                return self._lac(request, ledger)
+            if ledger is None:
+                return _refusal(request, Status.ENOLEDGER)
             if isinstance(request, ListEntriesRequest):
                 runs = encode_runs(self._storage.entry_ids(ledger))
                 return ListEntriesResponse(request.txn_id, Status.EOK, request.ledger_id, runs)

@@ -39,7 +39,7 @@ class StorageConfig:
     ledger_cache_bytes: int = 64 * _MIB
     open_file_limit: int = 256
     """Entry logs kept open for reading."""
-    ledger_state_limit: int = 20_000
+    ledger_state_limit: int = 100_000
     """Ledgers kept in memory although nobody uses them."""
     entry_log_max_bytes: int = 1024 * _MIB
     flush_interval_seconds: float = 10.0

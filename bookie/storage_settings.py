@@ -72,6 +72,9 @@ class StorageSettings(BaseSettings, ConsistentSettings):
     ledger_cache_mb: int = Field(64, ge=1, description="memory for index pages (pageLimit), or RocksDB's block cache")
     read_ahead_cache_mb: int = Field(32, ge=0, description="memory for entries read ahead of sequential readers")
     open_log_limit: int = Field(256, ge=1, description="entry logs kept open for reading")
+    ledger_state_limit: int = Field(
+        100_000, ge=1, description="ledgers whose state stays in memory although nobody uses them, about 700 bytes each"
+    )
     flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
     entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
 
@@ -133,6 +136,7 @@ class StorageSettings(BaseSettings, ConsistentSettings):
             ledger_cache_bytes=self.ledger_cache_mb * _MIB,
             read_ahead_bytes=self.read_ahead_cache_mb * _MIB,
             open_file_limit=self.open_log_limit,
+            ledger_state_limit=self.ledger_state_limit,
             flush_interval_seconds=self.flush_interval_seconds,
             entry_log_max_bytes=self.entry_log_max_mb * _MIB,
             sync_data=self.journal_sync_data,
