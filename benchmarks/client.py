@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.entry_load import encoded_adds, requests_per_second
@@ -22,6 +23,9 @@ from ledger.ledger_id import LedgerId
 from thinclient import BookKeeper, ClientConfig
 from thinclient.cli_support import run_async
 from thinclient.load import LoadResult, random_load, sequential_load, write_load
+from thinclient.spark.batch import EntriesReader
+from thinclient.spark.options import parse_options
+from thinclient.spark.worker_client import clients
 
 ONE = 1, 1, 1
 THREE = 3, 3, 2
@@ -122,6 +126,30 @@ async def _reads(client: BookKeeper, singly: BookKeeper) -> list[Row]:
     return rows
 
 
+def _into_arrow(uri: str) -> list[Row]:
+    """As an executor of Spark does it, with the schema and the options of the source, but without Spark."""
+    entries = 20_000 if QUICK else 100_000
+    options = parse_options({"gateways": uri})
+    rates, costs, limits = [], [], []
+    with clients.use(options.gateways, options.client_settings) as client:
+        with client.create_ledger(*ONE) as handle:
+            handle.append_all(b"y" * 1024 for _ in range(entries))
+        ledger_id = handle.ledger_id
+        reader = EntriesReader(replace(options, ledger_ids=(ledger_id.ledger_id,)))
+        for _ in range(PAIRS + 1):
+            began, began_cpu = time.perf_counter(), time.process_time()
+            rows = sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
+            costs.append((time.process_time() - began_cpu) / rows * 1e6)
+            rates.append(rows / (time.perf_counter() - began))
+            limits.append(1e6 / costs[-1])
+        client.delete_ledger(ledger_id)
+    name = "read 1 KiB batched into Arrow"
+    return [
+        figures(name, "entries/s", rates[1:], limits[1:], "of a core for itself"),
+        figures(f"{name}: client CPU", "µs an entry", costs[1:], [1e6 / r for r in rates[1:]], "wall clock", up=False),
+    ]
+
+
 async def _tail(client: BookKeeper) -> Row:
     """From the call of append to the delivery by another handle's tail, at a thousand entries a second."""
     entries = 500 if QUICK else 3000
@@ -186,6 +214,7 @@ async def _run(cluster: StandaloneCluster) -> list[Row]:
         return [
             *await _writes(client, port),
             *await _reads(client, singly),
+            *await asyncio.to_thread(_into_arrow, uri),
             await _tail(client),
             await _recovery(client, uri),
         ]

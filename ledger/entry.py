@@ -25,7 +25,8 @@ HEADER_SIZE = 32
 """Bytes before the digest."""
 
 _HEADER = struct.Struct(">qqqq")
-_CRC32C_PACKET = struct.Struct(">32sI")
+CRC32C_PACKET = struct.Struct(">32sI")
+"""Header and digest of a packet whose digest is CRC32C."""
 _LAC = struct.Struct(">qq")
 
 
@@ -104,7 +105,7 @@ def _open_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, entry_id
 
     The payload is copied once, the header not at all.
     """
-    split, size, ids_of = _CRC32C_PACKET.unpack_from, _CRC32C_PACKET.size, _HEADER.unpack
+    split, size, ids_of = CRC32C_PACKET.unpack_from, CRC32C_PACKET.size, _HEADER.unpack
     append, new, crc_of, crc_with = entries.append, tuple.__new__, google_crc32c.value, google_crc32c.extend
     for packet in packets:
         if len(packet) < size:

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ledger import manager
 from ledger.entry import Entry
+from ledger.entry_columns import EntryColumns
 from ledger.errors import BKException, ClientClosedException
 from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
@@ -330,6 +331,10 @@ class ReadHandle:
     def read_batches(self, first: int, last: int, max_entries: int = 1000) -> Generator[list[Entry], None, None]:
         """The entries first … last in order, in lists of at most `max_entries`."""
         return _iterate(self._thread, self._handle.read_batches(first, last, max_entries))
+
+    def read_columns(self, first: int, last: int, max_entries: int = 16384) -> Generator[EntryColumns, None, None]:
+        """The entries first … last in order, in columns of at most `max_entries`."""
+        return _iterate(self._thread, self._handle.read_columns(first, last, max_entries))
 
     def read_unconfirmed(self, first: int, last: int) -> Generator[Entry, None, None]:
         """The entries first … last, also above `last_add_confirmed`."""

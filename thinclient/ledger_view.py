@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from ledger.entry import Entry
+from ledger.entry_columns import EntryColumns
 from ledger.errors import (
     BKException,
     LedgerClosedException,
@@ -174,6 +175,27 @@ class LedgerView:
                     first = batch[-1].entry_id + 1
                     self._learn(session.max_lac)
                     yield batch
+                    if session.reader.finished:
+                        return
+            finally:
+                session.close()
+            failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
+            if not await self._moved(session.record, failure):
+                self.context.metrics.read_entry.failures += 1
+                raise failure
+
+    async def columns_of(
+        self, first: int, last: int, max_entries: int, check: Callable[[int, int, int], None]
+    ) -> AsyncGenerator[EntryColumns, None]:
+        """The same as columns, in the pieces in which they came."""
+        check(first, last, max_entries)
+        while first <= last:
+            session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches, True)
+            try:
+                while columns := await session.next_columns(max_entries):
+                    first += len(columns)
+                    self._learn(session.max_lac)
+                    yield columns
                     if session.reader.finished:
                         return
             finally:

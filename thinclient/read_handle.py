@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from ledger.entry import Entry
+from ledger.entry_columns import EntryColumns
 from ledger.errors import (
     IncorrectParameterException,
     NoSuchEntryException,
@@ -131,6 +132,14 @@ class ReadHandle:
         everything before it was delivered.
         """
         return self._view.batches_of(first, last, max_entries, self._check_confirmed)
+
+    def read_columns(self, first: int, last: int, max_entries: int = 16384) -> AsyncGenerator[EntryColumns, None]:
+        """The entries first … last in order, in columns of at most `max_entries`: for who makes tables of them.
+
+        In the pieces in which they came from the bookies, without a Python object an entry. See `read_batches` for
+        errors.
+        """
+        return self._view.columns_of(first, last, max_entries, self._check_confirmed)
 
     async def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """The entries first … last, also above `last_add_confirmed`: those may be missing (NoSuchEntryException), and

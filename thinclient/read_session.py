@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ledger import protocol_v2
 from ledger.entry import Entry, decode_entries, decode_entry
+from ledger.entry_columns import EntryColumns, decode_columns
 from ledger.errors import (
     BKException,
     DigestMatchException,
@@ -42,6 +43,7 @@ class ReadSession:
 
     __slots__ = (
         "_closed",
+        "_columns",
         "_ledger_id",
         "_loop",
         "_max_batch_bytes",
@@ -66,14 +68,19 @@ class ReadSession:
         first: int,
         last: int,
         without_batches: set[str] | None = None,
+        columns: bool = False,
     ) -> None:
-        """`without_batches`: bookies that have shown that they don't know batch reads; found ones are added."""
+        """`without_batches`: bookies that have shown that they don't know batch reads; found ones are added.
+
+        `columns`: entries are taken with `next_columns`.
+        """
         config, self._ledger_id = context.config, record.ledger_id
         self.record = record
         self._pool = context.pool
         self._metrics = context.metrics
         self._secrets = secrets
         self._reads = ReadRequestEncoder(record.ledger_id.ledger_id)
+        self._columns = columns
         self._timeout = config.read_timeout
         self._max_batch_bytes = config.read_ahead_bytes
         self._loop = asyncio.get_running_loop()
@@ -116,6 +123,24 @@ class ReadSession:
                 self._wake = self._loop.create_future()
                 await self._wake
                 self._wake = None
+
+    async def next_columns(self, max_entries: int) -> EntryColumns | None:
+        """The next entries as they came from a bookie, at most so many; None at the end or before a failure."""
+        reader = self.reader
+        while True:
+            self._send(reader.next_reads(self._loop.time()))
+            taken = reader.take_run(max_entries)
+            if taken:
+                self._send(reader.next_reads(self._loop.time()))
+                if isinstance(taken, EntryColumns):
+                    return taken
+                more = reader.take(max_entries - len(taken))
+                return EntryColumns.of(self._ledger_id.ledger_id, taken[0].entry_id, [*taken, *more])
+            if reader.finished or reader.failure is not None:
+                return None
+            self._wake = self._loop.create_future()
+            await self._wake
+            self._wake = None
 
     def close(self) -> None:
         """Nothing is sent any more, and no answer looked at."""
@@ -214,14 +239,16 @@ class ReadSession:
         self.max_lac = max(self.max_lac, entry.last_add_confirmed, lac if lac is not None else NO_ENTRY)
         return entry
 
-    def _open_batch(self, effect: BatchReadEffect, response: Response | None) -> list[Entry]:
+    def _open_batch(self, effect: BatchReadEffect, response: Response | None) -> Sequence[Entry]:
         """The good prefix of a batch, at least one entry."""
         first, bookie_id, ledger_id = effect.entry_id, effect.bookie_id, self._ledger_id
         if not isinstance(response, BatchReadResponse) or response.status != Status.EOK:
             status = Status.EBADREQ if response is None else response.status
             default = IncorrectParameterException if status == Status.EBADREQ else ReadException
             raise status_error(status, bookie_id, ledger_id, f"the batch read from entry {first}", default)
-        entries, error = decode_entries(self._secrets.digest, response.bodies, ledger_id.ledger_id, first)
+        entries: Sequence[Entry]
+        decode = decode_columns if self._columns else decode_entries
+        entries, error = decode(self._secrets.digest, response.bodies, ledger_id.ledger_id, first)
         if not entries:
             raise DigestMatchException(f"bookie {bookie_id}: {error or f'a batch from entry {first} without entries'}")
         self.max_lac = max(self.max_lac, entries[-1].last_add_confirmed)

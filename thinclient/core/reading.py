@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledger.entry import Entry
+from ledger.entry_columns import EntryColumns
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
@@ -195,7 +196,7 @@ class RangeReader:
         self._unasked: list[tuple[int, int]] = [(first, last)] if first <= last else []
         """Ranges in ascending order; the last one is what no request has touched yet."""
         self._runs: dict[int, _Run] = {}
-        self._arrived: dict[int, tuple[list[Entry], int]] = {}
+        self._arrived: dict[int, tuple[Sequence[Entry], int]] = {}
         """Consecutive entries and their bytes, by the first one's id."""
         self.taken_bytes = 0
         """Bytes of all entries that were taken, as they count for `max_bytes`."""
@@ -330,7 +331,7 @@ class RangeReader:
 
     # What comes
 
-    def on_entries(self, bookie_id: str, entries: list[Entry], now: float = 0.0) -> None:
+    def on_entries(self, bookie_id: str, entries: Sequence[Entry], now: float = 0.0) -> None:
         """Good copies have come, consecutive ones from the first entry of what was asked for; at least one.
 
         Copies that were not asked for, or came from another bookie already, are ignored.
@@ -342,7 +343,7 @@ class RangeReader:
             return
         missing = run.last - first + 1 - len(entries)
         if missing < 0:
-            del entries[missing:]
+            entries = entries[:missing]
         elif missing:
             self._put_back(run.last - missing + 1, run.last)
             self._open_entries -= missing
@@ -425,30 +426,28 @@ class RangeReader:
     def take(self, max_entries: int) -> list[Entry]:
         """The entries that are next in order and have come, at most `max_entries`."""
         taken: list[Entry] = []
-        arrived = self._arrived
-        position = self._next_to_deliver
-        taken_bytes = 0
-        while len(taken) < max_entries:
-            run = arrived.pop(position, None)
-            if run is None:
-                break
-            entries, size = run
-            room = max_entries - len(taken)
-            if len(entries) > room:
-                rest = entries[room:]
-                del entries[room:]
-                rest_size = _size_of(rest)
-                arrived[position + room] = (rest, rest_size)
-                size -= rest_size
-            position += len(entries)
-            taken_bytes += size
-            taken = taken + entries if taken else entries
-        if taken:
-            self._next_to_deliver = position
-            self._open_entries -= len(taken)
-            self._open_bytes -= taken_bytes
-            self.taken_bytes += taken_bytes
+        while len(taken) < max_entries and self._next_to_deliver in self._arrived:
+            run = self.take_run(max_entries - len(taken))
+            taken = [*taken, *run] if taken else run if isinstance(run, list) else list(run)
         return taken
+
+    def take_run(self, max_entries: int) -> Sequence[Entry]:
+        """The entries that are next in order if they have come, as they came together, at most `max_entries`."""
+        position = self._next_to_deliver
+        run = self._arrived.pop(position, None)
+        if run is None:
+            return ()
+        entries, size = run
+        if len(entries) > max_entries:
+            rest, entries = entries[max_entries:], entries[:max_entries]
+            rest_size = _size_of(rest)
+            self._arrived[position + max_entries] = (rest, rest_size)
+            size -= rest_size
+        self._next_to_deliver = position + len(entries)
+        self._open_entries -= len(entries)
+        self._open_bytes -= size
+        self.taken_bytes += size
+        return entries
 
     # Whom to ask
 
@@ -489,8 +488,10 @@ class RangeReader:
         return [(*well[turn:], *well[:turn], *rest) for turn in range(len(well))]
 
 
-def _size_of(entries: list[Entry]) -> int:
+def _size_of(entries: Sequence[Entry]) -> int:
     """Bytes of memory."""
+    if isinstance(entries, EntryColumns):
+        return len(entries.payload) + _ENTRY_OVERHEAD * len(entries)
     if len(entries) == 1:
         return len(entries[0][4]) + _ENTRY_OVERHEAD
     return sum([len(entry[4]) for entry in entries]) + _ENTRY_OVERHEAD * len(entries)

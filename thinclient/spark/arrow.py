@@ -11,13 +11,14 @@ Source: spark page, tables and traps.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
 from typing import Protocol
 
 import pyarrow as pa
 
 from ledger.bookie_info import Endpoint
+from ledger.entry_columns import EntryColumns
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord, RegisteredBookie
 from ledger.metadata import LedgerMetadata
@@ -119,6 +120,7 @@ class EntryBatches:
     def _clear(self) -> None:
         self._scope_ids, self._ledger_ids, self._entry_ids = array("q"), array("q"), array("q")
         self._lengths, self._last_adds_confirmed = array("q"), array("q")
+        self._sizes = array("i")
         self._payloads: list[bytes] = []
         self._bytes = 0
 
@@ -127,7 +129,11 @@ class EntryBatches:
         start = 0
         while start < len(entries):
             end = self._room(entries, start)
-            self._take(ledger_id, entries[start:end])
+            some = entries if end - start == len(entries) else entries[start:end]
+            if isinstance(some, EntryColumns):
+                self._take_columns(ledger_id, some)
+            else:
+                self._take(ledger_id, some)
             start = end
             if len(self._entry_ids) >= self._max_entries or self._bytes >= self._max_bytes:
                 yield self._batch()
@@ -142,11 +148,15 @@ class EntryBatches:
         end = min(len(entries), start + self._max_entries - len(self._entry_ids))
         if not self._include_payload:
             return end
-        total = self._bytes
-        for index in range(start, end):
-            total += len(entries[index].payload)
-            if total >= self._max_bytes:
-                return index + 1
+        if isinstance(entries, EntryColumns):
+            sizes: Iterable[int] = entries.sizes[start:end]
+            if self._bytes + sum(sizes) < self._max_bytes:
+                return end
+        else:
+            sizes = (len(entries[index].payload) for index in range(start, end))
+        for index, total in enumerate(accumulate(sizes, initial=self._bytes), start):
+            if total >= self._max_bytes and index > start:
+                return index
         return end
 
     def _take(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> None:
@@ -158,7 +168,20 @@ class EntryBatches:
         if self._include_payload:
             payloads = [entry.payload for entry in entries]
             self._payloads += payloads
+            self._sizes.extend(map(len, payloads))
             self._bytes += sum(map(len, payloads))
+
+    def _take_columns(self, ledger_id: LedgerId, columns: EntryColumns) -> None:
+        first, count = columns.first_entry_id, len(columns)
+        self._scope_ids.extend(array("q", [ledger_id.scope_id]) * count)
+        self._ledger_ids.extend(array("q", [ledger_id.ledger_id]) * count)
+        self._entry_ids.extend(array("q", range(first, first + count)))
+        self._lengths.extend(columns.lengths)
+        self._last_adds_confirmed.extend(columns.last_adds_confirmed)
+        if self._include_payload:
+            self._payloads.append(columns.payload)
+            self._sizes.extend(columns.sizes)
+            self._bytes += len(columns.payload)
 
     def _batch(self) -> pa.RecordBatch:
         rows = len(self._entry_ids)
@@ -166,7 +189,7 @@ class EntryBatches:
             _int64_array(self._scope_ids),
             _int64_array(self._ledger_ids),
             _int64_array(self._entry_ids),
-            _binary_array(self._payloads) if self._include_payload else pa.nulls(rows, pa.binary()),
+            _binary_array(self._payloads, self._sizes) if self._include_payload else pa.nulls(rows, pa.binary()),
             _int64_array(self._lengths),
             _int64_array(self._last_adds_confirmed),
         ]
@@ -179,11 +202,10 @@ def _int64_array(values: array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def _binary_array(values: Sequence[bytes]) -> pa.Array:
-    offsets = array("i", accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(
-        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    )
+def _binary_array(parts: Sequence[bytes], sizes: array[int]) -> pa.Array:
+    """Values of these sizes, one behind the other in the parts."""
+    offsets = array("i", accumulate(sizes, initial=0))
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
 def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ and range, or is skipped and counted when `failOnDataLoss` is false.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -123,8 +123,8 @@ class Losses:
         _log.warning("skipped entries %d to %d of ledger %s: %s", first, last, piece.record.ledger_id, error)
 
 
-def slice_entries(client: BookKeeper, piece: Slice, options: Options, losses: Losses) -> Iterator[list[Entry]]:
-    """The entries of a slice in order, in lists.
+def slice_entries(client: BookKeeper, piece: Slice, options: Options, losses: Losses) -> Iterator[Sequence[Entry]]:
+    """The entries of a slice in order, in columns.
 
     Raises the client's error, with ledger and range added to its message.
     """
@@ -146,9 +146,9 @@ class _Progress:
 
     next: int
 
-    def follow(self, batches: Iterable[list[Entry]]) -> Iterator[list[Entry]]:
+    def follow(self, batches: Iterable[Sequence[Entry]]) -> Iterator[Sequence[Entry]]:
         for batch in batches:
-            self.next = batch[-1].entry_id + 1
+            self.next += len(batch)
             yield batch
 
 
@@ -172,7 +172,7 @@ def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     return replace(piece, record=readable_record(record, piece.last_entry_id, piece.size))
 
 
-def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses: Losses) -> Iterator[list[Entry]]:
+def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses: Losses) -> Iterator[Sequence[Entry]]:
     """Entries from `first` on. To skip losses, a range that fails is halved until the lost entry stands alone."""
     with client.open_record(piece.record, password=options.password) as handle:
         ranges = [(first, piece.last_entry_id)]
@@ -180,7 +180,7 @@ def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses
             start, last = ranges.pop()
             progress = _Progress(start)
             try:
-                yield from progress.follow(handle.read_batches(start, last))
+                yield from progress.follow(handle.read_columns(start, last))
             except _LOST as error:
                 if options.fail_on_data_loss:
                     raise

@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from ledger.entry import Entry
+from ledger.entry_columns import EntryColumns
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord, RegisteredBookie
 from ledger.metadata import DigestType, LedgerMetadata
@@ -152,3 +154,18 @@ def test_bookie_rows() -> None:
             "properties": [("features", "x")],
         }
     ]
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_entries": 4}, {"max_bytes": 10}, {"max_bytes": 1}, {"include_payload": False}]
+)
+def test_columns_become_the_batches_that_entries_become(limits: dict[str, Any]) -> None:
+    payloads = [b"x" * 4] * 4 + [b"y" * 50, b"", b"z"] * 2
+    entries = [Entry(7, i, i - 1, 10 * i, payload) for i, payload in enumerate(payloads)]
+    columns = [EntryColumns.of(7, 0, entries[:3]), EntryColumns.of(7, 3, entries[3:])]
+    of_entries, of_columns = EntryBatches(**limits), EntryBatches(**limits)
+    expected = [*of_entries.add(LEDGER, entries), *of_entries.finish()]
+    found = [batch for run in columns for batch in of_columns.add(LEDGER, run)] + [*of_columns.finish()]
+    assert [batch.to_pylist() for batch in found] == [batch.to_pylist() for batch in expected]
+    for batch in found:
+        batch.validate(full=True)

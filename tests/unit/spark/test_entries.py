@@ -44,10 +44,10 @@ class FakeHandle:
         return self.record.metadata.is_closed
 
     def read(self, first: int, last: int) -> Iterator[Entry]:
-        for batch in self.read_batches(first, last):
+        for batch in self.read_columns(first, last):
             yield from batch
 
-    def read_batches(self, first: int, last: int) -> Iterator[list[Entry]]:
+    def read_columns(self, first: int, last: int) -> Iterator[list[Entry]]:
         assert last <= self.last_add_confirmed
         for start in range(first, last + 1, 4):
             batch: list[Entry] = []

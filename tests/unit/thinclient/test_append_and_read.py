@@ -12,6 +12,7 @@ from ledger.errors import (
     IllegalOpException,
     IncorrectParameterException,
     LedgerClosedException,
+    NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
     NotEnoughBookiesException,
     ReadException,
@@ -263,6 +264,33 @@ async def test_read_batches_are_full_and_in_order() -> None:
         batches = [batch async for batch in reader.read_batches(0, 1049, max_entries=500)]
         assert [len(batch) for batch in batches] == [500, 500, 50]
         assert [e.payload for batch in batches for e in batch] == [b"%d" % i for i in range(1050)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("batch_reads", [True, False])
+async def test_columns_are_the_entries_in_order(batch_reads: bool) -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client(read_ahead_entries=64, batch_reads=batch_reads)
+        async with await client.create_ledger() as ledger:
+            await ledger.append_all(b"%d" % i for i in range(1050))
+        reader = client.open_record(cluster.metadata.records[ledger.ledger_id])
+        runs = [run async for run in reader.read_columns(3, 1049, max_entries=40)]
+        assert all(0 < len(run) <= 40 for run in runs)
+        assert [tuple(entry) for run in runs for entry in run] == [tuple(entry) async for entry in reader.read(3, 1049)]
+        assert [run async for run in reader.read_columns(3, 2)] == []
+        with pytest.raises(ReadException, match="last confirmed entry known here is 1049"):
+            await anext(reader.read_columns(0, 1050))
+        for bookie in cluster.bookies:
+            bookie.ledgers[ledger.ledger_id.ledger_id].entries.pop(700, None)
+        found: list[int] = []
+
+        async def read_all() -> None:
+            async for run in reader.read_columns(0, 1049):
+                found.extend(entry.entry_id for entry in run)
+
+        with pytest.raises(NoSuchEntryException, match="entry 700"):
+            await read_all()
+        assert found == list(range(700))
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,127 @@
+"""Many entries as columns: for who makes tables of them, without a Python object an entry.
+
+Checked as `entry.decode_entries` does it, digest and ids of each entry. What is wrong with a packet, and every digest
+but CRC32C, is left to that. A run of columns still is a sequence of entries, which are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import overload
+
+import google_crc32c
+
+from ledger.digest import Crc32cDigest, Digest
+from ledger.entry import CRC32C_PACKET, Entry, decode_entries
+from ledger.errors import DigestMatchException
+
+_FIELDS = 4
+"""Numbers in a header: ledger id, entry id, last add confirmed, length."""
+
+
+class EntryColumns(Sequence[Entry]):
+    """Consecutive entries of one ledger. Columns are not to be changed."""
+
+    __slots__ = ("first_entry_id", "last_adds_confirmed", "ledger_id", "lengths", "payload", "sizes")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_adds_confirmed: array[int],
+        lengths: array[int],
+        sizes: array[int],
+        payload: bytes,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_adds_confirmed = last_adds_confirmed
+        """Signed, of eight bytes, as `lengths`."""
+        self.lengths = lengths
+        self.sizes = sizes
+        """Payload bytes of each entry; signed, of four bytes."""
+        self.payload = payload
+        """The payloads, one behind the other."""
+
+    @classmethod
+    def of(cls, ledger_id: int, first_entry_id: int, entries: Sequence[Entry]) -> EntryColumns:
+        """Those of entries that are there already."""
+        return cls(
+            ledger_id,
+            first_entry_id,
+            array("q", [entry.last_add_confirmed for entry in entries]),
+            array("q", [entry.length for entry in entries]),
+            array("i", [len(entry.payload) for entry in entries]),
+            b"".join([entry.payload for entry in entries]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> EntryColumns: ...
+    def __getitem__(self, index: int | slice) -> Entry | EntryColumns:
+        """One entry, or the columns of a slice without gaps."""
+        if isinstance(index, slice):
+            return self._slice(index)
+        at = range(len(self.sizes))[index]
+        end = sum(self.sizes[: at + 1])
+        payload = self.payload[end - self.sizes[at] : end]
+        entry_id = self.first_entry_id + at
+        return Entry(self.ledger_id, entry_id, self.last_adds_confirmed[at], self.lengths[at], payload)
+
+    def _slice(self, index: slice) -> EntryColumns:
+        start, stop, step = index.indices(len(self.sizes))
+        if step != 1:
+            raise ValueError("columns of entries have no gaps and one order")
+        ends = list(accumulate(self.sizes, initial=0))
+        stop = max(start, stop)
+        return EntryColumns(
+            self.ledger_id,
+            self.first_entry_id + start,
+            self.last_adds_confirmed[start:stop],
+            self.lengths[start:stop],
+            self.sizes[start:stop],
+            self.payload[ends[start] : ends[stop]],
+        )
+
+
+def decode_columns(
+    digest: Digest, packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int
+) -> tuple[EntryColumns, DigestMatchException | None]:
+    """As `decode_entries`: the good packets before the first bad one, and what is wrong with that."""
+    columns = _decode_crc32c(packets, ledger_id, first_entry_id) if type(digest) is Crc32cDigest else None
+    if columns is not None:
+        return columns, None
+    entries, error = decode_entries(digest, packets, ledger_id, first_entry_id)
+    return EntryColumns.of(ledger_id, first_entry_id, entries), error
+
+
+def _decode_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int) -> EntryColumns | None:
+    """The columns if nothing is wrong with any packet."""
+    split, size = CRC32C_PACKET.unpack_from, CRC32C_PACKET.size
+    crc_of, crc_with = google_crc32c.value, google_crc32c.extend
+    headers: list[bytes] = []
+    payloads: list[bytes] = []
+    for packet in packets:
+        if len(packet) < size:
+            return None
+        header, crc = split(packet)
+        payload = bytes(packet[size:])
+        if crc_with(crc_of(header), payload) != crc:
+            return None
+        headers.append(header)
+        payloads.append(payload)
+    fields, count = array("q", b"".join(headers)), len(headers)
+    if sys.byteorder == "little":
+        fields.byteswap()
+    ids = array("q", range(first_entry_id, first_entry_id + count))
+    if fields[0::_FIELDS] != array("q", [ledger_id]) * count or fields[1::_FIELDS] != ids:
+        return None
+    sizes = array("i", map(len, payloads))
+    return EntryColumns(ledger_id, first_entry_id, fields[2::_FIELDS], fields[3::_FIELDS], sizes, b"".join(payloads))
