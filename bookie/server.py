@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from bookie.admin.http import AdminServer, BookieView
 from bookie.admin.state_routes import StateView
@@ -65,6 +65,7 @@ class BookieServer:
         self._usage = usage
         self._statistics = BookieStatistics()
         self._metrics = CollectorRegistry()
+        ProcessCollector(registry=self._metrics)
         self.connections: set[BookieConnection] = set()
         """The entry protocol's connections; read only."""
         self._stack = contextlib.AsyncExitStack()

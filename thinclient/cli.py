@@ -24,11 +24,12 @@ from thinclient.gateway_uri import TlsFiles
 
 _ENTRY_POINTS = "bookgate.commands"
 
-# The same table as in pyproject.toml, for a source tree that is not installed.
+# The same table as in pyproject.toml, for a source tree that is not installed, or was before it got a command.
 BUILT_IN_COMMANDS = {
     "bookie": "bookie.cli:app",
     "cluster": "gateway.cluster_cli:app",
     "config": "bookie.configuration.cli:app",
+    "doctor": "bookie.doctor.cli:app",
     "gateway": "gateway.cli:app",
     "standalone": "bookie.standalone_cli:app",
     "run": "bookie.main_job_cli:app",
@@ -39,7 +40,8 @@ _EXTRAS = {"run": "bookie,spark"}
 def mounted_commands() -> dict[str, str]:
     """Names of mounted commands and where their typer app is (`module:attribute`)."""
     found = {entry.name: entry.value for entry in entry_points(group=_ENTRY_POINTS)}
-    return found or BUILT_IN_COMMANDS
+    # An editable install keeps the table of the day it was made.
+    return {**BUILT_IN_COMMANDS, **found}
 
 
 class CommandGroup(typer.core.TyperGroup):

@@ -45,7 +45,8 @@ def _bookie(message: wire.Bookie) -> RegisteredBookie:
     return RegisteredBookie(info, message.writable, message.read_only)
 
 
-def _bookies(messages: Iterable[wire.Bookie]) -> tuple[RegisteredBookie, ...]:
+def bookies_of(messages: Iterable[wire.Bookie]) -> tuple[RegisteredBookie, ...]:
+    """Bookies as a gateway tells of them, ordered by id."""
     return tuple(sorted(map(_bookie, messages), key=lambda bookie: bookie.bookie_id))
 
 
@@ -62,7 +63,7 @@ class RpcServiceDiscovery(ServiceDiscovery):
             "list bookies", lambda gateway, timeout: gateway.discovery.ListBookies(request, timeout=timeout)
         )
         _check(response.code, response.message, "list bookies")
-        return _bookies(response.bookies)
+        return bookies_of(response.bookies)
 
     async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
         request = wire.GetBookieServiceInfoRequest(bookie_id=bookie_id)
@@ -98,7 +99,7 @@ class RpcServiceDiscovery(ServiceDiscovery):
                 async for response in gateway.discovery.WatchBookies(request):
                     _check(response.code, response.message, "watch bookies")
                     attempts.progressed()
-                    listener(_bookies(response.bookies))
+                    listener(bookies_of(response.bookies))
             except AioRpcError as error:
                 reason = failure_in_words(gateway, "watch bookies", error)
             except BKException as error:

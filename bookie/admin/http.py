@@ -21,6 +21,7 @@ from bookie.admin.gc_routes import gc_routes
 from bookie.admin.state_routes import StateView, state_routes
 from bookie.exposition import CONTENT_TYPE, render
 from bookie.garbage_collector import GarbageCollector
+from bookie.version import own_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +67,8 @@ class AdminServer(uvicorn.Server):
             log_level="warning",
             lifespan="off",
             access_log=False,
+            server_header=False,
+            headers=[("Server", own_version())],
             # A client that does not take its answers must not hold up the bookie's stop.
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )

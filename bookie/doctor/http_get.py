@@ -1,0 +1,45 @@
+"""One GET over plain HTTP/1.1, for the few small answers that the doctor wants."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+from dataclasses import dataclass
+from email.message import Message
+
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+
+async def get(host: str, port: int, path: str) -> Answer:
+    """Raises OSError or ValueError; the caller bounds the time."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        shown_host = f"[{host}]" if ":" in host else host
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {shown_host}:{port}\r\nConnection: close\r\n\r\n".encode("ascii"))
+        await writer.drain()
+        content = bytearray()
+        while len(content) < _MOST_BYTES and (piece := await reader.read(65536)):
+            content += piece
+    finally:
+        writer.close()
+    return _parse(bytes(content))
+
+
+def _parse(content: bytes) -> Answer:
+    head, _, body = content.partition(b"\r\n\r\n")
+    status_line, _, lines = head.partition(b"\r\n")
+    words = status_line.split()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        raise ValueError(f"this is no answer of HTTP: {status_line[:60]!r}")
+    headers = http.client.parse_headers(io.BytesIO(lines + b"\r\n\r\n"))
+    return Answer(int(words[1]), headers, body)

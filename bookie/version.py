@@ -1,0 +1,13 @@
+"""Which version this is, as it is told over HTTP and compared by the doctor."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def own_version() -> str:
+    """`bookgate/1.2.3`; `bookgate/source` for a source tree that is not installed."""
+    try:
+        return f"bookgate/{version('bookgate')}"
+    except PackageNotFoundError:
+        return "bookgate/source"

@@ -1,0 +1,185 @@
+"""`bookgate doctor` on live clusters, well and with planted faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import trustme
+from typer.testing import CliRunner
+
+from bookie.cookie import Cookie
+from bookie.doctor.cli import app
+from bookie.doctor.judge import Finding, Level, judge
+from bookie.doctor.look import look
+from bookie.server import BookieServer
+from bookie.standalone import StandaloneCluster
+from gateway.drivers import create_factory
+from gateway.server import GatewayServer
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
+from tests.integration.bookie.in_process import running_bookie
+from thinclient.config import ClientConfig
+
+TIMEOUT = 1.0
+
+
+def doctor(*arguments: object) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    """Exit code, and the findings that are not fine by what they are about."""
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.stdout, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["healthy"] == (result.exit_code == 0)
+    found: dict[str, list[dict[str, str]]] = {}
+    for finding in answer["findings"]:
+        if finding["level"] != "ok":
+            found.setdefault(finding["subject"], []).append(finding)
+            assert finding["advice"]
+    return result.exit_code, found
+
+
+async def findings_of(server: BookieServer, **config: object) -> list[Finding]:
+    gateways = f"grpc://{server.addresses['gateway']}"
+    seen = await look(ClientConfig.model_validate({"gateways": gateways, **config}), TIMEOUT)
+    return [finding for finding in judge(seen, 1) if "files only" not in finding.what]
+
+
+def test_a_healthy_cluster(standalone_cluster: StandaloneCluster) -> None:
+    code, found = doctor("--gateways", standalone_cluster.gateway_uri)
+    # How many files a process may open is the machine's affair.
+    assert code == 0, found
+    assert all("files only" in each["what"] for several in found.values() for each in several)
+    whole = CliRunner().invoke(app, ["-g", standalone_cluster.gateway_uri]).stdout
+    assert "bookie-2" in whole
+    assert "agree" in whole
+    assert "bookgate/" in whole
+
+
+def test_planted_faults(own_cluster: StandaloneCluster, tmp_path: Path) -> None:
+    first, stopped, killed = own_cluster.processes
+    killed.kill()
+    stopped.terminate()
+    stopped.wait()
+    request = urllib.request.Request(
+        f"http://{first.addresses['http']}/api/v1/bookie/state/readonly", b'{"readOnly": true}', method="PUT"
+    )
+    urllib.request.urlopen(request, timeout=30).close()
+    file = tmp_path / "bookie.toml"
+    file.write_text('data_dir = "/d"\nmetadata_uri = "sqlite:///m"\nprot = 1\n')
+
+    arguments = ("-g", f"grpc://{first.addresses['gateway']}", "--timeout", TIMEOUT, "--file", file)
+    deadline = time.monotonic() + 30
+    code, found = doctor(*arguments)
+    while "bookie bookie-1" not in found and time.monotonic() < deadline:
+        code, found = doctor(*arguments)
+
+    assert code == 1
+    assert "read-only" in found["bookie bookie-1"][0]["what"]
+    assert "not registered" in found["bookie bookie-2"][0]["what"]
+    # Registered until its lease ends.
+    assert any(word in found["bookie bookie-3"][0]["what"] for word in ("does not serve", "not registered"))
+    assert found["cluster"][0]["what"].startswith("0 bookies take writes")
+    assert "did you mean port?" in found[f"file {file}"][0]["what"]
+
+
+def test_nothing_but_a_wrong_gateway() -> None:
+    code, found = doctor("-g", "grpc://127.0.0.1:1", "--timeout", TIMEOUT)
+    assert code == 1
+    assert set(found) == {"gateway 127.0.0.1:1", "cluster"}
+    assert "no connection" in found["gateway 127.0.0.1:1"][0]["what"]
+
+
+def test_what_is_no_gateway_uri_is_refused() -> None:
+    for uri in ("zk://127.0.0.1:1/ledgers", ""):
+        result = CliRunner().invoke(app, ["--gateways", uri])
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.asyncio
+async def test_registrations_that_lead_nowhere(tmp_path: Path) -> None:
+    def registered(name: str, port: int, http_port: int) -> BookieServiceInfo:
+        endpoints = (Endpoint("b", "127.0.0.1", port, BOOKIE_RPC), Endpoint("h", "127.0.0.1", http_port, HTTP))
+        return BookieServiceInfo(name, endpoints)
+
+    silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)
+    silent_port = silent.sockets[0].getsockname()[1]
+    async with running_bookie(tmp_path) as server:
+        factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+        await factory.initialize()
+        registration = factory.registration_manager
+        entry = int(str(server.addresses["bookie"]).rpartition(":")[2])
+        http = int(str(server.addresses["http"]).rpartition(":")[2])
+        await registration.register_bookie(registered("closed", 1, 1), read_only=False)
+        await registration.register_bookie(registered("silent", silent_port, silent_port), read_only=False)
+        await registration.register_bookie(registered("speaks-http", http, http), read_only=False)
+        await registration.register_bookie(registered("no-http", entry, entry), read_only=False)
+        for name in ("closed", "silent", "speaks-http"):
+            cookie = Cookie(name, "/j", "1\t/l", await registration.cluster_instance_id())
+            await registration.write_cookie(name, cookie.encode(), None)
+        foreign = Cookie("no-http", "/j", "1\t/l", "another-cluster")
+        await registration.write_cookie("no-http", foreign.encode(), None)
+        bad = [each for each in await findings_of(server) if each.level is not Level.OK]
+        await factory.close()
+    silent.close()
+
+    by_subject = {
+        subject: [each.what for each in bad if each.subject == subject] for subject in {e.subject for e in bad}
+    }
+    assert set(by_subject) == {"bookie closed", "bookie silent", "bookie speaks-http", "bookie no-http"}
+    for name in ("closed", "silent", "speaks-http"):
+        assert len(by_subject[f"bookie {name}"]) == 1
+        assert "does not serve" in by_subject[f"bookie {name}"][0]
+    assert "another-cluster" in by_subject["bookie no-http"][0]
+    assert "HTTP admin is out of reach" in by_subject["bookie no-http"][1]
+
+
+@pytest.mark.asyncio
+async def test_tls_where_it_is_announced(tmp_path: Path) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    stranger.cert_pem.write_to_path(tmp_path / "other.pem")
+    files = {"tls_certificate": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    async with running_bookie(tmp_path, **files) as server:
+        good = await findings_of(server, bookie_tls_ca=tmp_path / "ca.pem")
+        blind = await findings_of(server)
+        wrong = await findings_of(server, bookie_tls_ca=tmp_path / "other.pem")
+    assert {each.level for each in good} == {Level.OK}
+    assert [(each.level, each.what) for each in blind if each.level is not Level.OK] == [
+        (Level.WARNING, "it serves TLS; its certificate could not be checked")
+    ]
+    [failed] = [each for each in wrong if each.level is not Level.OK]
+    assert failed.level is Level.ERROR
+    assert "certificate is not accepted" in failed.what
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_whose_store_is_gone(own_zookeeper: LocalZooKeeper) -> None:
+    factory = create_factory(f"zk+hierarchical://{own_zookeeper.address}/ledgers")
+    await factory.initialize()
+    gateway = GatewayServer(factory, "127.0.0.1", 0)
+    port = await gateway.start()
+    own_zookeeper.stop()
+    seen = await look(ClientConfig(gateways=f"grpc://127.0.0.1:{port}"), TIMEOUT)
+    await gateway.stop(0)
+    await factory.close()
+    [finding, nothing] = judge(seen)
+    assert (finding.level, nothing.subject) == (Level.ERROR, "cluster")
+    assert "metadata store does not" in finding.what
+
+
+@pytest.mark.asyncio
+async def test_what_listens_and_says_nothing_takes_no_longer_than_its_time() -> None:
+    silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with asyncio.timeout(20 * TIMEOUT):
+        seen = await look(ClientConfig(gateways=f"grpc://127.0.0.1:{port}"), TIMEOUT)
+    silent.close()
+    assert "speaks no gRPC" in str(seen.gateways[0].error)
