@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from ledger.requests import ReadResponse, Status
+from ledger.requests import EOK, ReadResponse
 from ledger.varint import decode_varint
 
 _NUMBER = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
@@ -63,4 +63,4 @@ def found_entry(packet: bytes | memoryview) -> ReadResponse | None:
             return None
         max_lac = decode_varint(told[1])
     ids = decode_varint(ledger_id), decode_varint(entry_id)
-    return ReadResponse(decode_varint(txn_id), Status.EOK, *ids, bytes(packet[start:end]), max_lac)
+    return ReadResponse(decode_varint(txn_id), EOK, *ids, bytes(packet[start:end]), max_lac)

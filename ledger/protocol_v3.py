@@ -18,7 +18,7 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from ledger import requests
-from ledger.requests import Operation, Request, Response, Status
+from ledger.requests import ADD_ENTRY, READ_ENTRY, Operation, Request, Response, Status
 from ledger.varint import VARINTS, encode_varint
 from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 
@@ -94,7 +94,7 @@ def _encode_add_request(request: requests.AddRequest) -> bytes:
         request.body,
         b"\x28" + _size(request.write_flags) if request.write_flags else b"",
     )
-    return _request(Operation.ADD_ENTRY, request.txn_id, message, request.priority)
+    return _request(ADD_ENTRY, request.txn_id, message, request.priority)
 
 
 def _encode_read_request(request: requests.ReadRequest) -> bytes:
@@ -110,7 +110,7 @@ def _encode_read_request(request: requests.ReadRequest) -> bytes:
         message += b"\x20" + _int64(request.previous_lac)
     if request.timeout_ms is not None:
         message += b"\x28" + _int64(request.timeout_ms)
-    return _request(Operation.READ_ENTRY, request.txn_id, message, request.priority)
+    return _request(READ_ENTRY, request.txn_id, message, request.priority)
 
 
 def _encode_read_lac_request(request: requests.ReadLacRequest) -> bytes:
@@ -175,9 +175,7 @@ def _response(operation: int, txn_id: int, status: int, message: bytes, priority
 def _encode_add_response(response: requests.AddResponse) -> bytes:
     status = _size(response.status)
     message = b"\x08%b\x10%b\x18%b" % (status, _int64(response.ledger_id), _int64(response.entry_id))
-    return _frame(
-        _header(Operation.ADD_ENTRY, response.txn_id), b"\x10", status, _ADD_TAG, _size(len(message)), message
-    )
+    return _frame(_header(ADD_ENTRY, response.txn_id), b"\x10", status, _ADD_TAG, _size(len(message)), message)
 
 
 def _encode_read_response(response: requests.ReadResponse) -> bytes:
@@ -190,7 +188,7 @@ def _encode_read_response(response: requests.ReadResponse) -> bytes:
     if response.lac_update_timestamp_ms is not None:
         parts += [b"\x30", _int64(response.lac_update_timestamp_ms)]
     size = _size(sum(map(len, parts)))
-    return _frame(_header(Operation.READ_ENTRY, response.txn_id), b"\x10", status, _READ_TAG, size, *parts)
+    return _frame(_header(READ_ENTRY, response.txn_id), b"\x10", status, _READ_TAG, size, *parts)
 
 
 def _encode_read_lac_response(response: requests.ReadLacResponse) -> bytes:
@@ -301,20 +299,20 @@ def decode_request(packet: bytes | memoryview) -> Request:
     header = message.header
     operation = int(header.operation)
     # An absent version or operation reads as another than these two, and an absent sub-message as one lacking fields.
-    if operation == Operation.ADD_ENTRY and header.version == _VERSION and header.HasField("txnId"):
+    if operation == ADD_ENTRY and header.version == _VERSION and header.HasField("txnId"):
         return _decode_add_request(message.addRequest, header.txnId, header.priority)
     if not (header.HasField("version") and header.HasField("operation") and header.HasField("txnId")):
         raise ProtocolError("a request without a version, operation or transaction id that this bookie knows")
     if header.version != _VERSION:
         return _wrong_version(message)
-    if operation == Operation.READ_ENTRY:
+    if operation == READ_ENTRY:
         return _decode_read_request(message.readRequest, header.txnId, header.priority)
     return _decode_rare_request(message, operation, header.txnId)
 
 
 def _decode_add_request(add: wire.AddRequest, txn_id: int, priority: int) -> Request:
     if not add.IsInitialized():
-        return _lacking(Operation.ADD_ENTRY, txn_id, add.ledgerId, add.entryId)
+        return _lacking(ADD_ENTRY, txn_id, add.ledgerId, add.entryId)
     return requests.AddRequest(
         txn_id,
         add.ledgerId,
@@ -329,7 +327,7 @@ def _decode_add_request(add: wire.AddRequest, txn_id: int, priority: int) -> Req
 
 def _decode_read_request(read: wire.ReadRequest, txn_id: int, priority: int) -> Request:
     if not read.IsInitialized():
-        return _lacking(Operation.READ_ENTRY, txn_id, read.ledgerId, read.entryId)
+        return _lacking(READ_ENTRY, txn_id, read.ledgerId, read.entryId)
     flag = read.flag if read.HasField("flag") else 0
     return requests.ReadRequest(
         txn_id,

@@ -39,6 +39,7 @@ from ledger.errors import (
 from ledger.frames import FrameError
 from ledger.protocol_v3 import ProtocolError, decode_response
 from ledger.requests import (
+    ADD_ENTRY,
     AddResponse,
     AuthResponse,
     BatchReadResponse,
@@ -314,7 +315,7 @@ class BookieConnection:
     def on_stored(self, wire: Wire, txn_id: int) -> None:
         """The answer "stored" to an add, by its transaction id alone; the sink gets `STORED`."""
         request = self._outstanding.get(txn_id)
-        if request is None or request[0] != Operation.ADD_ENTRY or wire is not self._wire:
+        if request is None or request[0] != ADD_ENTRY or wire is not self._wire:
             return
         del self._outstanding[txn_id]
         request[2](request[3], STORED, None)

@@ -14,7 +14,7 @@ from ledger.errors import BKException, DigestMatchException
 from ledger.ledger_id import NO_ENTRY
 from ledger.manager import LedgerRecord
 from ledger.protocol_v3 import encode_request
-from ledger.requests import LAST_ENTRY, Operation, ReadRequest, ReadResponse, Response, Status
+from ledger.requests import EOK, LAST_ENTRY, READ_ENTRY, ReadRequest, ReadResponse, Response, Status
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.last_confirmed import TryLastConfirmedRead
 from thinclient.core.tailing import LastConfirmedAndEntry, LongPollRead, PollTimes
@@ -58,7 +58,7 @@ async def try_read_last_confirmed(
     for index, bookie_id in enumerate(read.bookies):
         request = ReadRequest(context.pool.next_txn_id(), ledger_id, LAST_ENTRY)
         connection = context.pool.connection(bookie_id, ledger_id)
-        connection.send(Operation.READ_ENTRY, request.txn_id, encode_request(request), deadline, sink, index)
+        connection.send(READ_ENTRY, request.txn_id, encode_request(request), deadline, sink, index)
     await done
     if read.error is not None:
         raise read.error
@@ -135,7 +135,7 @@ class LongPoll:
         deadline = self._loop.time() + self._timeout + self._context.config.read_timeout
         connection = pool.connection(bookie_id, ledger_id)
         frame = encode_request(request)
-        connection.send(Operation.READ_ENTRY, request.txn_id, frame, deadline, self._on_answer, bookie_id)
+        connection.send(READ_ENTRY, request.txn_id, frame, deadline, self._on_answer, bookie_id)
 
     def _on_time(self) -> None:
         self._timer = None
@@ -163,7 +163,7 @@ def _lac_and_entry(
 
     A bookie that does not know long polls answers with its last entry, under id -1: only the LAC in it counts.
     """
-    if not isinstance(response, ReadResponse) or response.status != Status.EOK:
+    if not isinstance(response, ReadResponse) or response.status != EOK:
         status = Status.EBADREQ if response is None else response.status
         raise status_error(status, bookie_id, record.ledger_id, "the read of the last entry")
     lac = NO_ENTRY if response.max_lac is None else response.max_lac

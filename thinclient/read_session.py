@@ -21,6 +21,8 @@ from ledger.ledger_id import NO_ENTRY
 from ledger.manager import LedgerRecord
 from ledger.ordinary_requests import ReadRequestEncoder
 from ledger.requests import (
+    EOK,
+    READ_ENTRY,
     BatchReadRequest,
     BatchReadResponse,
     Operation,
@@ -164,7 +166,7 @@ class ReadSession:
         txn_id = self._pool.next_txn_id()
         frame = self._reads.encode(txn_id, effect.entry_id)
         connection = self._pool.connection(effect.bookie_id, self._ledger_id.ledger_id)
-        connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
+        connection.send(READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
 
     def _send_batch(self, effect: BatchReadEffect, deadline: float) -> None:
         txn_id = self._pool.next_txn_id()
@@ -228,7 +230,7 @@ class ReadSession:
         self._send(self.reader.next_reads(now))
 
     def _open(self, entry_id: int, bookie_id: str, response: Response | None) -> Entry:
-        if not isinstance(response, ReadResponse) or response.status != Status.EOK:
+        if not isinstance(response, ReadResponse) or response.status != EOK:
             status = Status.EBADREQ if response is None else response.status
             raise status_error(status, bookie_id, self._ledger_id, f"the read of entry {entry_id}")
         try:
@@ -242,7 +244,7 @@ class ReadSession:
     def _open_batch(self, effect: BatchReadEffect, response: Response | None) -> Sequence[Entry]:
         """The good prefix of a batch, at least one entry."""
         first, bookie_id, ledger_id = effect.entry_id, effect.bookie_id, self._ledger_id
-        if not isinstance(response, BatchReadResponse) or response.status != Status.EOK:
+        if not isinstance(response, BatchReadResponse) or response.status != EOK:
             status = Status.EBADREQ if response is None else response.status
             default = IncorrectParameterException if status == Status.EBADREQ else ReadException
             raise status_error(status, bookie_id, ledger_id, f"the batch read from entry {first}", default)

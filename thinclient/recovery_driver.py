@@ -15,7 +15,7 @@ from ledger.errors import BKException, DigestMatchException, WriteException
 from ledger.manager import LedgerRecord
 from ledger.ordinary_requests import AddRequestEncoder, ReadRequestEncoder
 from ledger.protocol_v3 import encode_request
-from ledger.requests import HIGH_PRIORITY, LAST_ENTRY, Operation, Response, Status
+from ledger.requests import ADD_ENTRY, EOK, HIGH_PRIORITY, LAST_ENTRY, READ_ENTRY, Operation, Response, Status
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.ensemble_change import Failures, Replacements
 from thinclient.core.last_confirmed import LastConfirmedRead
@@ -123,7 +123,7 @@ class _Run:
             frame = self._reads.encode(txn_id, entry_id)
         deadline = self._loop.time() + self._config.read_timeout
         connection = self._pool.connection(bookie_id, self._ledger_id.ledger_id)
-        connection.send(Operation.READ_ENTRY, txn_id, frame, deadline, sink, bookie_id)
+        connection.send(READ_ENTRY, txn_id, frame, deadline, sink, bookie_id)
 
     def _add(self, add: PendingAdd, payload: bytes, members: Sequence[Member]) -> None:
         ledger_id = self._ledger_id.ledger_id
@@ -135,7 +135,7 @@ class _Run:
         deadline = self._loop.time() + self._config.add_timeout
         for member in members:
             connection = self._pool.connection(member.bookie_id, self._ledger_id.ledger_id)
-            connection.send(Operation.ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
+            connection.send(ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
 
     def _on_fence_answer(
         self, index: int, bookie_id: str, response: Response | None, error: BKException | None
@@ -152,7 +152,7 @@ class _Run:
     def _on_add_answer(
         self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None
     ) -> None:
-        if response is not None and response.status == Status.EOK:
+        if response is not None and response.status == EOK:
             self._perform(self._machine.on_add_ack(add, member))
             return
         if response is not None:
@@ -167,7 +167,7 @@ class _Run:
             return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))
         if response.status in _MISSING_STATUSES:
             return Missing.MISSING
-        if response.status != Status.EOK:
+        if response.status != EOK:
             what = "the fencing read" if entry_id == LAST_ENTRY else f"the recovery read of entry {entry_id}"
             return Unreadable(status_error(response.status, bookie_id, self._ledger_id, what))
         return self._open(entry_id, bookie_id, response)
@@ -218,7 +218,7 @@ def _take_lac_answer(
         read.on_error(index, error or BKException(f"bookie {bookie_id} gave no answer"))
     elif response.status in _MISSING_STATUSES:
         read.on_answer(index, -1, False)
-    elif response.status != Status.EOK or not isinstance(response, requests.ReadLacResponse):
+    elif response.status != EOK or not isinstance(response, requests.ReadLacResponse):
         read.on_error(index, status_error(response.status, bookie_id, ledger_id, "the LAC read"))
     else:
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from ledger.frames import FrameDecoder, FrameError
 from ledger.ordinary_answers import found_entry, stored_txn_id
 from ledger.protocol_v3 import ProtocolError, decode_response
-from ledger.requests import Operation
+from ledger.requests import ADD_ENTRY, READ_ENTRY
 
 if TYPE_CHECKING:
     from thinclient.bookie_connection import BookieConnection
@@ -84,9 +84,9 @@ class Wire(asyncio.BufferedProtocol):
         owner = self._owner
         for packet in packets:
             kind = packet[_OPERATION_AT] if len(packet) > _OPERATION_AT else 0
-            if kind == Operation.ADD_ENTRY and (txn_id := stored_txn_id(packet)) is not None:
+            if kind == ADD_ENTRY and (txn_id := stored_txn_id(packet)) is not None:
                 owner.on_stored(self, txn_id)
-            elif kind == Operation.READ_ENTRY and (found := found_entry(packet)) is not None:
+            elif kind == READ_ENTRY and (found := found_entry(packet)) is not None:
                 owner.on_response(self, found)
             else:
                 owner.on_response(self, decode_response(packet))

@@ -29,12 +29,13 @@ from typing import Any, ClassVar
 from ledger import protocol_v2, protocol_v3
 from ledger.errors import BKException, IllegalOpException
 from ledger.requests import (
+    ADD_ENTRY,
     DEFERRED_SYNC,
     LAST_ENTRY,
+    READ_ENTRY,
     AddRequest,
     AddResponse,
     ForceLedgerRequest,
-    Operation,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
@@ -66,9 +67,9 @@ def key_of(frame: bytes) -> tuple[Key, bool] | None:
     """What the answer to a v2 frame will carry, and if the request fences or recovers; None for other operations."""
     opcode, flags = _HEAD.unpack_from(frame)
     if opcode == _ADD:
-        return (Operation.ADD_ENTRY, *_IDS.unpack_from(frame, _ADD_IDS_AT)), bool(flags & _FENCE_OR_RECOVERY)
+        return (ADD_ENTRY, *_IDS.unpack_from(frame, _ADD_IDS_AT)), bool(flags & _FENCE_OR_RECOVERY)
     if opcode == _READ:
-        return (Operation.READ_ENTRY, *_IDS.unpack_from(frame, _READ_IDS_AT)), bool(flags & _FENCE_OR_RECOVERY)
+        return (READ_ENTRY, *_IDS.unpack_from(frame, _READ_IDS_AT)), bool(flags & _FENCE_OR_RECOVERY)
     return None
 
 
@@ -166,7 +167,7 @@ class V2Wire(Wire):
             if len(packet) == _ANSWER_SIZE:
                 opcode, code, ledger_id, entry_id = _ANSWER.unpack_from(packet)
                 if opcode == _ADD and not code:
-                    self._owner.on_keyed(self, (Operation.ADD_ENTRY, ledger_id, entry_id), STORED)
+                    self._owner.on_keyed(self, (ADD_ENTRY, ledger_id, entry_id), STORED)
                     continue
             self._owner.on_response(self, protocol_v2.decode_response(packet))
 
@@ -210,7 +211,7 @@ class V2Connection(BookieConnection):
             case ReadRequest() if request.previous_lac is None or request.fence:
                 request = request._replace(previous_lac=None)
             case ReadLacRequest(ledger_id=ledger_id):
-                operation, sink = Operation.READ_ENTRY, partial(_give_lac, sink)
+                operation, sink = READ_ENTRY, partial(_give_lac, sink)
                 request = ReadRequest(txn_id, ledger_id, LAST_ENTRY)
             case AddRequest() | ReadRequest() | ForceLedgerRequest():
                 what = "long polls" if isinstance(request, ReadRequest) else "deferred sync and force"
@@ -235,9 +236,9 @@ class V2Connection(BookieConnection):
     def on_response(self, wire: Wire, response: Response) -> None:
         """An answer; one that belongs to no request is dropped."""
         if isinstance(response, AddResponse):
-            self.on_keyed(wire, (Operation.ADD_ENTRY, response.ledger_id, response.entry_id), response)
+            self.on_keyed(wire, (ADD_ENTRY, response.ledger_id, response.entry_id), response)
         elif isinstance(response, ReadResponse):
-            self.on_keyed(wire, (Operation.READ_ENTRY, response.ledger_id, response.entry_id), response)
+            self.on_keyed(wire, (READ_ENTRY, response.ledger_id, response.entry_id), response)
         else:
             super().on_response(wire, response)
 

@@ -28,7 +28,7 @@ from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
 from ledger.ordinary_requests import AddRequestEncoder
-from ledger.requests import DEFERRED_SYNC, ForceLedgerRequest, Operation, Response, Status
+from ledger.requests import ADD_ENTRY, DEFERRED_SYNC, EOK, ForceLedgerRequest, Operation, Response
 from thinclient.bookie_connection import Sink
 from thinclient.bookie_pool import AddEncoder
 from thinclient.config import ClientConfig
@@ -164,7 +164,7 @@ class BaseWriteHandle:
         pool = self._context.pool
         request = ForceLedgerRequest(pool.next_txn_id(), self._number)
         response = await pool.request(bookie_id, Operation.FORCE_LEDGER, request, self._add_timeout)
-        if response.status != Status.EOK:
+        if response.status != EOK:
             raise status_error(response.status, bookie_id, self.ledger_id, "the force", WriteException)
 
     async def close(self, *, force: bool = True) -> None:
@@ -284,7 +284,7 @@ class BaseWriteHandle:
         deadline = self._loop.time() + self._add_timeout
         for index in add.indexes:
             _, send, sink = self._targets[index]
-            send(Operation.ADD_ENTRY, txn_id, frame, deadline, sink, add)
+            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
         if add.unsettled < self._write_quorum_size:
             self._began_short(add)
         return add
@@ -331,7 +331,7 @@ class BaseWriteHandle:
             txn_id = self._context.pool.next_txn_id()
             frame = self._encoder.encode(txn_id, add.entry_id, add.packet)
             _, send, sink = self._targets[index]
-            send(Operation.ADD_ENTRY, txn_id, frame, deadline, sink, add)
+            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
         if changed.confirmed:
             self._settle(changed.confirmed, None)
         if self._writer.error is not None:
