@@ -8,6 +8,8 @@
 `thinclient.blocking` has the same without asyncio.
 """
 
+import logging
+
 from ledger.entry import Entry
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
@@ -37,3 +39,6 @@ __all__ = [
     "TokenAuthProvider",
     "WriteHandle",
 ]
+
+# Whoever wants the log lines adds a handler; without one, warnings would go to standard error.
+logging.getLogger("thinclient").addHandler(logging.NullHandler())

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -43,6 +44,7 @@ from thinclient.bookie_pool import V3, BookiePool
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.core.placement import EnsembleRequest
+from thinclient.ensemble_changer import EnsembleChanger
 from thinclient.gateway_uri import is_gateway_uri
 from thinclient.ledger_changes import LedgerChanges
 from thinclient.ledger_view import LedgerView, known_last_entry
@@ -89,7 +91,7 @@ class BookKeeper:
             on_counted=metrics.count,
         )
         self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health)
-        metrics.gauges["NUM_PENDING_ADD"] = lambda: sum(end.pending_adds for end in self._context.open_ends)
+        metrics.gauges["NUM_PENDING_ADD"] = partial(_pending_adds, self._context)
         self._factory: LedgerManagerFactory | None = None
         self._closed = False
 
@@ -338,7 +340,7 @@ class BookKeeper:
         self._check_open()
         return await self.ledger_manager.read(_ledger_id(ledger_id))
 
-    async def watch_ledger(self, ledger_id: int | LedgerId) -> AsyncIterator[LedgerRecord]:
+    async def watch_ledger(self, ledger_id: int | LedgerId) -> AsyncGenerator[LedgerRecord, None]:
         """A ledger's record now, then after each change; ends when the ledger is deleted.
 
         A reader of these that is slow gets the newest record only. Outages of gateways are bridged: nothing is missed.
@@ -361,7 +363,7 @@ class BookKeeper:
 
     async def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> AsyncIterator[list[LedgerRecord]]:
+    ) -> AsyncGenerator[list[LedgerRecord], None]:
         """All ledgers of a scope with their metadata, in ascending order of id, in pages (0: the gateway's size).
 
         Ends when everything was listed, or raises.
@@ -400,6 +402,11 @@ def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
         quarantine_time=config.bookie_quarantine_time,
         on_quarantine=lambda bookie_id: metrics.count("bookie_watcher_BOOKIE_QUARANTINE"),
     )
+
+
+def _pending_adds(context: ClientContext) -> int:
+    """Appends not yet acknowledged."""
+    return sum(end.pending_adds for end in list(context.open_ends) if isinstance(end, EnsembleChanger))
 
 
 async def _check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:

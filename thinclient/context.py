@@ -21,14 +21,10 @@ from thinclient.quarantine import BookieHealth
 
 
 class OpenEnd(Protocol):
-    """What a client has to end when it is closed: a writer, a watch."""
+    """What a client has to end when it is closed: a writer, a reader, a watch."""
 
     def client_closed(self, error: BKException) -> None:
         """Whoever waits for it gets the error."""
-
-    @property
-    def pending_adds(self) -> int:
-        """Appends not yet acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,6 @@ class LedgerChanges:
         self._error = error
         self._changed.set()
 
-    @property
-    def pending_adds(self) -> int:
-        """None: nothing is written here."""
-        return 0
-
     async def next(self) -> LedgerRecord | None:
         """The newest record not taken yet; None once the ledger is removed. Raises what `client_closed` was told."""
         while self._newest is None and not self._removed and self._error is None:

@@ -51,7 +51,9 @@ class LedgerView:
         self._listening = False
         self._deleted = False
         self._closed = False
+        self._client_error: BKException | None = None
         self._changed: asyncio.Future[None] | None = None
+        context.open_ends.add(self)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -78,6 +80,11 @@ class LedgerView:
             self._listening = False
             await self.context.ledger_manager.unregister_listener(self.ledger_id, self._on_metadata)
 
+    def client_closed(self, error: BKException) -> None:
+        """Ends with its client."""
+        self._client_error = error
+        self._tell_changed()
+
     def changed(self) -> asyncio.Future[None]:
         """Ends with the next change of the metadata, or when the view is closed. Not to be cancelled."""
         if self._changed is None:
@@ -85,7 +92,9 @@ class LedgerView:
         return self._changed
 
     def check_readable(self) -> None:
-        """Raises if the handle was closed or the ledger deleted."""
+        """Raises if the handle or the client was closed, or the ledger deleted."""
+        if self._client_error is not None:
+            raise self._client_error
         if self._closed:
             raise LedgerClosedException(f"the handle of ledger {self.ledger_id} was closed")
         if self._deleted:

@@ -18,6 +18,7 @@ from ledger.entry import HEADER_SIZE, encode_entry
 from ledger.errors import (
     AddEntryQuorumTimeoutException,
     BKException,
+    ClientClosedException,
     DuplicateEntryIdException,
     IncorrectParameterException,
     LedgerClosedException,
@@ -356,7 +357,8 @@ class BaseWriteHandle:
         if not self._lost:
             self._lost = True
             lac = self.last_add_confirmed
-            _log.warning("event=writer_ended ledger=%s last_add_confirmed=%d error=%s", self.ledger_id, lac, error)
+            level = logging.INFO if isinstance(error, ClientClosedException) else logging.WARNING
+            _log.log(level, "event=writer_ended ledger=%s last_add_confirmed=%d error=%s", self.ledger_id, lac, error)
         self._stop()
         self._settle(failed, error)
         self._window.fail(error)

@@ -16,11 +16,11 @@ from ledger.errors import (
     LedgerRecoveryException,
     ReadException,
     TimeoutException,
-    UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import CoverageSet
+from thinclient.core.reading import ENDS_AT_ONCE
 
 
 class LastConfirmedRead:
@@ -64,7 +64,7 @@ class LastConfirmedRead:
             return
         self._waiting.discard(index)
         self._errors.append(error)
-        if isinstance(error, UnauthorizedAccessException):
+        if isinstance(error, ENDS_AT_ONCE):
             self.error = error
         self._fail_if_exhausted()
 
@@ -108,7 +108,7 @@ class TryLastConfirmedRead:
         self._errors.append(error)
         if self.done and self._valid:
             return
-        if isinstance(error, UnauthorizedAccessException):
+        if isinstance(error, ENDS_AT_ONCE):
             self.error = error
         elif not self._waiting and not self._valid:
             reasons = "; ".join(str(each) for each in self._errors)

@@ -37,12 +37,14 @@ from ledger.entry_columns import EntryColumns
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
+    ClientClosedException,
     DigestMatchException,
     IncorrectParameterException,
     NoSuchEntryException,
     NoSuchLedgerExistsException,
     ProtocolVersionException,
     ReadException,
+    UnauthorizedAccessException,
 )
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
@@ -51,6 +53,8 @@ from thinclient.core.read_health import ReadHealth
 MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
 """Answers that say the bookie does not have the entry."""
 
+ENDS_AT_ONCE = (ClientClosedException, UnauthorizedAccessException)
+"""What other bookies won't mend: nobody else is asked for the last entry or in a recovery."""
 
 _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
 """What a bookie that does not know batch reads makes of one: most close the connection, some call it a bad request."""

@@ -42,14 +42,13 @@ from ledger.errors import (
     NoSuchEntryException,
     NotEnoughBookiesException,
     TimeoutException,
-    UnauthorizedAccessException,
     UnexpectedConditionException,
 )
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import CoverageSet
 from thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
-from thinclient.core.reading import EntryRead, write_set_bookies
+from thinclient.core.reading import ENDS_AT_ONCE, EntryRead, write_set_bookies
 from thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 
 
@@ -211,7 +210,7 @@ class LedgerRecovery:
         if self._writer is not None:
             return ()
         if isinstance(answer, Unreadable):
-            if isinstance(answer.error, UnauthorizedAccessException):
+            if isinstance(answer.error, ENDS_AT_ONCE):
                 return self._fail(answer.error)
             self._fence_errors.append(answer.error)
         else:
@@ -281,7 +280,7 @@ class LedgerRecovery:
         """A replica's answer to a recovery read."""
         if self._over:
             return ()
-        if isinstance(answer, Unreadable) and isinstance(answer.error, UnauthorizedAccessException):
+        if isinstance(answer, Unreadable) and isinstance(answer.error, ENDS_AT_ONCE):
             return self._fail(answer.error)
         read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
         if read is None or read.answer is not None or read.read.entry_id != entry_id:
@@ -402,7 +401,7 @@ class LedgerRecovery:
         return [Finished(last_entry_id, length, self._fragments.fragments)]
 
     def _fail_at(self, entry_id: int, error: BKException) -> Sequence[Effect]:
-        if isinstance(error, UnauthorizedAccessException):
+        if isinstance(error, ENDS_AT_ONCE):
             return self._fail(error)
         kind = TimeoutException if isinstance(error, TimeoutException) else LedgerRecoveryException
         return self._fail(

@@ -13,7 +13,7 @@ ends
 - when "no such entry or ledger" was said by more than E - Qa bookies (in parallel at once), or all have answered: well
   if any gave a valid answer, else with the retained error, "not reachable" becoming "no such entry" where more than
   E - Qa said that;
-- at once, with an error, when a bookie refuses the client.
+- at once, with an error, when a bookie refuses the client, or the client is closed.
 
 `TailSteps` says what a tailing reader does next: read the range up to the LAC (with read-ahead and batches, however far
 behind it is), else wait for the next entry, by long poll or by looking at intervals, else end, when the ledger is
@@ -37,16 +37,14 @@ from ledger.entry import Entry
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
-    ClientClosedException,
     DigestMatchException,
     IllegalOpException,
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
-    UnauthorizedAccessException,
 )
 from ledger.metadata import LedgerMetadata
 from thinclient.core.read_health import ReadHealth
-from thinclient.core.reading import MISSING, retained_error
+from thinclient.core.reading import ENDS_AT_ONCE, MISSING, retained_error
 
 
 class LastConfirmedAndEntry(NamedTuple):
@@ -134,7 +132,7 @@ class LongPollRead:
         if not self._answered(bookie_id):
             return ()
         self._retained = retained_error(self._retained, error)
-        if isinstance(error, UnauthorizedAccessException):
+        if isinstance(error, ENDS_AT_ONCE):
             self.error = error
             return ()
         if isinstance(error, MISSING):
@@ -220,7 +218,7 @@ class Finished:
 
 Step = ReadRange | WaitFor | Look | Pause | Finished
 
-_FINAL = (ClientClosedException, UnauthorizedAccessException, NoSuchLedgerExistsOnMetadataServerException)
+_FINAL = (*ENDS_AT_ONCE, NoSuchLedgerExistsOnMetadataServerException)
 _LOST = (*MISSING, DigestMatchException)
 """What waiting does not mend in a ledger that is closed."""
 _AT_ONCE = 0.05
