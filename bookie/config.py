@@ -24,6 +24,7 @@ from bookie.security import Security
 from bookie.storage_settings import StorageSettings
 from bookie.tls import ServerCertificates
 from gateway.config import GatewayConfig
+from gateway.http_settings import HttpSettings
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
@@ -33,7 +34,7 @@ from thinclient.config import load_settings
 _MIB = 1024 * 1024
 
 
-class BookieConfig(StorageSettings, GcSettings):
+class BookieConfig(StorageSettings, GcSettings, HttpSettings):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")

@@ -17,6 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gateway.http_settings import HttpSettings
 from gateway.limits import Limits
 from gateway.store_settings import StoreSettings
 from gateway.tls_files import TlsFiles
@@ -26,7 +27,7 @@ from ledger.settings import unknown_key, unknown_variables
 _LIMITS = Limits()
 
 
-class GatewayConfig(BaseSettings, StoreSettings):
+class GatewayConfig(BaseSettings, StoreSettings, HttpSettings):
     """Every key, with its meaning and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
@@ -108,6 +109,8 @@ class GatewayConfig(BaseSettings, StoreSettings):
         values = self.model_dump(mode="json")
         if self.zookeeper_auth is not None:
             values["zookeeper_auth"] = self.zookeeper_auth.get_secret_value()
+        if self.http_token is not None:
+            values["http_token"] = self.http_token.get_secret_value()
         return json.dumps(values).encode() + b"\n"
 
     @classmethod

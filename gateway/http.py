@@ -1,51 +1,72 @@
-"""HTTP beside a gateway of its own: heartbeat, readiness and metrics."""
+"""HTTP beside a gateway of its own: heartbeat, readiness, metrics, and the cluster's part of the admin interface."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from prometheus_client import CollectorRegistry
 
-_GRACE_SECONDS = 2
+from gateway.admin.access import Access, is_loopback
+from gateway.admin.api import TEXT, AnyQuery, Call, NoBody, Row, create_app, get
+from gateway.admin.cluster_rows import cluster_rows
+from gateway.admin.ledger_rows import ledger_rows
+from gateway.admin.openapi import document
+from gateway.admin.process_rows import process_rows
+from gateway.admin.refused import AdminException
+from gateway.admin.server import AdminServer
+from gateway.config import GatewayConfig
+from ledger.manager import LedgerManagerFactory
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the process that runs it."""
+def gateway_rows(
+    settings: GatewayConfig, factory: LedgerManagerFactory, registry: CollectorRegistry, stopping: asyncio.Event
+) -> list[Row]:
+    """What a gateway without a bookie answers."""
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    async def ready(_call: Call[AnyQuery, NoBody]) -> str:
+        if factory.connected and not stopping.is_set():
+            return "OK\n"
+        raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
+
+    return [
+        *process_rows(settings, registry),
+        get(
+            "/ready",
+            "The store is reached, nothing drains",
+            ready,
+            query=AnyQuery,
+            answer=None,
+            media_type=TEXT,
+            failures={503: "not ready"},
+        ),
+        *ledger_rows(factory.ledger_manager),
+        *cluster_rows(factory),
+    ]
 
 
 class HttpServer:
-    """`/heartbeat` (the process lives), `/ready` (the store is reached, nothing drains), `/metrics`."""
+    """Serves these rows. `stopping` is set when the gateway begins to drain."""
 
-    def __init__(self, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> None:
-        self._registry = registry
-        self._is_ready = is_ready
-        self._server: _Server | None = None
+    def __init__(
+        self,
+        settings: GatewayConfig,
+        factory: LedgerManagerFactory,
+        registry: CollectorRegistry,
+        stopping: asyncio.Event,
+    ) -> None:
+        """Raises IncorrectParameterException for a token file of no use."""
+        access = Access(settings.http_bearer_token(), loopback=is_loopback(settings.host))
+        rows = gateway_rows(settings, factory, registry, stopping)
+        self._app = create_app(rows, access, document("Bookgate gateway", rows, has_token=access.has_token))
+        self._server: AdminServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Serves; returns the port. Raises OSError that says what is wrong."""
         listener = _listen(host, port)
-        config = uvicorn.Config(
-            self._app(),
-            log_level="warning",
-            lifespan="off",
-            access_log=False,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
-        self._server = _Server(config)
-        self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listener]))
+        self._server = AdminServer(self._app, listener)
+        self._task = asyncio.get_running_loop().create_task(self._server.run_until_stopped())
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
@@ -53,20 +74,6 @@ class HttpServer:
             return
         self._server.should_exit = True
         await self._task
-
-    def _app(self) -> Starlette:
-        async def heartbeat(_request: Request) -> Response:
-            return PlainTextResponse("OK\n")
-
-        async def ready(_request: Request) -> Response:
-            if self._is_ready():
-                return PlainTextResponse("OK\n")
-            return PlainTextResponse("the gateway is not ready to serve\n", status_code=503)
-
-        async def metrics(_request: Request) -> Response:
-            return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
-
-        return Starlette(routes=[Route("/heartbeat", heartbeat), Route("/ready", ready), Route("/metrics", metrics)])
 
 
 def _listen(host: str, port: int) -> socket.socket:

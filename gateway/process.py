@@ -49,7 +49,7 @@ async def serve(
         if settings.http_port is not None:
             registry = CollectorRegistry()
             registry.register(server.metrics)
-            http = HttpServer(registry, lambda: factory.connected and not stop.is_set())
+            http = HttpServer(settings, factory, registry, stop)
             http_address = address_of(settings.host, await http.start(settings.host, settings.http_port))
         serving(Addresses(server.address, http_address))
         await stop.wait()

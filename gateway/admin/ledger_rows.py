@@ -1,0 +1,213 @@
+"""Ledgers over HTTP, as the metadata store knows them: list, metadata, delete.
+
+A listing is never held whole. Ids alone are streamed as the store gives them, unless a page is asked for; with metadata
+there are always pages. The next page is told in a `Link` header (rel="next"), which begins behind the last id, so that
+ledgers that come and go between two pages move nothing. A ledger's password is never shown.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from pydantic import Field
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from gateway.admin.api import JSON, Boolean, Call, Integer, LedgerHalf, NoBody, Query, Row, change, get
+from gateway.admin.refused import AdminException
+from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManager, LedgerRecord
+from ledger.metadata import DigestType, LedgerMetadata
+from ledger.metadata_codec import encode
+
+PAGE = 100
+"""Ledgers of a page unless asked otherwise, as in BookKeeper."""
+
+_MAX_PAGE = 1000
+_MAX_PAGES = 10_000
+
+_DIGEST_NAMES = {DigestType.HMAC: "MAC"}
+
+_METADATA = {
+    "type": "object",
+    "required": ["metadataFormatVersion", "ensembleSize", "state", "allEnsembles", "length", "lastEntryId", "closed"],
+}
+
+STORE_AWAY = {503: "the metadata store is out of reach; try again, or at another bookie or gateway"}
+NO_LEDGER = {404: "there is no such ledger", **STORE_AWAY}
+
+
+class LedgerQuery(Query):
+    """Names a ledger."""
+
+    ledger_id: LedgerHalf = Field(description="the ledger")
+    ledger_scope_id: LedgerHalf = Field(0, description="its scope; 0 for BookKeeper's own ids")
+
+    def name(self) -> LedgerId:
+        return ledger_id(self.ledger_scope_id, self.ledger_id)
+
+
+PageNumber = Annotated[Integer, Field(ge=1, le=_MAX_PAGES)]
+PageSize = Annotated[Integer, Field(ge=1, le=_MAX_PAGE)]
+
+
+class ListQuery(Query):
+    print_metadata: Boolean = Field(False, description="with metadata, in pages")
+    decode_meta: Boolean = Field(True, description="false: metadata as stored (without password), base64")
+    page: PageNumber | None = Field(None, description="from 1; slower than start_after")
+    start_after: LedgerHalf | None = Field(None, description="ledgers behind this id only")
+    limit: PageSize | None = Field(None, description=f"of a page; default {PAGE}")
+    ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
+
+    @property
+    def is_paged(self) -> bool:
+        return self.print_metadata or self.page is not None or self.limit is not None
+
+
+def ledger_id(scope_id: int, number: int) -> LedgerId:
+    """Raises AdminException for what is no id."""
+    try:
+        return LedgerId(scope_id, number)
+    except ValueError as error:
+        raise AdminException(400, str(error)) from None
+
+
+def ledger_rows(manager: LedgerManager) -> list[Row]:
+    async def listing(call: Call[ListQuery, NoBody]) -> Response:
+        query = call.query
+        runs = manager.ledger_ranges(query.ledger_scope_id, query.start_after)
+        if query.is_paged:
+            return await _page(manager, call, runs)
+        return await _whole(runs)
+
+    async def metadata(call: Call[LedgerQuery, NoBody]) -> Any:
+        record = await manager.read(call.query.name())
+        return {str(call.query.ledger_id): shown(record)}
+
+    async def delete(call: Call[LedgerQuery, NoBody]) -> Any:
+        name = call.query.name()
+        # Removing what is not there is no error in every store, and the operator should know of a wrong id.
+        await manager.read(name)
+        await manager.remove(name)
+        return f"Deleted ledger: {name}"
+
+    by_id = {"type": "object", "additionalProperties": {"anyOf": [{"type": "null"}, {"type": "string"}, _METADATA]}}
+    return [
+        get("/api/v1/ledger/list", "Ledgers", listing, query=ListQuery, answer=by_id, failures=STORE_AWAY),
+        get(
+            "/api/v1/ledger/metadata",
+            "Metadata of a ledger",
+            metadata,
+            query=LedgerQuery,
+            answer={"type": "object", "additionalProperties": _METADATA},
+            failures=NO_LEDGER,
+        ),
+        change(
+            "DELETE",
+            "/api/v1/ledger/delete",
+            "Delete a ledger for good",
+            delete,
+            query=LedgerQuery,
+            answer={"type": "string"},
+            failures=NO_LEDGER,
+        ),
+    ]
+
+
+async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: AsyncIterator[Sequence[int]]) -> Response:
+    query = call.query
+    limit = query.limit or PAGE
+    ids, more = await _slice(runs, ((query.page or 1) - 1) * limit, limit)
+    found: dict[str, Any] = dict.fromkeys(map(str, ids))
+    if query.print_metadata:
+        outcomes = await manager.read_many([LedgerId(query.ledger_scope_id, number) for number in ids])
+        for number, outcome in zip(ids, outcomes, strict=True):
+            _put(found, number, outcome, query.decode_meta)
+    headers = {}
+    if more:
+        following = {**dict(call.request.query_params), "start_after": ids[-1]}
+        following.pop("page", None)
+        if not query.print_metadata:
+            following["limit"] = limit
+        headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+    return JSONResponse(found, headers=headers)
+
+
+def _put(found: dict[str, Any], number: int, outcome: LedgerRecord | BKException, decoded: bool) -> None:
+    """Adds what is known of a ledger; one that was deleted meanwhile goes, a damaged one stays with null."""
+    if isinstance(outcome, MetaStoreException):
+        raise outcome
+    if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+        del found[str(number)]
+    elif isinstance(outcome, LedgerRecord):
+        found[str(number)] = shown(outcome) if decoded else _stored(outcome.metadata)
+
+
+async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> tuple[list[int], bool]:
+    """`limit` ids behind the first `skip`, and whether there are more."""
+    found: list[int] = []
+    async with aclosing(runs) as listed:  # type: ignore[type-var]
+        async for ids in listed:
+            if skip >= len(ids):
+                skip -= len(ids)
+                continue
+            found.extend(ids[skip : skip + limit + 1 - len(found)])
+            skip = 0
+            if len(found) > limit:
+                return found[:limit], True
+    return found, False
+
+
+async def _whole(runs: AsyncIterator[Sequence[int]]) -> Response:
+    """All ids, as they come. A store that fails at the first run is still answered with a status; later, the answer
+    breaks off in the middle, so that nobody takes it for complete."""
+    first = await anext(runs, ())
+
+    async def parts() -> AsyncIterator[str]:
+        async with aclosing(runs) as listed:  # type: ignore[type-var]
+            yield "{" + _members(first)
+            async for ids in listed:
+                yield "," + _members(ids)
+            yield "}"
+
+    return StreamingResponse(parts(), media_type=JSON)
+
+
+def _members(ids: Sequence[int]) -> str:
+    return ",".join(f'"{number}":null' for number in ids)
+
+
+def shown(record: LedgerRecord) -> dict[str, Any]:
+    """Metadata under the names that BookKeeper's JSON has. -1 for a creation time that only the store knows."""
+    metadata = record.metadata
+    digest = metadata.digest_type
+    return {
+        "metadataFormatVersion": metadata.format_version,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum_size,
+        "ackQuorumSize": metadata.ack_quorum_size,
+        "state": metadata.state.name,
+        "closed": metadata.is_closed,
+        "length": metadata.length,
+        "lastEntryId": metadata.last_entry_id,
+        "ctime": -1 if metadata.ctime_ms is None else metadata.ctime_ms,
+        "digestType": None if digest is None else _DIGEST_NAMES.get(digest, digest.name),
+        "allEnsembles": {
+            str(fragment.first_entry_id): [{"id": bookie} for bookie in fragment.ensemble]
+            for fragment in metadata.fragments
+        },
+        "customMetadata": {key: base64.b64encode(value).decode() for key, value in metadata.custom_metadata.items()},
+        "ledgerId": record.ledger_id.ledger_id,
+        "ledgerScopeId": record.ledger_id.scope_id,
+        "version": record.version,
+    }
+
+
+def _stored(metadata: LedgerMetadata) -> str:
+    hidden = replace(metadata, password=b"") if metadata.password is not None else metadata
+    return base64.b64encode(encode(hidden)).decode()

@@ -1,0 +1,14 @@
+"""What a handler of HTTP admin raises to refuse a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class AdminException(Exception):
+    """A refusal with a status of its own."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})

@@ -1,0 +1,39 @@
+"""Serves an ASGI application beside whatever else lives on this event loop."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GRACE_SECONDS = 2
+
+
+class AdminServer(uvicorn.Server):
+    """Serves the application on a socket bound earlier; leaves signals to the process that runs it."""
+
+    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            # A client that does not take its answers must not hold up the process's stop.
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        super().__init__(config)
+        self._listener = listener
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def run_until_stopped(self) -> None:
+        """Serves until `should_exit` is set."""
+        await self.serve(sockets=[self._listener])
