@@ -263,6 +263,11 @@ class RocksDbIndex:
             self._new_ledgers = WriteBatch(raw_mode=True)
             raise
 
+    @property
+    def locations_path(self) -> Path:
+        """The database that `compact` is about."""
+        return self._directory / LOCATIONS
+
     def compact(self) -> None:
         """Rewrites `locations` so that deleted rows take no more room. Blocking, long."""
         self._locations.compact()

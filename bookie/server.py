@@ -23,8 +23,9 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from bookie.admin.http import AdminServer, BookieView
-from bookie.admin.state_routes import StateView
+from bookie.admin.client_rows import OwnClient
+from bookie.admin.http import BookieView, create_bookie_app
+from bookie.admin.state_rows import StateView
 from bookie.bookie_status import mark_clean, mark_dirty
 from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
@@ -41,6 +42,8 @@ from bookie.request_processor import RequestProcessor
 from bookie.state_manager import StateManager
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
+from bookie.version import own_version
+from gateway.admin.server import AdminServer
 from gateway.drivers import create_factory
 from gateway.server import GatewayServer
 from ledger.errors import BKException
@@ -127,7 +130,7 @@ class BookieServer:
 
         await self._serve_entries(storage, entry_listener)
         self._collect_garbage(storage, factory, bookie_id)
-        await self._serve_http(storage, http_listener)
+        await self._serve_http(storage, http_listener, factory, bookie_id)
         self._stack.push_async_callback(self._state.close)
         self.service_info = service_info(config, bookie_id, ports)
         await self._state.register(self.service_info)
@@ -222,7 +225,9 @@ class BookieServer:
         for connection in list(self.connections):
             connection.close()
 
-    async def _serve_http(self, storage: Storage, listener: socket.socket) -> None:
+    async def _serve_http(
+        self, storage: Storage, listener: socket.socket, factory: LedgerManagerFactory, bookie_id: str
+    ) -> None:
         monitor = self._monitor
         sources = Sources(
             self._statistics,
@@ -234,7 +239,19 @@ class BookieServer:
         )
         self._metrics.register(BookieCollector(sources))
         state = StateView(self._mode, self._state.set_by_operator, storage.usage)
-        admin = AdminServer(BookieView(state, self.garbage_collector, self._metrics), listener)
+        client = OwnClient(factory, bookie_id)
+        self._stack.push_async_callback(client.close)
+        view = BookieView(
+            self._config,
+            state,
+            self.garbage_collector,
+            self._metrics,
+            storage,
+            factory,
+            client,
+            lambda: check_cookie(self._config, bookie_id, factory.registration_manager),
+        )
+        admin = AdminServer(create_bookie_app(view), listener, own_version())
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
         async def stop_admin() -> None:

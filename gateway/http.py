@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from gateway.admin.access import Access, is_loopback
 from gateway.admin.api import TEXT, AnyQuery, Call, NoBody, Row, create_app, get
@@ -30,7 +30,7 @@ def gateway_rows(
         raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
 
     return [
-        *process_rows(settings, registry),
+        *process_rows(settings, lambda: generate_latest(registry), CONTENT_TYPE_LATEST),
         get(
             "/ready",
             "The store is reached, nothing drains",

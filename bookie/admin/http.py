@@ -1,84 +1,62 @@
-"""HTTP admin of a bookie: the paths and bodies of BookKeeper's own (operations page, section 4).
+"""HTTP admin of a bookie: the paths and bodies of BookKeeper's own (operations page, section 4), in one table.
 
-Served here: heartbeat and metrics; the rest is in rooms of its own (`state_routes`, `gc_routes`).
+How requests are checked and refused, and what any process has, is in `gateway.admin`; the rooms beside have the rest.
 """
 
 from __future__ import annotations
 
-import socket
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
-from bookie.admin.gc_routes import gc_routes
-from bookie.admin.state_routes import StateView, state_routes
+from bookie.admin.client_rows import OwnClient, client_rows
+from bookie.admin.gc_rows import gc_rows
+from bookie.admin.state_rows import StateView, state_rows
+from bookie.admin.storage_rows import storage_rows
+from bookie.config import BookieConfig
 from bookie.exposition import CONTENT_TYPE, render
 from bookie.garbage_collector import GarbageCollector
-from bookie.version import own_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-_GRACE_SECONDS = 2
+from bookie.storage import Storage
+from gateway.admin.access import Access, is_loopback
+from gateway.admin.api import Row, create_app
+from gateway.admin.cluster_rows import cluster_rows
+from gateway.admin.ledger_rows import ledger_rows
+from gateway.admin.openapi import document
+from gateway.admin.process_rows import process_rows
+from ledger.manager import LedgerManagerFactory
 
 
 @dataclass(frozen=True)
 class BookieView:
     """What the admin interface may ask of a bookie."""
 
+    config: BookieConfig
     state: StateView
     gc: GarbageCollector
     metrics: CollectorRegistry
+    storage: Storage
+    factory: LedgerManagerFactory
+    client: OwnClient
+    check_cookie: Callable[[], Awaitable[None]]
 
 
-def create_app(view: BookieView) -> Starlette:
-    """The ASGI application of one bookie."""
-
-    async def heartbeat(_request: Request) -> Response:
-        return PlainTextResponse("OK\n")
-
-    async def metrics(_request: Request) -> Response:
-        return Response(render(view.metrics), media_type=CONTENT_TYPE)
-
-    return Starlette(
-        routes=[
-            Route("/heartbeat", heartbeat),
-            Route("/metrics", metrics),
-            *state_routes(view.state),
-            *gc_routes(view.gc),
-        ]
-    )
+def bookie_rows(view: BookieView) -> list[Row]:
+    """Everything a bookie answers."""
+    return [
+        *process_rows(view.config, lambda: render(view.metrics), CONTENT_TYPE),
+        *ledger_rows(view.factory.ledger_manager),
+        *client_rows(view.client, lambda: view.state.mode.read_only),
+        *cluster_rows(view.factory),
+        *state_rows(view.state),
+        *gc_rows(view.gc),
+        *storage_rows(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
+    ]
 
 
-class AdminServer(uvicorn.Server):
-    """Serves the application on a socket bound earlier; leaves signals to the process that runs it."""
-
-    def __init__(self, view: BookieView, listener: socket.socket) -> None:
-        config = uvicorn.Config(
-            create_app(view),
-            log_level="warning",
-            lifespan="off",
-            access_log=False,
-            server_header=False,
-            headers=[("Server", own_version())],
-            # A client that does not take its answers must not hold up the bookie's stop.
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
-        super().__init__(config)
-        self._listener = listener
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def run_until_stopped(self) -> None:
-        """Serves until `should_exit` is set."""
-        await self.serve(sockets=[self._listener])
+def create_bookie_app(view: BookieView) -> Starlette:
+    """The ASGI application of one bookie. Raises IncorrectParameterException for a token file of no use."""
+    access = Access(view.config.http_bearer_token(), loopback=is_loopback(view.config.host))
+    rows = bookie_rows(view)
+    return create_app(rows, access, document("Bookgate bookie", rows, has_token=access.has_token))

@@ -56,9 +56,10 @@ def _boolean(value: Any) -> Any:
     return _BOOLEANS.get(value, value) if isinstance(value, str) else value
 
 
-Integer = Annotated[int, BeforeValidator(_integer)]
+WHOLE = BeforeValidator(_integer)
+"""Stands behind the bounds of a number in a query, or the document would not tell them."""
 Boolean = Annotated[bool, BeforeValidator(_boolean), WithJsonSchema({"type": "boolean"})]
-LedgerHalf = Annotated[Integer, Field(ge=MIN_INT64, le=MAX_INT64)]
+LedgerHalf = Annotated[int, Field(ge=MIN_INT64, le=MAX_INT64), WHOLE]
 """Either half of a ledger id."""
 
 

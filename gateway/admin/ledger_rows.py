@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from gateway.admin.api import JSON, Boolean, Call, Integer, LedgerHalf, NoBody, Query, Row, change, get
+from gateway.admin.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Row, change, get
 from gateway.admin.refused import AdminException
 from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
@@ -52,8 +52,8 @@ class LedgerQuery(Query):
         return ledger_id(self.ledger_scope_id, self.ledger_id)
 
 
-PageNumber = Annotated[Integer, Field(ge=1, le=_MAX_PAGES)]
-PageSize = Annotated[Integer, Field(ge=1, le=_MAX_PAGE)]
+PageNumber = Annotated[int, Field(ge=1, le=_MAX_PAGES), WHOLE]
+PageSize = Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE]
 
 
 class ListQuery(Query):
@@ -70,11 +70,11 @@ class ListQuery(Query):
 
 
 def ledger_id(scope_id: int, number: int) -> LedgerId:
-    """Raises AdminException for what is no id."""
+    """Raises AdminException for an id that no ledger can have."""
     try:
         return LedgerId(scope_id, number)
     except ValueError as error:
-        raise AdminException(400, str(error)) from None
+        raise AdminException(404, str(error)) from None
 
 
 def ledger_rows(manager: LedgerManager) -> list[Row]:
@@ -166,7 +166,10 @@ async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> t
 async def _whole(runs: AsyncIterator[Sequence[int]]) -> Response:
     """All ids, as they come. A store that fails at the first run is still answered with a status; later, the answer
     breaks off in the middle, so that nobody takes it for complete."""
-    first = await anext(runs, ())
+    try:
+        first = await anext(runs)
+    except StopAsyncIteration:
+        return JSONResponse({})
 
     async def parts() -> AsyncIterator[str]:
         async with aclosing(runs) as listed:  # type: ignore[type-var]

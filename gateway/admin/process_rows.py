@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -15,12 +14,14 @@ _MASK = "**********"
 _SECRET_WORDS = ("token", "password", "secret", "auth_options", "zookeeper_auth")
 
 
-def process_rows(settings: BaseModel, metrics: CollectorRegistry) -> list[Row]:
+def process_rows(settings: BaseModel, metrics: Callable[[], str | bytes], metrics_type: str) -> list[Row]:
+    """`metrics` gives them as text of this media type."""
+
     async def heartbeat(_call: Call[NoQuery, NoBody]) -> str:
         return "OK\n"
 
     async def scrape(_call: Call[NoQuery, NoBody]) -> Response:
-        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics(), media_type=metrics_type)
 
     async def config(_call: Call[NoQuery, NoBody]) -> Any:
         return masked(settings.model_dump(mode="json"))

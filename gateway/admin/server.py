@@ -18,16 +18,22 @@ _GRACE_SECONDS = 2
 class AdminServer(uvicorn.Server):
     """Serves the application on a socket bound earlier; leaves signals to the process that runs it."""
 
-    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+    def __init__(self, app: Starlette, listener: socket.socket, name: str | None = None) -> None:
+        """`name` is what the header `Server` says."""
         config = uvicorn.Config(
             app,
             log_level="warning",
             lifespan="off",
             access_log=False,
+            server_header=False,
+            headers=[("Server", name)] if name else [],
             # A client that does not take its answers must not hold up the process's stop.
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         super().__init__(config)
+        # Connections take it over. Head and body of an answer are two writes, and the second would wait for the
+        # client's acknowledgement of the first; asyncio sees to that only for sockets that name their protocol.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listener = listener
 
     @contextmanager

@@ -16,9 +16,8 @@ from bookie.server import BookieServer
 async def running_bookie(root: Path, **settings: Any) -> AsyncIterator[BookieServer]:
     """Serves while the block runs. A second block on the same directory starts the same bookie again."""
     values: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0, "bookie_id": "bookie"}
-    config = load_config(
-        metadata_uri=f"sqlite://{root}/metadata.db", data_dir=root, host="127.0.0.1", **{**values, **settings}
-    )
+    values.update(metadata_uri=f"sqlite://{root}/metadata.db", host="127.0.0.1")
+    config = load_config(data_dir=root, **{**values, **settings})
     server = BookieServer(config)
     try:
         await server.start()

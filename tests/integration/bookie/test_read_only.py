@@ -200,7 +200,7 @@ async def test_the_operators_switch(tmp_path: Path) -> None:
 async def test_a_switch_that_says_nothing_changes_nothing(tmp_path: Path, body: Any) -> None:
     async with running(tmp_path, sqlite(tmp_path)) as bookie:
         assert (await bookie.http("state/readonly", body))[0] == 400
-        assert (await bookie.http("state/readonly", {"readOnly": True}, "POST"))[0] == 404
+        assert (await bookie.http("state/readonly", {"readOnly": True}, "POST"))[0] == 405
         assert await bookie.http("state/readonly") == (200, {"readOnly": False})
 
 

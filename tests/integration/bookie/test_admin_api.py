@@ -1,0 +1,323 @@
+"""The HTTP admin interface of a live bookie: every path, its shape, its refusals; and its own description of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bookie.server import BookieServer
+from gateway.config import GatewayConfig
+from gateway.drivers import create_factory
+from ledger.ledger_id import LedgerId
+from ledger.metadata import LedgerMetadata
+from tests.integration.bookie.in_process import running_bookie
+from thinclient import BookKeeper
+
+API = "/api/v1"
+TOKEN = "a secret of some length"
+AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@asynccontextmanager
+async def served(root: Path, **settings: Any) -> AsyncIterator[tuple[BookieServer, httpx.AsyncClient]]:
+    async with (
+        running_bookie(root, **settings) as bookie,
+        httpx.AsyncClient(base_url=f"http://{bookie.addresses['http']}", timeout=30) as client,
+    ):
+        yield bookie, client
+
+
+async def write(bookie: BookieServer, *payloads: bytes) -> int:
+    """A closed ledger's id."""
+    async with await BookKeeper.connect(f"grpc://{bookie.addresses['gateway']}") as client:
+        ledger = await client.create_ledger(1, 1, 1, password=b"sesame", custom_metadata={"application": b"tests"})
+        for payload in payloads:
+            await ledger.append(payload)
+        await ledger.close()
+        return ledger.ledger_id.ledger_id
+
+
+async def make_ledgers(root: Path, scope_id: int, ids: range) -> None:
+    """Metadata of ledgers, put into the store at its back door."""
+    uri = f"sqlite://{root}/metadata.db"
+    factory = create_factory(uri, GatewayConfig.load(None, {"metadata_uri": uri}))
+    await factory.initialize()
+    try:
+        for number in ids:
+            await factory.ledger_manager.create(LedgerId(scope_id, number), LedgerMetadata.new(["bookie"], 1, 1))
+    finally:
+        await factory.close()
+
+
+def error(response: httpx.Response) -> str:
+    assert list(response.json()) == ["error"], response.text
+    return str(response.json()["error"])
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_is_described_read_and_deleted(tmp_path: Path) -> None:
+    async with served(tmp_path) as (bookie, http):
+        number = await write(bookie, b"plain", b"\xff\x00", b"last")
+        metadata = (await http.get(f"{API}/ledger/metadata", params={"ledger_id": number})).json()[str(number)]
+        assert metadata["state"] == "CLOSED"
+        assert (metadata["length"], metadata["lastEntryId"], metadata["closed"]) == (11, 2, True)
+        assert metadata["allEnsembles"] == {"0": [{"id": "bookie"}]}
+        assert metadata["customMetadata"] == {"application": base64.b64encode(b"tests").decode()}
+        assert "sesame" not in str(metadata)
+        assert base64.b64encode(b"sesame").decode() not in str(metadata)
+
+        async def read(**query: Any) -> httpx.Response:
+            return await http.get(f"{API}/ledger/read", params={"ledger_id": number, **query})
+
+        assert (await read()).json() == {"0": "plain", "1": "\ufffd\x00", "2": "last"}
+        assert (await read(start_entry_id=1, end_entry_id=1, format="hex")).json() == {"1": "ff00"}
+        assert (await read(start_entry_id=2, format="base64")).json() == {"2": base64.b64encode(b"last").decode()}
+        assert (await read(page=1)).json()["Entries for page: "] == "1"
+        assert (await read(start_entry_id=3)).json() == {}
+
+        unknown = await http.get(f"{API}/ledger/read", params={"ledger_id": number + 1})
+        assert unknown.status_code == 404
+        deleted = await http.delete(f"{API}/ledger/delete", params={"ledger_id": number})
+        assert (deleted.status_code, deleted.json()) == (200, f"Deleted ledger: {number}")
+        again = await http.delete(f"{API}/ledger/delete", params={"ledger_id": number})
+        assert again.status_code == 404
+        assert str(number) in error(again)
+
+
+@pytest.mark.asyncio
+async def test_what_is_read_at_once_is_bounded_and_the_rest_is_linked(tmp_path: Path) -> None:
+    async with served(tmp_path) as (bookie, http):
+        large = [bytes([65 + number]) * 1_500_000 for number in range(5)]
+        number = await write(bookie, *large)
+        found: dict[str, str] = {}
+        url, answers = f"{API}/ledger/read?ledger_id={number}&format=text", 0
+        while url:
+            response = await http.get(url)
+            found.update(response.json())
+            url, answers = response.links.get("next", {}).get("url", ""), answers + 1
+        assert answers == 3
+        assert [found[str(entry)] for entry in range(5)] == [payload.decode() for payload in large]
+
+        number = await write(bookie, *(b"x" for _ in range(1001)))
+        response = await http.get(f"{API}/ledger/read", params={"ledger_id": number})
+        assert len(response.json()) == 1000
+        assert (await http.get(response.links["next"]["url"])).json() == {"1000": "x"}
+        second_page = (await http.get(f"{API}/ledger/read", params={"ledger_id": number, "page": 2})).json()
+        assert second_page == {"1000": "x", "Entries for page: ": "2"}
+
+
+@pytest.mark.asyncio
+async def test_listings_come_whole_or_in_pages_by_number_and_by_id(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_bookie, http):
+        assert (await http.get(f"{API}/ledger/list")).json() == {}
+        await make_ledgers(tmp_path, 0, range(250))
+        await make_ledgers(tmp_path, 7, range(3))
+        everything = [str(number) for number in range(250)]
+
+        async def listed(**query: Any) -> httpx.Response:
+            return await http.get(f"{API}/ledger/list", params=query)
+
+        assert (await listed()).json() == dict.fromkeys(everything)
+        assert list((await listed(start_after=247)).json()) == ["248", "249"]
+        assert list((await listed(page=3)).json()) == everything[200:]
+        assert (await listed(page=4)).json() == {}
+        assert list((await listed(ledger_scope_id=7)).json()) == ["0", "1", "2"]
+
+        found: list[str] = []
+        url = f"{API}/ledger/list?print_metadata=true"
+        sizes = []
+        while url:
+            response = await http.get(url)
+            assert all(value["ensembleSize"] == 1 for value in response.json().values())
+            found.extend(response.json())
+            sizes.append(len(response.json()))
+            url = response.links.get("next", {}).get("url", "")
+        assert (found, sizes) == (everything, [100, 100, 50])
+
+        stored = (await listed(print_metadata="true", decode_meta="false", limit=1)).json()
+        assert base64.b64decode(stored["0"]).startswith(b"BookieMetadataFormatVersion")
+
+
+@pytest.mark.asyncio
+async def test_the_bookie_tells_of_itself_and_of_the_cluster(tmp_path: Path) -> None:
+    async with served(tmp_path) as (bookie, http):
+
+        async def get(path: str, **query: Any) -> Any:
+            response = await http.get(path, params=query)
+            assert response.status_code == 200, response.text
+            return response.json()
+
+        assert (await http.get("/heartbeat")).text == "OK\n"
+        assert "bookie_SERVER_STATUS" in (await http.get("/metrics", params={"any": "thing"})).text
+        config = await get(f"{API}/config/server_config")
+        assert (config["bookie_id"], config["http_token"]) == ("bookie", None)
+        assert await get(f"{API}/bookie/list_bookies") == {"bookie": None}
+        assert await get(f"{API}/bookie/list_bookies", print_hostnames="true") == {"bookie": "127.0.0.1"}
+        assert await get(f"{API}/bookie/list_bookies", type="ro") == {}
+        spaces = await get(f"{API}/bookie/list_bookie_info")
+        assert re.fullmatch(r": \{Free: \d+\(\d+.*B\), Total: \d+\(\d+.*B\)\},", spaces["bookie"])
+        assert re.fullmatch(r"\{Free: \d+\(.*\), Total: \d+\(.*\)\}", spaces["ClusterInfo: "])
+        counts = await get(f"{API}/bookie/cluster_info")
+        assert (counts["totalBookiesCount"], counts["writableBookiesCount"], counts["auditorElected"]) == (1, 1, False)
+        ((mark, position),) = (await get(f"{API}/bookie/last_log_mark")).items()
+        assert re.fullmatch(r"LastLogMark: Journal Id - \d+\([0-9a-f]+\.txn\)", mark)
+        assert re.fullmatch(r"Pos - \d+", position)
+
+        assert await get(f"{API}/bookie/sanity") == {"passed": True, "readOnly": False}
+        assert await get(f"{API}/ledger/list") == {}
+        await asyncio.to_thread(bookie.storage.checkpoint)
+        files = await get(f"{API}/bookie/list_disk_file")
+        assert re.fullmatch(r"([0-9a-f]+\.txn\t)+", files["journal files"])
+        assert re.fullmatch(r"([0-9a-f]+\.log\t)+", files["entrylog files"])
+        assert re.fullmatch(r"([0-9a-f]+\.idx\t)+", files["index files"])
+        assert list(await get(f"{API}/bookie/list_disk_file", file_type="index")) == ["index files"]
+        assert await get(f"{API}/bookie/entry_location_compact") == {}
+
+        refused = await http.put(f"{API}/bookie/entry_location_compact", json={"entryLocationRocksDBCompact": True})
+        assert (refused.status_code, "RocksDB" in error(refused)) == (409, True)
+        refused = await http.put(f"{API}/bookie/expand_storage")
+        assert (refused.status_code, "allow_storage_expansion" in error(refused)) == (409, True)
+        assert (await http.put(f"{API}/bookie/state/readonly", json={"readOnly": True})).json() == {"readOnly": True}
+        assert await get(f"{API}/bookie/sanity") == {"passed": False, "readOnly": True}
+
+
+@pytest.mark.asyncio
+async def test_rocksdb_indexes_are_compacted_and_storage_may_be_checked_for_expansion(tmp_path: Path) -> None:
+    async with served(tmp_path, storage_type="db") as (_bookie, http):
+        path = f"{API}/bookie/entry_location_compact"
+        (known,) = (await http.get(path)).json()
+        assert known.endswith("locations")
+        wrong = {"entryLocationRocksDBCompact": True, "entryLocations": "/nowhere"}
+        refused = await http.put(path, json=wrong)
+        assert (refused.status_code, known in error(refused)) == (400, True)
+        assert known in (await http.put(path, json={"entryLocationRocksDBCompact": True})).json()
+        async with asyncio.timeout(20):
+            while (await http.get(path)).json()[known]:
+                pass
+
+
+@pytest.mark.asyncio
+async def test_storage_expansion_runs_the_check_of_the_cookies(tmp_path: Path) -> None:
+    async with served(tmp_path, allow_storage_expansion=True) as (_bookie, http):
+        assert (await http.put(f"{API}/bookie/expand_storage")).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_bad_requests_are_told_what_is_wrong(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_bookie, http):
+        document = (await http.get("/openapi.json")).json()
+        for path, verbs in document["paths"].items():
+            for verb in {"get", "put", "post", "delete", "patch"} - set(verbs):
+                refused = await http.request(verb, path)
+                assert refused.status_code == 405, (verb, path)
+                assert set(verbs) <= {name.strip().lower() for name in refused.headers["allow"].split(",")}
+                assert path in error(refused)
+        assert error(await http.get("/api/v1/nothing")).startswith("there is nothing")
+
+        async def complaint(verb: str, path: str, **more: Any) -> str:
+            refused = await http.request(verb, f"{API}{path}", **more)
+            assert refused.status_code == 400, refused.text
+            return error(refused)
+
+        assert "ledger_id is missing" in await complaint("GET", "/ledger/metadata")
+        assert "whole number" in await complaint("GET", "/ledger/metadata?ledger_id=1_0")
+        assert "given 2 times" in await complaint("GET", "/ledger/metadata?ledger_id=1&ledger_id=2")
+        assert "leger_id is not known" in await complaint("DELETE", "/ledger/delete?ledger_id=1&leger_id=1")
+        assert "true or false" in await complaint("GET", "/ledger/list?print_metadata=maybe")
+        assert "format" in await complaint("GET", "/ledger/read?ledger_id=1&format=octal")
+        assert "readOnly is missing" in await complaint("PUT", "/bookie/state/readonly", json={})
+        assert "valid boolean" in await complaint("PUT", "/bookie/state/readonly", json={"readOnly": "false"})
+        assert "JSON" in await complaint("PUT", "/bookie/state/readonly", content=b"{")
+        assert "\\ud800" not in await complaint("PUT", "/bookie/gc", content=b'{"\\ud800": true}')
+        too_large = await http.put(f"{API}/bookie/gc", content=b" " * 70_000)
+        assert too_large.status_code == 413
+        assert (await http.get(f"{API}/ledger/metadata?ledger_id=-1")).status_code == 404
+
+
+@pytest.mark.asyncio
+async def test_auto_recovery_says_that_it_is_not_there(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_bookie, http):
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        asked = [(verb, path) for path, verbs in paths.items() if "/autorecovery/" in path for verb in verbs]
+        assert len(asked) == 9
+        for verb, path in asked:
+            refused = await http.request(verb, path, params={"enabled": "true"})
+            assert (refused.status_code, "not enabled" in error(refused)) == (501, True)
+
+
+@pytest.mark.asyncio
+async def test_changes_and_entries_need_the_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    async with served(tmp_path, http_token_file=file) as (bookie, http):
+        number = await write(bookie, b"private")
+        calls = [
+            ("PUT", "/bookie/gc"),
+            ("DELETE", f"/ledger/delete?ledger_id={number}"),
+            ("GET", f"/ledger/read?ledger_id={number}"),
+        ]
+        for verb, path in calls:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+                refused = await http.request(verb, f"{API}{path}", headers=headers)
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert TOKEN not in refused.text
+        assert (await http.get(f"{API}/ledger/metadata?ledger_id={number}")).status_code == 200
+        for verb, path in reversed(calls):
+            assert (await http.request(verb, f"{API}{path}", headers=AUTHORISED)).status_code == 200
+        assert TOKEN not in (await http.get(f"{API}/config/server_config")).text
+
+
+@pytest.mark.asyncio
+async def test_without_a_token_changes_are_taken_on_loopback_only(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_bookie, http):
+        by_another_name = await http.put(f"{API}/bookie/gc", headers={"Host": "rebound.example:8080"})
+        assert (by_another_name.status_code, "localhost" in error(by_another_name)) == (403, True)
+        assert (await http.put(f"{API}/bookie/gc", headers={"Host": "localhost:1"})).status_code == 200
+    open_root = tmp_path / "open"
+    open_root.mkdir()
+    async with served(open_root, host="0.0.0.0", advertised_address="127.0.0.1") as (_bookie, http):
+        refused = await http.put(f"{API}/bookie/gc")
+        assert (refused.status_code, "http_token" in error(refused)) == (403, True)
+        assert (await http.get(f"{API}/bookie/state")).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_secrets_are_masked_in_the_settings(tmp_path: Path) -> None:
+    settings = {"http_token": TOKEN, "gateway": {"zookeeper_auth": "user:hidden"}}
+    async with served(tmp_path, **settings) as (_bookie, http):
+        shown = await http.get(f"{API}/config/server_config")
+        assert TOKEN not in shown.text
+        assert "hidden" not in shown.text
+        assert shown.json()["http_token"] == "**********"
+
+
+@pytest.mark.asyncio
+async def test_the_document_holds_for_whatever_is_asked(tmp_path: Path) -> None:
+    """Requests made from the document, right and wrong ones, and answers checked against it. Auto-recovery, which is
+    refused with 501 whatever is asked, has a test of its own."""
+    async with served(tmp_path, http_token=TOKEN) as (_bookie, http):
+        process = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).with_name("schemathesis")),
+            "run",
+            str(http.base_url.join("/openapi.json")),
+            "--phases=fuzzing",
+            "--max-examples=4",
+            "--seed=1",
+            "--exclude-path-regex=autorecovery",
+            f"--header=Authorization: Bearer {TOKEN}",
+            "--no-color",
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-8000:]
