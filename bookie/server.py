@@ -155,7 +155,9 @@ class BookieServer:
         """Binds and listens. Raises OSError that names the port and the setting."""
         host = self._config.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = self._stack.enter_context(contextlib.closing(socket.socket(family, socket.SOCK_STREAM)))
+        # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener = self._stack.enter_context(contextlib.closing(made))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         try:

@@ -31,9 +31,6 @@ class AdminServer(uvicorn.Server):
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         super().__init__(config)
-        # Connections take it over. Head and body of an answer are two writes, and the second would wait for the
-        # client's acknowledgement of the first; asyncio sees to that only for sockets that name their protocol.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listener = listener
 
     @contextmanager

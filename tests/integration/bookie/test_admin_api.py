@@ -13,10 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from bookie.server import BookieServer
 from gateway.config import GatewayConfig
 from gateway.drivers import create_factory
+from gateway.http import gateway_rows
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from tests.integration.bookie.in_process import running_bookie
@@ -241,6 +243,29 @@ async def test_bad_requests_are_told_what_is_wrong(tmp_path: Path) -> None:
         too_large = await http.put(f"{API}/bookie/gc", content=b" " * 70_000)
         assert too_large.status_code == 413
         assert (await http.get(f"{API}/ledger/metadata?ledger_id=-1")).status_code == 404
+
+
+@pytest.mark.asyncio
+async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path}/metadata.db"
+    settings = GatewayConfig.load(None, {"metadata_uri": uri})
+    factory = create_factory(uri, settings)
+    await factory.initialize()
+    of_gateway = {
+        (row.verb, row.path): row for row in gateway_rows(settings, factory, CollectorRegistry(), asyncio.Event())
+    }
+    await factory.close()
+    async with served(tmp_path) as (_bookie, http):
+        paths = (await http.get("/openapi.json")).json()["paths"]
+    of_bookie = {(verb.upper(), path): row for path, verbs in paths.items() for verb, row in verbs.items()}
+    page = (Path(__file__).parents[3] / "docs" / "admin.md").read_text()
+    rows = re.findall(r"^\| ([A-Z]+) \| `(/[^`]*)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
+    places = {(True, True): "both", (True, False): "bookie", (False, True): "gateway"}
+    served_at = {row: places[row in of_bookie, row in of_gateway] for row in {*of_bookie, *of_gateway}}
+    assert {(verb, path): place for verb, path, place, _ in rows} == served_at
+    for verb, path, _place, asked in rows:
+        for parameter in of_bookie.get((verb, path), {}).get("parameters", ()):
+            assert f"`{parameter['name']}`" in asked, (path, parameter["name"])
 
 
 @pytest.mark.asyncio
