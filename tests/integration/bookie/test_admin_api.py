@@ -259,7 +259,7 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
         paths = (await http.get("/openapi.json")).json()["paths"]
     of_bookie = {(verb.upper(), path): row for path, verbs in paths.items() for verb, row in verbs.items()}
     page = (Path(__file__).parents[3] / "docs" / "admin.md").read_text()
-    rows = re.findall(r"^\| ([A-Z]+) \| `(/[^`]*)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| ([A-Z]+) \| `(/[^`]*)` \| (\w+) \|([^|]*)\|", page, re.MULTILINE)
     places = {(True, True): "both", (True, False): "bookie", (False, True): "gateway"}
     served_at = {row: places[row in of_bookie, row in of_gateway] for row in {*of_bookie, *of_gateway}}
     assert {(verb, path): place for verb, path, place, _ in rows} == served_at
