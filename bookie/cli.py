@@ -10,15 +10,16 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from bookie.config import BookieConfig, load_config
+from bookie.configuration.schema import assignments
 from bookie.cookie import InvalidCookieException
 from bookie.inspection.cli import inspect_app
 from bookie.server import BookieServer
-from ledger.errors import BKException, IncorrectParameterException
+from ledger.errors import BKException
 
 app = typer.Typer(help="Run a bookie that hosts a metadata gateway.", add_completion=False)
 app.add_typer(inspect_app, name="inspect")
@@ -85,26 +86,9 @@ def bookie(
             "bookie_id": bookie_id,
         }
         given = {name: value for name, value in options.items() if value is not None}
-        _run(load_config(config, **{**_assignments(settings or []), **given}), as_json, stop_with_parent)
+        _run(load_config(config, **{**assignments(settings or []), **given}), as_json, stop_with_parent)
     except (BKException, InvalidCookieException, OSError) as error:
         fail(str(error))
-
-
-def _assignments(texts: list[str]) -> dict[str, Any]:
-    """The settings of `--set`; a value that begins with a brace is a table in JSON.
-
-    Raises IncorrectParameterException.
-    """
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise IncorrectParameterException(f"--set {text}: write KEY=VALUE")
-        try:
-            values[key.strip()] = json.loads(value) if value.startswith("{") else value
-        except ValueError as error:
-            raise IncorrectParameterException(f"--set {text}: the table is not JSON: {error}") from error
-    return values
 
 
 def _run(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:

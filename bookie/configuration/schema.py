@@ -6,6 +6,7 @@ the TOML file, the environment, options. Not its job: rules (`check`) and printi
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -73,22 +74,26 @@ def read_file(path: Path) -> dict[str, Any]:
         raise IncorrectParameterException(f"configuration file {path} can't be read: {error}") from error
 
 
-def parse_options(options: Iterable[str]) -> dict[str, Given]:
-    """`key=value` each, the value in TOML or plain text. Raises IncorrectParameterException."""
-    given = {}
-    for option in options:
-        key, equals, text = option.partition("=")
-        if not equals or not key:
-            raise IncorrectParameterException(f"option {option!r} is not of the form key=value")
-        given[key.strip().replace("-", "_")] = Given(_value(text), "option")
-    return given
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """The settings of `--set`; a value that begins with a brace is a table in JSON.
+
+    Raises IncorrectParameterException.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise IncorrectParameterException(f"--set {text}: write KEY=VALUE")
+        try:
+            values[key.strip()] = json.loads(value) if value.startswith("{") else value
+        except ValueError as error:
+            raise IncorrectParameterException(f"--set {text}: the table is not JSON: {error}") from error
+    return values
 
 
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
-        return text
+def parse_options(texts: Iterable[str]) -> dict[str, Given]:
+    """The settings of `--set`, as given by an option. Raises IncorrectParameterException."""
+    return {key: Given(value, "option") for key, value in assignments(texts).items()}
 
 
 def gather(

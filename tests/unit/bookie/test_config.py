@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie import cli
 from bookie.config import BookieConfig, load_config
+from bookie.configuration.schema import assignments
 from ledger.errors import IncorrectParameterException
 
 REQUIRED = {"metadata_uri": "sqlite:///m", "data_dir": Path("/data")}
@@ -98,16 +98,16 @@ def test_settings_of_the_hosted_gateway_that_are_wrong_are_named() -> None:
 
 
 def test_settings_on_the_command_line() -> None:
-    values = cli._assignments(["storage_type=db", 'auth_options={"file": "/t=1"}'])
+    values = assignments(["storage_type=db", 'auth_options={"file": "/t=1"}'])
     assert values == {"storage_type": "db", "auth_options": {"file": "/t=1"}}
-    config = load_config(None, **REQUIRED, **cli._assignments(["storage_type=db", "ledger_directories=/a,/b"]))
+    config = load_config(None, **REQUIRED, **assignments(["storage_type=db", "ledger_directories=/a,/b"]))
     assert (config.storage_type, config.ledgers) == ("db", (Path("/a"), Path("/b")))
 
 
 @pytest.mark.parametrize(("text", "word"), [("storage_type", "KEY=VALUE"), ("gateway={", "not JSON")])
 def test_what_is_wrong_with_such_a_setting_is_named(text: str, word: str) -> None:
     with pytest.raises(IncorrectParameterException, match=word):
-        cli._assignments([text])
+        assignments([text])
 
 
 def test_the_table_of_settings_has_every_key_and_its_default() -> None:

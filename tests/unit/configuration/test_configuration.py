@@ -57,7 +57,7 @@ def test_each_value_is_shown_with_its_source(tmp_path: Path, monkeypatch: pytest
     assert set(shown["bookie"]) == set(BOOKIE.fields)
     assert shown["bookie"]["port"] == {"value": 1, "source": str(file)}
     assert shown["bookie"]["http_port"] == {"value": "2", "source": "BOOKGATE_BOOKIE_HTTP_PORT"}
-    assert shown["bookie"]["gateway_port"] == {"value": 3, "source": "option"}
+    assert shown["bookie"]["gateway_port"] == {"value": "3", "source": "option"}
     assert shown["bookie"]["journal_max_backups"] == {"value": 5, "source": "default"}
 
 
