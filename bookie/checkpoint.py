@@ -59,7 +59,9 @@ class Flusher:
         if self._failed is not None:
             self._write(self._failed)
             flushed = True
+        started = time.monotonic()
         snapshot = self._cache.swap()
+        self.statistics.snapshots.success(time.monotonic() - started)
         if snapshot.is_empty:
             return flushed
         self._failed = snapshot
@@ -84,6 +86,7 @@ class Flusher:
         for ledger in headers:
             ledger.has_header = True
         self.statistics.entry_bytes += self._cache.flushing_bytes
+        self.statistics.sizes.record_value(self._cache.flushing_bytes)
         self._cache.drop_flushing()
         self._failed = None
         self.statistics.flushes.success(time.monotonic() - started)
@@ -208,13 +211,16 @@ class Checkpointer:
             self._wake.notify()
 
     def _checkpoint(self) -> None:
+        started = time.monotonic()
         try:
             marks = self._synced_marks()
             if self._flusher.flush():
                 self._on_room()
             for journal, mark in enumerate(marks):
                 self._complete(journal, mark)
+            self._flusher.statistics.checkpoints.success(time.monotonic() - started)
         except BaseException as error:
+            self._flusher.statistics.checkpoints.failure(time.monotonic() - started)
             if not isinstance(error, OSError) or not self._may_try_again(error):
                 _log.critical("checkpoint failed, the journal is kept: %s", error)
                 self._on_fatal(error)
@@ -248,6 +254,11 @@ class Checkpointer:
         old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
         for journal_id in old[: max(0, len(old) - backups)]:
             self._files.unlink(directory / journal_format.file_name(journal_id))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the thread runs and no checkpoint has failed for good."""
+        return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
         """Ends the thread after the checkpoint it may be making."""

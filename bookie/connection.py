@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -33,7 +34,16 @@ from ledger.frames import LENGTH_SIZE, FrameDecoder, FrameError
 from ledger.ordinary_add import read_v2, read_v3
 from ledger.protocol_v2 import CURRENT_VERSION
 from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response, encode_stored
-from ledger.requests import InvalidRequest, Request, Response, StartTlsRequest, StartTlsResponse, Status
+from ledger.requests import (
+    AuthRequest,
+    AuthResponse,
+    InvalidRequest,
+    Request,
+    Response,
+    StartTlsRequest,
+    StartTlsResponse,
+    Status,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +82,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._answer_bytes = 0
         self._peer = "?"
         self._reasons_to_wait: set[str] = set()
+        self._waits_since = 0.0
+        """When the connection was told to wait for room, 0 if it was not."""
         self.takes_answers = True
         self.reads: deque[QueuedRead] = deque()
         self.reading = False
@@ -89,6 +101,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._expect_handshake()
         self._connections.add(self)
         self._statistics.connections += 1
+        self._statistics.accepted += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -165,6 +178,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         if gate is None:
             raise RuntimeError("a connection without a gate serves by itself")
         verdict = gate.check(request, binary=client is not self)
+        if isinstance(request, AuthRequest) and not isinstance(verdict.answer, AuthResponse):
+            self._statistics.auth_failures += 1
         if verdict.answer is not None:
             client.answer(verdict.answer)
         if verdict.ends is not None:
@@ -191,6 +206,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._give_up(TimeoutError(f"it was not secured or authenticated within {seconds:g} s"))
 
     def _give_up(self, error: Exception) -> None:
+        self._statistics.auth_failures += isinstance(error, AuthenticationException)
+        if self._tls is not None and not self._tls.established:
+            self._statistics.tls_failures += 1
         _log.warning("connection from %s is closed: %s", self._peer, error)
         self.close()
 
@@ -250,6 +268,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.close()
 
     def _secured(self, tls: TlsChannel) -> None:
+        self._statistics.tls_handshakes += 1
         if self._gate is not None:
             self._gate.secured(tls.certificate())
             if not self._gate.is_open:
@@ -308,6 +327,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._answer_bytes = 0
 
     def wait_for_room(self) -> None:
+        if not self._waits_since:
+            self._waits_since = time.perf_counter()
         self._wait("room in storage")
 
     # --- the server's view ---
@@ -319,6 +340,9 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def room_in_storage(self) -> None:
         """Reads on after `wait_for_room`."""
+        if self._waits_since:
+            self._statistics.waits_for_room.success(time.perf_counter() - self._waits_since)
+            self._waits_since = 0.0
         self._go_on("room in storage")
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from threading import Lock
 from bookie import entry_log_format as fmt
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.read_ahead import ReadAhead
+from bookie.statistics import StoreStatistics
 
 _FIRST_READ = 8192
 _MAX_RUN = 4 << 20
@@ -50,7 +52,12 @@ class EntryLogReader:
     """Reads and validates records. `open_files` bounds the descriptors kept; a log lies in any of `directories`."""
 
     def __init__(
-        self, files: FileSystem, directories: Sequence[Path], open_files: int, read_ahead_bytes: int = 0
+        self,
+        files: FileSystem,
+        directories: Sequence[Path],
+        open_files: int,
+        read_ahead_bytes: int = 0,
+        statistics: StoreStatistics | None = None,
     ) -> None:
         self.written_for_good: Callable[[int], int] = lambda log_id: _NO_LIMIT
         """Up to which offset a log may be read ahead: behind it somebody may be writing."""
@@ -58,19 +65,28 @@ class EntryLogReader:
         self._directories = directories
         self._open_files = open_files
         self._handles: OrderedDict[int, LogHandle] = OrderedDict()
+        self._statistics = statistics or StoreStatistics()
         self._ahead = ReadAhead(read_ahead_bytes)
         self._lock = Lock()
+
+    @property
+    def read_ahead_usage(self) -> tuple[int, int]:
+        """Entries kept for sequential readers, and the bytes of memory they take."""
+        return self._ahead.usage
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
         kept = self._ahead.get(location)
         if kept is not None and kept.startswith(_ids.pack(ledger_id, entry_id)):
+            self._statistics.read_ahead_hits += 1
             return kept
+        self._statistics.read_ahead_misses += 1
         window = self._ahead.window(ledger_id, entry_id)
         log_id, offset = fmt.split_location(location)
         handle = self.handle(log_id)
         start = offset - 4
         size = max(_FIRST_READ, window)
+        started = time.monotonic()
         data = self._files.pread(handle.fd, size, start) if start >= fmt.HEADER_SIZE else b""
         length = _check_record(handle, data, offset, ledger_id, entry_id)
         if length + 4 > len(data):
@@ -78,7 +94,10 @@ class EntryLogReader:
             if length + 4 > len(data):
                 raise _corrupt(handle, offset, ledger_id, entry_id, "is cut off by the end of the log")
         if window and (written := self.written_for_good(log_id) - start) >= length + 4:
-            self._ahead.keep(location, ledger_id, entry_id, data[:written], window)
+            count = self._ahead.keep(location, ledger_id, entry_id, data[:written], window)
+            self._statistics.read_ahead_entries.record_value(count)
+            self._statistics.read_ahead_bytes.record_value(len(data))
+            self._statistics.read_ahead_seconds += time.monotonic() - started
         return data[4 : 4 + length]
 
     def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:

@@ -21,12 +21,14 @@ from bookie import entry_log_format as fmt
 from bookie.entry_log import LogFile, LogRecord, LogScan, read_ledgers_map
 from bookie.entry_log_reader import EntryLogReader
 from bookie.files import FileSystem, is_no_space, read_whole, write_in_place
+from bookie.statistics import StoreStatistics
 
 _log = logging.getLogger(__name__)
 
 _LAST_ID_FILE = "lastId"
 _MAX_OFFSET = 0xFFFFFFFF
 _NO_LIMIT = 1 << 62
+_LENGTH_SIZE = 4
 
 
 class EntryLogs:
@@ -44,6 +46,7 @@ class EntryLogs:
         open_files: int,
         read_ahead_bytes: int = 0,
         writable: Callable[[], Sequence[Path]] | None = None,
+        statistics: StoreStatistics | None = None,
     ) -> None:
         self._files = files
         self._directories = tuple(directories)
@@ -60,7 +63,8 @@ class EntryLogs:
         """How often a sync of what was appended has failed."""
         self._flushed = (-1, 0)
         """The current log, and how far it had come when the last flush ended."""
-        self._reader = EntryLogReader(files, self._directories, open_files, read_ahead_bytes)
+        self._statistics = statistics or StoreStatistics()
+        self._reader = EntryLogReader(files, self._directories, open_files, read_ahead_bytes, self._statistics)
         self._reader.written_for_good = self._written_for_good
 
     @property
@@ -81,6 +85,7 @@ class EntryLogs:
         while len(locations) < len(packets):
             log = self._rotate()
             locations += log.append(ledger_id, packets[len(locations) :], self._max_bytes)
+        self._statistics.log_bytes += sum(map(len, packets)) + _LENGTH_SIZE * len(packets)
         return locations
 
     def sync(self) -> None:
@@ -120,6 +125,7 @@ class EntryLogs:
     def _rotate(self) -> LogFile:
         if self._current is not None:
             self._finish(self._current)
+            self._statistics.logs_full += 1
             self._rotated.append(self._current.log_id)
             self._current = None
         self._current = self._create()
@@ -144,7 +150,9 @@ class EntryLogs:
             place = places[log_id % len(places)]
             for directory in self._directories:
                 self._record_last_id(directory, log_id, required=directory == place)
-            return LogFile(self._files, place, log_id)
+            log = LogFile(self._files, place, log_id)
+            self._statistics.logs_begun += 1
+            return log
 
     def _record_last_id(self, directory: Path, log_id: int, *, required: bool) -> None:
         """Not required of a directory that may be full: a start looks at the names of the logs as well."""
@@ -172,6 +180,11 @@ class EntryLogs:
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
         return self._reader.read(location, ledger_id, entry_id)
+
+    @property
+    def read_ahead_usage(self) -> tuple[int, int]:
+        """Entries kept for sequential readers, and the bytes of memory they take."""
+        return self._reader.read_ahead_usage
 
     def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
         """Packets of consecutive entries from the first on, by few reads: see EntryLogReader.read_run."""

@@ -167,7 +167,11 @@ class EntryReads:
         if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
             return None
         packet = self._storage.read_cached(ledger, request.entry_id)
-        return None if packet is None else _read_response(request, packet, ledger.known_lac)
+        if packet is None:
+            self._statistics.write_cache_misses += 1
+            return None
+        self._statistics.write_cache_hits += 1
+        return _read_response(request, packet, ledger.known_lac)
 
     def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
         known_lac = self._storage.loaded_lac(ledger)
@@ -195,7 +199,8 @@ class EntryReads:
         future: asyncio.Future[list[Response]],
     ) -> None:
         client.reading = False
-        self._statistics.read_latency.success(time.perf_counter() - started)
+        taken = time.perf_counter() - started
+        self._statistics.read_latency.success(taken)
         if not client.is_open or future.cancelled():
             return
         if future.exception() is not None:
@@ -205,9 +210,18 @@ class EntryReads:
             answers = future.result()
         client.reads.extendleft(reversed(batch[len(answers) :]))
         for answer in answers:
+            if isinstance(answer, ReadLacResponse):
+                self._count_read_lac(answer, taken)
             self._send(client, answer)
         self.pump(client)
         client.flush()
+
+    def _count_read_lac(self, answer: ReadLacResponse, seconds: float) -> None:
+        latency = self._statistics.read_lac_latency
+        if answer.status == Status.EOK:
+            latency.success(seconds)
+        else:
+            latency.failure(seconds)
 
     # --- on the reader thread ---
 

@@ -270,6 +270,11 @@ class Journal:
         return len(self._payloads), self._queued_bytes, self._options.queue_limit
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def out_of_space(self) -> bool:
         """Whether the journal is stalled."""
         return self._out_of_space

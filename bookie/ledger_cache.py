@@ -19,6 +19,7 @@ Not its job: what is in a header and where a slot stands (`index_file`), when to
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from pyroaring import BitMap64
 from bookie import index_file
 from bookie.files import FileSystem
 from bookie.index_file import PAGE_SIZE, IndexHeader, SlotRun
+from bookie.statistics import StoreStatistics
 from ledger.ledger_id import NO_ENTRY, LedgerId
 
 _MANY = 64
@@ -56,10 +58,12 @@ class LedgerCache:
         directories: Sequence[Path],
         capacity: int,
         writable: Callable[[], Sequence[Path]] | None = None,
+        statistics: StoreStatistics | None = None,
     ) -> None:
         self._files = files
         self._directories = tuple(directories)
         self._writable = writable or (lambda: self._directories)
+        self._statistics = statistics or StoreStatistics()
         self._max_pages = max(1, capacity // PAGE_SIZE)
         self._lock = Lock()
         self._pages: OrderedDict[_PageKey, bytes] = OrderedDict()
@@ -114,12 +118,21 @@ class LedgerCache:
             page = self._pages.get(key)
             if page is not None:
                 self._pages.move_to_end(key)
+                self._statistics.index_hits += 1
                 return page
             generation = self._generation
+        started = time.monotonic()
         page = self._load_page(ledger_id, number)
+        self._statistics.index_misses += 1
+        self._statistics.read_page.success(time.monotonic() - started)
         if page is not None:
             self._keep(key, page, generation)
         return page
+
+    @property
+    def cached_pages(self) -> int:
+        """Pages in memory."""
+        return len(self._pages)
 
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the entries in the index, ascending."""

@@ -28,6 +28,10 @@ class LedgerIndex(Protocol):
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
 
+    @property
+    def cached_pages(self) -> int:
+        """Pages of the index in memory."""
+
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the entries in the index, ascending."""
 

@@ -8,12 +8,14 @@ Not its job: what is not flushed yet (`write_cache`), which ledger belongs to wh
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 
 from bookie.entry_logs import EntryLogs
 from bookie.index_file import IndexHeader, SlotRun, slot_runs
 from bookie.ledger_index import LedgerIndex
+from bookie.statistics import StoreStatistics
 from bookie.stored_ledger import StoredLedger
 
 Table = Mapping[int, bytes]
@@ -22,12 +24,13 @@ Table = Mapping[int, bytes]
 class LedgerStore:
     """See the module. `index` and `logs` are for garbage collection and inspection as well."""
 
-    def __init__(self, index: LedgerIndex, logs: EntryLogs) -> None:
+    def __init__(self, index: LedgerIndex, logs: EntryLogs, statistics: StoreStatistics | None = None) -> None:
         self.index = index
         self.logs = logs
         self._written: dict[StoredLedger, tuple[Table, list[SlotRun]]] = {}
         """What a flush that failed has in the entry logs: each table, and where its entries are."""
         self._failed_syncs = 0
+        self._statistics = statistics or StoreStatistics()
 
     def ledger_ids(self) -> array[int]:
         """Ids of the ledgers whose index is on disk, ascending."""
@@ -39,14 +42,18 @@ class LedgerStore:
         So the index never points at what the log does not durably hold. Done again after an error, with the same
         tables, it writes to the log what is not there yet: an index that finds no space must not fill the logs.
         """
+        started = time.monotonic()
         slots = self._write_entries(tables)
         self.logs.sync()
+        synced = time.monotonic()
+        self._statistics.flush_entry_log.success(synced - started)
         for ledger in sorted(slots.keys() | headers, key=_by_id):
             header = None
             if ledger in headers:
                 header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac)
             self.index.update(ledger.ledger_id, header, slots.get(ledger, ()))
         self.index.sync()
+        self._statistics.flush_index.success(time.monotonic() - synced)
         self.logs.flushed()
         self._written.clear()
 

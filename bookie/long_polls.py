@@ -23,6 +23,7 @@ from bookie.core.lac_waiters import LacWaiters, Waiter
 from bookie.core.ledger_state import LedgerState
 from bookie.entry_reads import EntryReads, ReadingClient, TailingRead
 from bookie.storage import Storage
+from ledger.latency import OpStats
 from ledger.requests import ReadRequest
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class LongPolls:
         self._waiters: LacWaiters[ReadingClient, ReadRequest] = LacWaiters(MAX_PARKED)
         self._loading: set[LedgerState] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.latency = OpStats()
+        """From the request until its wait is over."""
         self.awaited = self._waiters.ledgers
         """Ids of the ledgers that anyone waits for: `lac_moved` has nothing to do for others."""
 
@@ -65,6 +68,7 @@ class LongPolls:
     def take(self, client: ReadingClient, request: ReadRequest, ledger: LedgerState) -> bool:
         """Answers the request, now or later; False when the client has too many parked."""
         if request.timeout_ms is None or request.timeout_ms <= 0:
+            self.latency.success(0)
             self._go_on(client, request, None)
             return True
         if not self._waiters.has_room(client):
@@ -72,6 +76,7 @@ class LongPolls:
         known = self._storage.loaded_lac(ledger)
         previous = request.previous_lac if request.previous_lac is not None else -1
         if known is not None and known > previous:
+            self.latency.success(0)
             self._go_on(client, request, None)
             return True
         deadline = self._clock() + request.timeout_ms / 1000
@@ -125,6 +130,8 @@ class LongPolls:
     def _answer(self, woken: Iterable[_Waiter], lac_updated_ms: int | None) -> None:
         clients: dict[ReadingClient, None] = {}
         for waiter in woken:
+            parked = waiter.deadline - (waiter.token.timeout_ms or 0) / 1000
+            self.latency.success(self._clock() - parked)
             self._go_on(waiter.owner, waiter.token, lac_updated_ms)
             clients[waiter.owner] = None
         for client in clients:

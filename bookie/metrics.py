@@ -32,6 +32,7 @@ class Sources:
     requests: BookieStatistics
     storage: Callable[[], StorageStatistics]
     server_status: Callable[[], int]
+    server_sanity: Callable[[], int]
     parked_long_polls: Callable[[], int]
     disks: Callable[[], Mapping[Path, DirectoryUsage]]
     """Usage of the ledger directories, as measured last."""
@@ -47,15 +48,21 @@ class BookieCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         sources = self._sources
         yield gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 not registered", sources.server_status())
+        yield gauge(
+            "bookie_SERVER_SANITY",
+            "1 while storage and its threads are sound, 0 when not, -1 before and after",
+            sources.server_sanity(),
+        )
         yield from _of_requests(sources.requests, sources.parked_long_polls())
+        yield from _of_connections(sources.requests)
         storage = sources.storage()
         yield from _of_journals(storage)
-        yield from _of_flushes(storage, sources.requests.waits_for_room)
+        yield from _of_write_cache(storage, sources.requests)
+        yield from _of_stores(storage)
         yield from _of_disks(sources.disks(), sources.writable_directories())
 
 
 def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
-    yield gauge(_SERVER + "CONNECTIONS", "open connections of clients", requests.connections)
     yield counter(_SERVER + "ADD_ENTRY_COUNT", "adds acknowledged", requests.adds)
     yield counter(_SERVER + "ADD_ENTRY_REFUSED", "adds refused", requests.adds_refused)
     yield counter(
@@ -76,9 +83,21 @@ def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
         _SERVER + "READ_ENTRY_REQUEST", "reads; latencies of batches that went to the disk", requests.read_latency
     )
     yield _summary(_SERVER + "READ_ENTRY_FENCE_REQUEST", "fences, until durable", requests.fence_latency)
+    yield _summary(
+        _SERVER + "READ_ENTRY_LONG_POLL_REQUEST", "long polls, until their wait is over", requests.long_poll_latency
+    )
+    yield _summary(_SERVER + "READ_LAC", "reads of the last add confirmed, by the batch", requests.read_lac_latency)
     yield _summary(_SERVER + "WRITE_LAC", "explicit LACs, until durable", requests.write_lac_latency)
     yield _summary(_SERVER + "FORCE_LEDGER", "forces", requests.force_latency)
     yield _summary(_SERVER + "GET_BOOKIE_INFO", "questions for the disks' space", requests.info_latency)
+
+
+def _of_connections(requests: BookieStatistics) -> Iterator[Metric]:
+    yield gauge(_SERVER + "CONNECTIONS", "open connections of clients", requests.connections)
+    yield counter(_SERVER + "CONNECTIONS_ACCEPTED", "connections of clients since the start", requests.accepted)
+    yield counter(_SERVER + "TLS_HANDSHAKES", "TLS handshakes that succeeded", requests.tls_handshakes)
+    yield counter(_SERVER + "TLS_HANDSHAKE_FAILURES", "TLS handshakes that failed", requests.tls_failures)
+    yield counter(_SERVER + "AUTH_FAILURES", "clients that failed to authenticate", requests.auth_failures)
 
 
 def _of_journals(storage: StorageStatistics) -> Iterator[Metric]:
@@ -130,14 +149,43 @@ def _of_journals(storage: StorageStatistics) -> Iterator[Metric]:
         yield gauges
 
 
-def _of_flushes(storage: StorageStatistics, waits_for_room: int) -> Iterator[Metric]:
+def _of_write_cache(storage: StorageStatistics, requests: BookieStatistics) -> Iterator[Metric]:
+    flushes = storage.flushes
     entries, size = storage.cache
     yield gauge("bookie_write_cache_count", "entries in the write cache", entries)
     yield gauge("bookie_write_cache_size", "bytes of memory they take", size)
-    yield _summary("bookie_flush", "flushes of the write cache to entry log and index", storage.flushes.flushes)
-    yield counter("bookie_SKIP_LIST_FLUSH_BYTES", "bytes of memory flushed", storage.flushes.entry_bytes)
-    yield counter("bookie_SKIP_LIST_FLUSH_ENTRIES", "entries flushed", storage.flushes.entries)
-    yield counter("bookie_SKIP_LIST_THROTTLING", "times a client had to wait for room", waits_for_room)
+    yield counter("bookie_write_cache_hits", "single reads answered from the write cache", requests.write_cache_hits)
+    yield counter("bookie_write_cache_misses", "single reads that went on to the disk", requests.write_cache_misses)
+    yield _summary("bookie_flush", "flushes of the write cache to entry log and index", flushes.flushes)
+    yield _sizes("bookie_flush_size", "bytes of memory that each flushed", flushes.sizes)
+    yield _summary("bookie_CHECKPOINT", "checkpoints: flush, marks, removed journals", flushes.checkpoints)
+    yield _summary("bookie_SKIP_LIST_SNAPSHOT", "taking the write cache's full half", flushes.snapshots)
+    yield counter("bookie_SKIP_LIST_FLUSH_BYTES", "bytes of memory flushed", flushes.entry_bytes)
+    yield counter("bookie_SKIP_LIST_FLUSH_ENTRIES", "entries flushed", flushes.entries)
+    waits = requests.waits_for_room
+    yield counter("bookie_SKIP_LIST_THROTTLING", "times a client had to wait for room", waits.successes)
+    yield _summary("bookie_SKIP_LIST_THROTTLING_LATENCY", "these waits", waits)
+
+
+def _of_stores(storage: StorageStatistics) -> Iterator[Metric]:
+    stores = storage.stores
+    yield _summary("bookie_flush_entrylog", "the part of flushes that writes entry logs", stores.flush_entry_log)
+    yield _summary("bookie_flush_ledger_index", "the part that writes the index", stores.flush_index)
+    yield counter("bookie_ENTRYLOGS_CREATED", "entry logs begun by flushes and compactions", stores.logs_begun)
+    yield counter("bookie_ENTRYLOGS_ROTATED", "entry logs that flushes have filled", stores.logs_full)
+    yield counter("bookie_ENTRYLOGS_WRITE_BYTES", "bytes that flushes wrote to entry logs", stores.log_bytes)
+    yield gauge("bookie_NUM_INDEX_PAGES", "pages of the index in memory", storage.index_pages)
+    yield counter("bookie_LEDGER_CACHE_HIT", "pages of the index found in memory", stores.index_hits)
+    yield counter("bookie_LEDGER_CACHE_MISS", "pages of the index read", stores.index_misses)
+    yield _summary("bookie_LEDGER_CACHE_READ_PAGE", "reading a page of the index", stores.read_page)
+    entries, size = storage.read_ahead
+    yield gauge("bookie_read_cache_count", "entries read ahead that are in memory", entries)
+    yield gauge("bookie_read_cache_size", "bytes of memory they take", size)
+    yield counter("bookie_read_cache_hits", "single entries that had been read ahead", stores.read_ahead_hits)
+    yield counter("bookie_read_cache_misses", "single entries read from entry logs", stores.read_ahead_misses)
+    yield _sizes("bookie_readahead_batch_count", "entries of each read ahead", stores.read_ahead_entries)
+    yield _sizes("bookie_readahead_batch_size", "bytes of each read ahead", stores.read_ahead_bytes)
+    yield counter("bookie_readahead_time", "milliseconds spent on it", stores.read_ahead_seconds * 1000)
 
 
 def _of_disks(disks: Mapping[Path, DirectoryUsage], writable: int) -> Iterator[Metric]:
@@ -156,6 +204,12 @@ def _sanitised(directory: Path) -> str:
 def _summary(name: str, text: str, latency: OpStats) -> Metric:
     metric = Metric(name, f"{text}; milliseconds", "summary")
     _add_latency(metric, latency, {})
+    return metric
+
+
+def _sizes(name: str, text: str, sizes: LatencyHistogram) -> Metric:
+    metric = Metric(name, text, "summary")
+    _add_sizes(metric, sizes, {"success": "true"})
     return metric
 
 

@@ -43,6 +43,11 @@ class ReadAhead:
         """A packet that was kept."""
         return self._packets.get(location)
 
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Packets kept, and the bytes of memory they take."""
+        return len(self._packets), self._bytes
+
     def window(self, ledger_id: int, entry_id: int) -> int:
         """Bytes to read for an entry that was not kept, at least MIN_WINDOW; 0 for one read at random."""
         if not self._capacity:
@@ -54,8 +59,10 @@ class ReadAhead:
             self._expect(ledger_id, entry_id + 1, MIN_WINDOW)
             return 0
 
-    def keep(self, location: int, ledger_id: int, entry_id: int, data: bytes, window: int) -> None:
+    def keep(self, location: int, ledger_id: int, entry_id: int, data: bytes, window: int) -> int:
         """Keeps the records behind the first of `data`, which begins with the length of the record at `location`.
+
+        Returns how many these are.
 
         `data` is written for good: nobody appends or overwrites there any more.
         """
@@ -81,6 +88,7 @@ class ReadAhead:
             self._expect(ledger_id, entry_id + 1 + len(found), following)
             for kept_at, packet in found:
                 self._put(kept_at, packet)
+        return len(found)
 
     def _expect(self, ledger_id: int, entry_id: int, window: int) -> None:
         self._expected[ledger_id] = (entry_id, window)

@@ -219,7 +219,6 @@ class RequestProcessor:
         if self._mode.is_out_of_space:
             # There may be no room for long. Adds are refused meanwhile; reads and fences must go on.
             return
-        self._statistics.waits_for_room += 1
         client.wait_for_room()
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
@@ -307,7 +306,10 @@ class RequestProcessor:
         if ledger is None:
             return Status.ENOLEDGER
         self._statistics.long_polls += 1
-        return Status.EOK if self._long_polls.take(client, request, ledger) else Status.ETOOMANYREQUESTS
+        if self._long_polls.take(client, request, ledger):
+            return Status.EOK
+        self._statistics.long_poll_latency.failure(0)
+        return Status.ETOOMANYREQUESTS
 
     def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
         """Fences first; the read goes on in `durable`."""

@@ -113,6 +113,11 @@ class RocksDbIndex:
             found.append(self._decode_location(key, value))
         return found
 
+    @property
+    def cached_pages(self) -> int:
+        """None: RocksDB keeps blocks of its own."""
+        return 0
+
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the ledger's entries in the index, ascending."""
         for key, _ in self._rows_of(_number(ledger_id)):

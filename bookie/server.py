@@ -66,7 +66,8 @@ class BookieServer:
         """`usage` measures a directory's disk."""
         self._config = config
         self._usage = usage
-        self._statistics = BookieStatistics()
+        self.statistics = BookieStatistics()
+        """What requests are counted in; read only."""
         self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
         self.connections: set[BookieConnection] = set()
@@ -208,10 +209,11 @@ class BookieServer:
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
         reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._stack.callback(reader.shutdown)
-        reads = EntryReads(storage, reader, self._statistics, self._config.max_batch_read_size)
+        reads = EntryReads(storage, reader, self.statistics, self._config.max_batch_read_size)
         self.long_polls = LongPolls(storage, reads, reader)
+        self.long_polls.latency = self.statistics.long_poll_latency
         self._stack.callback(self.long_polls.close)
-        self._processor = RequestProcessor(storage, reads, self.long_polls, self._statistics, self._mode)
+        self._processor = RequestProcessor(storage, reads, self.long_polls, self.statistics, self._mode)
         storage.on_room = self._room_from_thread
         storage.on_deleted = self._deleted_from_thread
         server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
@@ -220,7 +222,7 @@ class BookieServer:
 
     def _connect(self) -> BookieConnection:
         return BookieConnection(
-            self._processor, self.connections, self._statistics, self._config.max_frame_size, self._security
+            self._processor, self.connections, self.statistics, self._config.max_frame_size, self._security
         )
 
     def _close_connections(self) -> None:
@@ -232,9 +234,10 @@ class BookieServer:
     ) -> None:
         monitor = self._monitor
         sources = Sources(
-            self._statistics,
+            self.statistics,
             storage.statistics,
             self._server_status,
+            self._server_sanity,
             lambda: self.long_polls.parked,
             lambda: monitor.usages,
             lambda: len(monitor.writable_directories()),
@@ -274,6 +277,11 @@ class BookieServer:
         if not (self._mode.running and self._state.registered and self._connected()):
             return -1
         return 0 if self._mode.read_only else 1
+
+    def _server_sanity(self) -> int:
+        if not self._mode.running:
+            return -1
+        return 1 if self._failure is None and self.storage.is_sound else 0
 
     # --- disks ---
 

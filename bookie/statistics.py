@@ -28,14 +28,25 @@ class BookieStatistics:
     fences: int = 0
     long_polls: int = 0
     read_lacs: int = 0
+    write_cache_hits: int = 0
+    """Single reads answered from the write cache; the others were looked for on the disk."""
+    write_cache_misses: int = 0
     connections: int = 0
-    waits_for_room: int = 0
-    """How often a connection was told to wait, for the write cache or the journal was full."""
+    accepted: int = 0
+    """Connections since the start."""
+    tls_handshakes: int = 0
+    tls_failures: int = 0
+    auth_failures: int = 0
+    waits_for_room: OpStats = field(default_factory=OpStats)
+    """Of connections, for the write cache or the journal was full."""
     add_latency: OpStats = field(default_factory=OpStats)
     """From the request to the answer."""
     read_latency: OpStats = field(default_factory=OpStats)
     """From the reader thread's order to the answer, for each batch."""
     fence_latency: OpStats = field(default_factory=OpStats)
+    long_poll_latency: OpStats = field(default_factory=OpStats)
+    """Until the wait is over."""
+    read_lac_latency: OpStats = field(default_factory=OpStats)
     write_lac_latency: OpStats = field(default_factory=OpStats)
     force_latency: OpStats = field(default_factory=OpStats)
     info_latency: OpStats = field(default_factory=OpStats)
@@ -82,3 +93,30 @@ class FlushStatistics:
     entries: int = 0
     entry_bytes: int = 0
     """The bookkeeping of cached entries included."""
+    sizes: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """Bytes of each flush, counted in the same way."""
+    snapshots: OpStats = field(default_factory=OpStats)
+    checkpoints: OpStats = field(default_factory=OpStats)
+    """Flush, marks and removed journals together; those that found nothing to do are among them."""
+
+
+@dataclass(slots=True)
+class StoreStatistics:
+    """Of entry logs and index, of all stores together. Counted without a lock: a race may cost a count."""
+
+    flush_entry_log: OpStats = field(default_factory=OpStats)
+    flush_index: OpStats = field(default_factory=OpStats)
+    logs_begun: int = 0
+    logs_full: int = 0
+    log_bytes: int = 0
+    index_hits: int = 0
+    """Pages of the index that were in memory; RocksDB counts none of the three."""
+    index_misses: int = 0
+    read_page: OpStats = field(default_factory=OpStats)
+    read_ahead_hits: int = 0
+    """Entries that had been read ahead."""
+    read_ahead_misses: int = 0
+    read_ahead_entries: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """Entries that came with each read that went ahead, and its bytes."""
+    read_ahead_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
+    read_ahead_seconds: float = 0.0

@@ -52,7 +52,7 @@ from bookie.journal import Journal, JournalOptions
 from bookie.journal_format import LogMark
 from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.replay import Replay
-from bookie.statistics import FlushStatistics, JournalStatistics
+from bookie.statistics import FlushStatistics, JournalStatistics, StoreStatistics
 from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
 from bookie.stored_entries import StoredEntries, stored_ledger
@@ -77,11 +77,17 @@ _MIN_LAC_PACKET = 16
 
 
 class StorageStatistics(NamedTuple):
-    """Of each journal what it counts and its queue (records, bytes, limit); flushes; the cache's entries and bytes."""
+    """Of each journal what it counts and its queue (records, bytes, limit); flushes; the cache's entries and bytes.
+
+    Of the stores what they count, the index pages in memory, and entries and bytes read ahead.
+    """
 
     journals: list[tuple[JournalStatistics, tuple[int, int, int]]]
     flushes: FlushStatistics
     cache: tuple[int, int]
+    stores: StoreStatistics
+    index_pages: int
+    read_ahead: tuple[int, int]
 
 
 class Storage(StoredEntries):
@@ -141,6 +147,7 @@ class Storage(StoredEntries):
         self._table = LedgerTable((), config.ledger_state_limit)
         self._checkpointer: Checkpointer | None = None
         self._flush_statistics = FlushStatistics()
+        self._store_statistics = StoreStatistics()
 
     @property
     def config(self) -> StorageConfig:
@@ -182,6 +189,7 @@ class Storage(StoredEntries):
             self._files,
             lambda: self.writable_ledger_directories(),
             lambda: self.writable_index_directories(),
+            self._store_statistics,
         )
         self._table = LedgerTable(self.stores, config.ledger_state_limit)
         flusher = Flusher(self._cache, self.stores)
@@ -284,11 +292,21 @@ class Storage(StoredEntries):
 
     def statistics(self) -> StorageStatistics:
         """What the parts count, for whoever shows it."""
+        ahead = [store.logs.read_ahead_usage for store in self.stores]
         return StorageStatistics(
             [(journal.statistics, journal.queued) for journal in self._journals],
             self._flush_statistics,
             self._cache.usage,
+            self._store_statistics,
+            sum(store.index.cached_pages for store in self.stores),
+            (sum(entries for entries, _ in ahead), sum(size for _, size in ahead)),
         )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing has failed and every thread runs."""
+        parts = (self._checkpointer, *self._journals)
+        return not self._failed and all(part is not None and part.is_sound for part in parts)
 
     @property
     def out_of_space(self) -> bool:

@@ -14,6 +14,7 @@ from bookie.entry_logs import EntryLogs
 from bookie.files import FileSystem
 from bookie.ledger_cache import LedgerCache
 from bookie.ledger_store import LedgerStore
+from bookie.statistics import StoreStatistics
 from bookie.storage_config import StorageConfig
 
 Writable = Callable[[], Sequence[Path]]
@@ -21,21 +22,29 @@ Writable = Callable[[], Sequence[Path]]
 
 
 def open_stores(
-    config: StorageConfig, files: FileSystem, writable_ledgers: Writable, writable_indexes: Writable
+    config: StorageConfig,
+    files: FileSystem,
+    writable_ledgers: Writable,
+    writable_indexes: Writable,
+    statistics: StoreStatistics,
 ) -> tuple[LedgerStore, ...]:
     """The stores, open. The directories are made and locked. Raises OSError."""
     ledgers = [directories.current(path) for path in config.ledger_directories]
     indexes = [directories.current(path) for path in config.index_directories] or ledgers
     logs_in = _current_of(writable_ledgers)
     if config.storage == "db":
-        return _database_stores(config, files, ledgers, indexes)
-    index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes))
+        return _database_stores(config, files, ledgers, indexes, statistics)
+    index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes), statistics)
     index.finish_relocations()
-    return (LedgerStore(index, _logs(config, files, ledgers, logs_in)),)
+    return (LedgerStore(index, _logs(config, files, ledgers, logs_in, statistics), statistics),)
 
 
 def _database_stores(
-    config: StorageConfig, files: FileSystem, ledgers: Sequence[Path], indexes: Sequence[Path]
+    config: StorageConfig,
+    files: FileSystem,
+    ledgers: Sequence[Path],
+    indexes: Sequence[Path],
+    statistics: StoreStatistics,
 ) -> tuple[LedgerStore, ...]:
     """A directory that is full takes its ledgers' logs all the same: they have no other."""
     from bookie.rocksdb_index import RocksDbIndex  # RocksDB is loaded only where it is used
@@ -49,7 +58,8 @@ def _database_stores(
     try:
         for ledger_directory, index_directory in zip(ledgers, indexes, strict=True):
             index = RocksDbIndex(files, index_directory, config.ledger_cache_bytes // len(ledgers))
-            opened.append(LedgerStore(index, _logs(config, files, [ledger_directory], lambda: ())))
+            logs = _logs(config, files, [ledger_directory], lambda: (), statistics)
+            opened.append(LedgerStore(index, logs, statistics))
     except BaseException:
         for store in opened:
             store.close()
@@ -57,7 +67,13 @@ def _database_stores(
     return tuple(opened)
 
 
-def _logs(config: StorageConfig, files: FileSystem, ledgers: Sequence[Path], writable: Writable) -> EntryLogs:
+def _logs(
+    config: StorageConfig,
+    files: FileSystem,
+    ledgers: Sequence[Path],
+    writable: Writable,
+    statistics: StoreStatistics,
+) -> EntryLogs:
     return EntryLogs(
         files,
         ledgers,
@@ -65,6 +81,7 @@ def _logs(config: StorageConfig, files: FileSystem, ledgers: Sequence[Path], wri
         open_files=config.open_file_limit,
         read_ahead_bytes=config.read_ahead_bytes // len(config.ledger_directories if config.storage == "db" else (0,)),
         writable=writable,
+        statistics=statistics,
     )
 
 

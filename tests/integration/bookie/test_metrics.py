@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookie.standalone import StandaloneCluster
 from bookie.statistics import SAMPLED
-from ledger.requests import AddResponse, Status
-from tests.integration.bookie.entry_client import EntryClient, add, fence, read
+from ledger.requests import AddResponse, ReadLacRequest, Request, Status
+from tests.integration.bookie.entry_client import EntryClient, add, fence, packet, read
+from tests.integration.bookie.in_process import entry_address, running_bookie
 
 DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
 LEDGER = 77_100_001
 
 
 def samples(cluster: StandaloneCluster) -> dict[str, float]:
-    """Every sample by its name and its labels, the quantiles aside."""
-    with urllib.request.urlopen(f"http://{cluster.http[0]}/metrics", timeout=10) as response:
+    return samples_at(cluster.http[0])
+
+
+def samples_at(http: str | None) -> dict[str, float]:
+    """Every sample by its name and its labels, the quantiles aside. The parser ends counters in `_total`."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as response:
         text = response.read().decode()
     return {
         "".join([sample.name, *(f" {key}={value}" for key, value in sorted(sample.labels.items()))]): sample.value
@@ -91,3 +98,49 @@ def test_counts_follow_from_what_was_asked(standalone_cluster: StandaloneCluster
     assert grown("bookie_journal_JOURNAL_WRITE_BYTES_total journalIndex=0") > grown("bookie_WRITE_BYTES_total") > 0
     assert after["bookie_journal_JOURNAL_QUEUE_SIZE journalIndex=0"] == 0
     assert after["bookie_ledger_num_dirs"] == after["bookie_ledger_writable_dirs"] == 1
+
+
+@pytest.mark.asyncio
+async def test_what_storage_counts(tmp_path: Path) -> None:
+    """Write cache, flushes, entry logs, index pages and reading ahead; READ_LAC and long polls."""
+
+    def ask(*asked: Request) -> list[int]:
+        with EntryClient(entry_address(server)) as client:
+            return [client.status(request) for request in asked]
+
+    async with running_bookie(tmp_path, flush_interval_seconds=3600) as server:
+        http = server.addresses["http"]
+        payload = bytes(1000)
+        await asyncio.to_thread(ask, *(add(5, entry_id, payload) for entry_id in range(40)), read(5, 3))
+        poll = read(5, -1)._replace(previous_lac=0, timeout_ms=1000, piggyback=True)
+        lacs = [ReadLacRequest(1, 5), ReadLacRequest(2, 6), poll]
+        assert await asyncio.to_thread(ask, *lacs) == [Status.EOK, Status.ENOENTRY, Status.EOK]
+        shown = await asyncio.to_thread(samples_at, http)
+        assert shown["bookie_write_cache_count"] == 40
+        assert shown["bookie_write_cache_hits_total"] == 1
+        assert shown["bookie_flush_entrylog_count success=true"] == shown["bookie_ENTRYLOGS_CREATED_total"] == 0
+        assert shown["bookkeeper_server_READ_LAC_count success=true"] == 1
+        assert shown["bookkeeper_server_READ_LAC_count success=false"] == 1
+        assert shown["bookkeeper_server_READ_ENTRY_LONG_POLL_REQUEST_count success=true"] == 1
+        assert shown["bookie_SERVER_SANITY"] == 1
+
+        await asyncio.to_thread(server.storage.checkpoint)
+        await asyncio.to_thread(ask, *(read(5, entry_id) for entry_id in range(40)))
+        shown = await asyncio.to_thread(samples_at, http)
+        assert shown["bookie_write_cache_count"] == 0
+        assert shown["bookie_write_cache_misses_total"] == 40
+        for name in ("flush", "flush_entrylog", "flush_ledger_index", "flush_size", "CHECKPOINT"):
+            assert shown[f"bookie_{name}_count success=true"] == 1, name
+        assert shown["bookie_ENTRYLOGS_CREATED_total"] == 1
+        assert shown["bookie_ENTRYLOGS_WRITE_BYTES_total"] == 40 * (4 + len(packet(5, 0, payload)))
+        assert shown["bookie_NUM_INDEX_PAGES"] == 1
+        assert shown["bookie_LEDGER_CACHE_MISS_total"] == 1
+        assert shown["bookie_LEDGER_CACHE_HIT_total"] >= 39
+        assert shown["bookie_LEDGER_CACHE_READ_PAGE_count success=true"] == 1
+        ahead = shown["bookie_read_cache_hits_total"]
+        assert ahead > 20
+        assert shown["bookie_read_cache_misses_total"] + ahead == 40
+        assert shown["bookie_readahead_batch_count_sum success=true"] == shown["bookie_read_cache_count"] == ahead
+        assert shown["bookie_readahead_batch_size_sum success=true"] > shown["bookie_read_cache_count"] * 1000
+        assert shown["bookie_SKIP_LIST_THROTTLING_total"] == 0
+        assert shown["bookkeeper_server_CONNECTIONS_ACCEPTED_total"] == 3

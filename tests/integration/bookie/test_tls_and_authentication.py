@@ -231,7 +231,9 @@ async def test_a_client_of_another_authority_is_turned_away(bookie: BookieServer
             start_tls(client, client_context(identity=authority.issue_cert("client@example.org")))
             exchange(client, 8)
 
+    before = bookie.statistics.tls_failures
     await asyncio.to_thread(talk)
+    assert bookie.statistics.tls_failures == before + 1
 
 
 async def test_tls_and_authentication_are_announced(bookie: BookieServer) -> None:
@@ -327,6 +329,8 @@ async def test_tokens(files: Files, tmp_path: Path) -> None:
 
     async with running_bookie(tmp_path, **settings) as server:
         await asyncio.to_thread(talk, entry_address(server))
+        counted = server.statistics
+        assert (counted.tls_handshakes, counted.tls_failures, counted.auth_failures) == (1, 0, 4)
         endpoint = server.service_info.endpoint("bookie-rpc")
         assert endpoint is not None
         assert endpoint.auth == (TOKEN,)
