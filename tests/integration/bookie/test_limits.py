@@ -125,7 +125,7 @@ async def test_reads_of_high_priority_go_before_those_that_wait(tmp_path: Path) 
             urgent = read(1, 0)._replace(priority=requests.HIGH_PRIORITY)
             wanted = [*(read(1, 0) for _ in range(400)), urgent, fence(1, 0)]
             sending = asyncio.create_task(asyncio.to_thread(client.send, *wanted))
-            await until(lambda: server._statistics.fences == 1 and len(one_connection(server).reads) > 60)
+            await until(lambda: server.statistics.fences == 1 and len(one_connection(server).reads) > 60)
             answers = await asyncio.to_thread(receive_all, client, len(wanted))
             await sending
             order = [answer.txn_id for answer in answers]

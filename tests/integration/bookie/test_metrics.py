@@ -113,7 +113,7 @@ async def test_what_storage_counts(tmp_path: Path) -> None:
         payload = bytes(1000)
         await asyncio.to_thread(ask, *(add(5, entry_id, payload) for entry_id in range(40)), read(5, 3))
         poll = read(5, -1)._replace(previous_lac=0, timeout_ms=1000, piggyback=True)
-        lacs = [ReadLacRequest(1, 5), ReadLacRequest(2, 6), poll]
+        lacs: list[Request] = [ReadLacRequest(1, 5), ReadLacRequest(2, 6), poll]
         assert await asyncio.to_thread(ask, *lacs) == [Status.EOK, Status.ENOENTRY, Status.EOK]
         shown = await asyncio.to_thread(samples_at, http)
         assert shown["bookie_write_cache_count"] == 40
