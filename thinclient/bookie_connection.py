@@ -164,6 +164,8 @@ class BookieConnection:
         self._full_since: float | None = None
         self._silent_since: float | None = None
         """When a request first passed its deadline since the bookie was last heard."""
+        self.losses = 0
+        """Open connections that were lost."""
         self._closed = False
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -338,6 +340,7 @@ class BookieConnection:
             self._settings.on_counted("per_channel_bookie_client_FAILED_CONNECTION_COUNTER")
             _log.info("event=bookie_not_reached bookie=%s error=%s", self, error)
         else:
+            self.losses += 1
             _log.info("event=bookie_lost bookie=%s error=%s", self, error)
         self._drop_wire()
         self._fail_outstanding(error)

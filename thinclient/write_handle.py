@@ -28,13 +28,13 @@ from ledger.errors import (
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
-from ledger.ordinary_requests import AddRequestEncoder
-from ledger.requests import ADD_ENTRY, DEFERRED_SYNC, EOK, ForceLedgerRequest, Operation, Response
+from ledger.requests import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from thinclient.bookie_connection import Sink
 from thinclient.bookie_pool import AddEncoder
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
+from thinclient.deferred_sync import UnforcedAdds, forgotten
 from thinclient.ensemble_changer import EnsembleChanger, writer_rules
 from thinclient.explicit_lac import ExplicitLacTimer
 from thinclient.metadata_update import close_by_writer, update
@@ -68,8 +68,10 @@ class BaseWriteHandle:
         self._number = record.ledger_id.ledger_id
         self._digest = secrets.digest
         self._encoder: AddEncoder = context.pool.add_encoder(self._number, secrets.master_key)
+        self._unforced: UnforcedAdds | None = None
         if deferred_sync:
-            self._encoder = AddRequestEncoder(self._number, secrets.master_key, write_flags=DEFERRED_SYNC)
+            ensemble = metadata.last_fragment.ensemble
+            self._encoder = self._unforced = UnforcedAdds(context.pool, self._number, secrets.master_key, ensemble)
         self._window = self._make_window(context.config)
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
         self._targets: list[tuple[Member, Send, Sink]] = []
@@ -160,9 +162,14 @@ class BaseWriteHandle:
         if self._writer.error is not None:
             raise self._writer.error.with_traceback(None)
         self._writer.on_forced(entry_id, length)
+        if self._unforced is not None and self._writer.last_add_pushed == entry_id:
+            self._unforced.forced()
 
     async def _force_bookie(self, bookie_id: str) -> None:
         pool = self._context.pool
+        if self._unforced is not None and self._unforced.may_have_forgotten(bookie_id):
+            self._end(forgotten(self.ledger_id, bookie_id, self.last_add_confirmed))
+            return
         request = ForceLedgerRequest(pool.next_txn_id(), self._number)
         response = await pool.request(bookie_id, Operation.FORCE_LEDGER, request, self._add_timeout)
         if response.status != EOK:

@@ -20,8 +20,9 @@ from ledger.errors import (
 )
 from ledger.metadata import DigestType
 from ledger.requests import AddRequest, ForceLedgerRequest, Request, Status, WriteLacRequest
-from tests.unit.thinclient.fakes import fake_cluster
+from tests.unit.thinclient.fakes import FakeBookie, fake_cluster
 from thinclient import ReadHandle
+from thinclient.bookie_connection import BookieConnection
 from thinclient.core.explicit_lac import ExplicitLacRule
 from thinclient.quarantine import BookieHealth
 
@@ -301,3 +302,32 @@ async def test_opportunistic_striping_takes_what_there_is_down_to_the_write_quor
             await client.create_ledger(5, 4, 2)
         with pytest.raises(NotEnoughBookiesException):
             await cluster.client().create_ledger(5, 2, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_restarted_before_the_force_may_have_lost_entries() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"p")
+        await ledger.append(b"forced")
+        await ledger.force()
+        bookie = cluster.ensemble(ledger.metadata)[0]
+        connection = cluster.clients[0]._context.pool.connection(bookie.bookie_id)
+        await restart(bookie, connection)
+        await ledger.append(b"forced too")  # nothing was unforced when the connection was lost
+        await ledger.force()
+        await ledger.append(b"lost")
+        await restart(bookie, connection)
+        with pytest.raises(WriteException, match=r"connection to bookie .* was lost"):
+            await ledger.force()
+        with pytest.raises(WriteException):
+            await ledger.append(b"x")
+        await ledger.close(force=False)
+        assert ledger.metadata.last_entry_id == 1
+
+
+async def restart(bookie: FakeBookie, connection: BookieConnection) -> None:
+    async with asyncio.timeout(10):
+        await bookie.stop()
+        while connection.connected:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await bookie.start()
