@@ -42,8 +42,11 @@ from thinclient.read_handle import ReadHandle
 PAGE = 1000
 """Entries of an answer, as in BookKeeper."""
 
-_MAX_BYTES = 4 * 1024 * 1024
-"""Payload of an answer; a single entry may be larger."""
+_MAX_BYTES = 1024 * 1024
+"""Payload of an answer; a single entry may be larger. Showing it holds up the event loop, so it is little."""
+
+_READS = 4
+"""Answers in the making at once."""
 
 _BATCH = 100
 _SANITY_ENTRIES = 10
@@ -156,8 +159,10 @@ class OwnClient:
 
 
 def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:
+    reading = asyncio.Semaphore(_READS)
+
     async def read(call: Call[ReadQuery, NoBody]) -> Response:
-        async with await own.open(call.query) as handle:
+        async with reading, await own.open(call.query) as handle:
             first, last = call.query.bounds(await handle.read_last_confirmed())
             entries, more = await _entries(handle, first, last)
         show = _FORMATS[call.query.format]

@@ -98,7 +98,7 @@ async def test_a_ledger_is_described_read_and_deleted(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_what_is_read_at_once_is_bounded_and_the_rest_is_linked(tmp_path: Path) -> None:
     async with served(tmp_path) as (bookie, http):
-        large = [bytes([65 + number]) * 1_500_000 for number in range(5)]
+        large = [bytes([65 + number]) * 400_000 for number in range(5)]
         number = await write(bookie, *large)
         found: dict[str, str] = {}
         url, answers = f"{API}/ledger/read?ledger_id={number}&format=text", 0
