@@ -146,10 +146,9 @@ class OwnClient:
 
     async def _write_and_read(self, client: BookKeeper, ledger_id: int) -> bool:
         payloads = [f"entry-{number}".encode() for number in range(_SANITY_ENTRIES)]
-        writer = await client.reopen_empty_ledger(ledger_id)
-        for payload in payloads:
-            await writer.append(payload)
-        await writer.close()
+        async with await client.reopen_empty_ledger(ledger_id) as writer:
+            for payload in payloads:
+                await writer.append(payload)
         reader = await client.open_ledger(ledger_id)
         found = [bytes(entry.payload) async for entry in reader.read(0, reader.last_add_confirmed)]
         # Another bookie may have taken over, where this one failed.
