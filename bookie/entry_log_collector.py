@@ -9,13 +9,14 @@ Source: storage page, sections 8 to 10.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from bookie.compaction_leftovers import Leftovers
 from bookie.compactor import Compactor, make_index_durable
-from bookie.core.garbage_collection import EntryLogUsage, SortedIds, logs_to_compact
+from bookie.core.garbage_collection import CompactionRule, EntryLogUsage, SortedIds, logs_to_compact
 from bookie.entry_log_metadata import extract_usage
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.gc_statistics import GcStatistics
@@ -36,7 +37,10 @@ class _Known:
 
 
 class EntryLogCollector:
-    """See the module. One thread at a time; `rate` is units a second, and whether they are bytes."""
+    """See the module. One thread at a time; `rate` is units a second, and whether they are bytes.
+
+    A log smaller than `target_bytes` counts as one of that size.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class EntryLogCollector:
         statistics: GcStatistics,
         rate: tuple[float, bool],
         clock: Callable[[], float],
+        target_bytes: int = 0,
     ) -> None:
         self._files = files
         self._storage = storage
@@ -53,6 +58,7 @@ class EntryLogCollector:
         self._statistics = statistics
         self._rate = rate
         self._clock = clock
+        self._target_bytes = target_bytes
         self._known = [_Known(store) for store in storage.stores]
 
     def settle_leftovers(self) -> None:
@@ -103,20 +109,31 @@ class EntryLogCollector:
                 compactor.doubt(log_id)
         compactor.release_unproven()
 
-    def compact(self, threshold: float) -> None:
-        """Compacts the logs below the threshold, the emptiest first. Raises OSError, StoppedException."""
+    def compact(self, rule: CompactionRule) -> None:
+        """Compacts the logs below the threshold, the emptiest first, as long as there is time.
+
+        Raises OSError, StoppedException.
+        """
         started = self._clock()
+        deadline = started + rule.max_seconds if rule.max_seconds > 0 else math.inf
         try:
             for known in self._known:
-                self._compact_store(known, threshold)
+                self._compact_store(known, rule.threshold, deadline)
         finally:
             self._statistics.compact_seconds += self._clock() - started
             self._count()
 
-    def _compact_store(self, known: _Known, threshold: float) -> None:
+    def compact_locations(self) -> None:
+        """Lets the indexes give back the room of deleted rows. Raises OSError."""
+        for known in self._known:
+            known.store.index.compact()
+
+    def _compact_store(self, known: _Known, threshold: float, deadline: float) -> None:
         compactor = self._compactor(known.store)
         try:
-            for usage in logs_to_compact(known.usages.values(), threshold):
+            for usage in logs_to_compact(known.usages.values(), threshold, self._target_bytes):
+                if self._clock() >= deadline:
+                    break
                 compactor.compact(usage.log_id, known.existing)
                 known.usages.pop(usage.log_id, None)
             compactor.release_unproven()

@@ -78,6 +78,10 @@ class GarbageCollectionConfig:
     metadata_rate: float = 1000.0
     metadata_timeout_seconds: float = 20.0
     force_when_no_space: bool = False
+    target_log_bytes: int = 0
+    """Entry logs smaller than this are taken for logs of this size: compaction merges them."""
+    location_compaction_seconds: float = 0.0
+    """Between compactions of the index in RocksDB; 0 or less: none."""
 
 
 class ReplicationLocks(Protocol):
@@ -100,6 +104,8 @@ class Details:
     last_minor_compaction_ms: int
     major_compactions: int
     minor_compactions: int
+    last_location_compaction_ms: int
+    location_compactions: int
 
 
 class GarbageCollector:
@@ -132,6 +138,9 @@ class GarbageCollector:
         started_ms = int(wall_clock() * 1000)
         self._last_ms = dict.fromkeys(CompactionKind, started_ms)
         self._compacting: CompactionKind | None = None
+        self._last_location_compaction = now
+        self._last_location_compaction_ms = 0
+        self._location_compactions = 0
         self._asked = threading.Lock()
         self._trigger: Trigger | None = None
         self._running: Trigger | None = None
@@ -140,7 +149,9 @@ class GarbageCollector:
         self._task: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
         self._thread: ThreadPoolExecutor | None = None
-        self._logs = EntryLogCollector(files, storage, self._stopping, self.statistics, self._rate(), clock)
+        self._logs = EntryLogCollector(
+            files, storage, self._stopping, self.statistics, self._rate(), clock, config.target_log_bytes
+        )
 
     def _rate(self) -> tuple[float, bool]:
         config = self._config
@@ -244,6 +255,8 @@ class GarbageCollector:
             self._last_ms[CompactionKind.MINOR],
             self.statistics.major_compactions,
             self.statistics.minor_compactions,
+            self._last_location_compaction_ms,
+            self._location_compactions,
         )
 
     # Disk space (any thread): a compaction needs room before it frees any
@@ -297,6 +310,7 @@ class GarbageCollector:
             kind = self._schedule.due(self._clock(), trigger)
             if kind is not None:
                 await self._compact(kind)
+            await self._compact_locations()
         finally:
             self._running = None
             statistics.runs += 1
@@ -305,8 +319,8 @@ class GarbageCollector:
     async def _compact(self, kind: CompactionKind) -> None:
         self._compacting = kind
         try:
-            threshold = self._config.policy.rule(kind).threshold
-            await self._in_thread(lambda: self._logs.compact(threshold))
+            rule = self._config.policy.rule(kind)
+            await self._in_thread(lambda: self._logs.compact(rule))
         finally:
             self._compacting = None
             self._schedule.done(kind, self._clock())
@@ -315,6 +329,15 @@ class GarbageCollector:
             self.statistics.major_compactions += 1
         else:
             self.statistics.minor_compactions += 1
+
+    async def _compact_locations(self) -> None:
+        every = self._config.location_compaction_seconds
+        if every <= 0 or self._clock() - self._last_location_compaction < every:
+            return
+        await self._in_thread(self._logs.compact_locations)
+        self._last_location_compaction = self._clock()
+        self._last_location_compaction_ms = int(self._wall_clock() * 1000)
+        self._location_compactions += 1
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

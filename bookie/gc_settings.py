@@ -36,6 +36,16 @@ class GcSettings(BaseSettings, ConsistentSettings):
         86400.0, description="gcOverreplicatedLedgerWaitTime: between looks for ledgers that others hold; 0: off"
     )
     gc_metadata_op_rate_limit: float = Field(1000.0, ge=0, description="gcMetadataOpRateLimit a second; 0: none")
+    minor_compaction_max_time_millis: float = Field(
+        -1, description="minorCompactionMaxTimeMillis: after which a run begins no further log; 0 or less: no limit"
+    )
+    major_compaction_max_time_millis: float = Field(-1, description="majorCompactionMaxTimeMillis")
+    use_target_entry_log_size_for_gc: bool = Field(
+        False, description="useTargetEntryLogSizeForGc: a log's limit counts, not its size: small logs are merged"
+    )
+    entry_location_compaction_interval_seconds: float = Field(
+        -1, description="entryLocationCompactionInterval, of RocksDB's index; 0 or less: only when asked for"
+    )
     is_force_gc_allow_when_no_space: bool = Field(
         False, description="isForceGCAllowWhenNoSpace: a disk that fills up begins a run instead of ending compaction"
     )
@@ -46,8 +56,8 @@ class GcSettings(BaseSettings, ConsistentSettings):
         if problem is not None:
             yield problem
 
-    def garbage_collection(self) -> GarbageCollectionConfig:
-        """What garbage collection needs, as plain values."""
+    def garbage_collection(self, entry_log_bytes: int) -> GarbageCollectionConfig:
+        """What garbage collection needs, as plain values; `entry_log_bytes` is the limit of an entry log."""
         return GarbageCollectionConfig(
             wait_seconds=self.gc_wait_seconds,
             policy=self._compaction_policy(),
@@ -58,11 +68,21 @@ class GcSettings(BaseSettings, ConsistentSettings):
             over_replicated_wait_seconds=self.gc_overreplicated_wait_seconds,
             metadata_rate=self.gc_metadata_op_rate_limit,
             force_when_no_space=self.is_force_gc_allow_when_no_space,
+            target_log_bytes=entry_log_bytes if self.use_target_entry_log_size_for_gc else 0,
+            location_compaction_seconds=self.entry_location_compaction_interval_seconds,
         )
 
     def _compaction_policy(self) -> CompactionPolicy:
         return CompactionPolicy(
-            minor=CompactionRule(self.minor_compaction_threshold, self.minor_compaction_interval_seconds),
-            major=CompactionRule(self.major_compaction_threshold, self.major_compaction_interval_seconds),
+            minor=CompactionRule(
+                self.minor_compaction_threshold,
+                self.minor_compaction_interval_seconds,
+                self.minor_compaction_max_time_millis / 1000,
+            ),
+            major=CompactionRule(
+                self.major_compaction_threshold,
+                self.major_compaction_interval_seconds,
+                self.major_compaction_max_time_millis / 1000,
+            ),
             forced_always=self.force_allow_compaction,
         )

@@ -305,6 +305,9 @@ class LedgerCache:
             self._new_names.add(path.parent)
         self._deleted.add((ledger_id.scope_id, ledger_id.ledger_id))
 
+    def compact(self) -> None:
+        """A deleted ledger's file is gone: there is nothing to do."""
+
     def close(self) -> None:
         """Lets go of files that an update which failed left open."""
         self._close_files()

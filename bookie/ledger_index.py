@@ -50,5 +50,8 @@ class LedgerIndex(Protocol):
     def delete(self, ledger_id: LedgerId) -> None:
         """Forgets a ledger; one that is not there is fine. Durable after `sync`."""
 
+    def compact(self) -> None:
+        """Gives back the room of what was deleted, where that does not happen by itself. Blocking, maybe long."""
+
     def close(self) -> None:
         """Lets go of what is open. Never raises for what an update that failed left behind."""

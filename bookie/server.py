@@ -266,7 +266,9 @@ class BookieServer:
         self._stack.push_async_callback(stop_admin)
 
     def _collect_garbage(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
-        collector = GarbageCollector(self._config.garbage_collection(), storage, factory, bookie_id)
+        collector = GarbageCollector(
+            self._config.garbage_collection(storage.config.entry_log_max_bytes), storage, factory, bookie_id
+        )
         self.garbage_collector = collector
         self._metrics.register(GcCollector(collector.statistics))
         collector.start()

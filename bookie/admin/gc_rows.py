@@ -60,10 +60,10 @@ def gc_rows(collector: GarbageCollector) -> list[Row]:
             "minorCompacting": seen.minor_compacting,
             "lastMajorCompactionTime": seen.last_major_compaction_ms,
             "lastMinorCompactionTime": seen.last_minor_compaction_ms,
-            "lastEntryLocationCompactionTime": 0,
+            "lastEntryLocationCompactionTime": seen.last_location_compaction_ms,
             "majorCompactionCounter": seen.major_compactions,
             "minorCompactionCounter": seen.minor_compactions,
-            "entryLocationCompactionCounter": 0,
+            "entryLocationCompactionCounter": seen.location_compactions,
         }
         # One run goes over all directories; there is one answer a storage directory all the same.
         return [one] * collector.store_count

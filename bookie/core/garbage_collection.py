@@ -135,7 +135,12 @@ class EntryLogUsage:
     @property
     def usage(self) -> float:
         """The part of the log that belongs to existing ledgers, 0 to 1."""
-        return min(1.0, self.remaining / self.total) if self.total > 0 else 0.0
+        return self.usage_of(0)
+
+    def usage_of(self, target_bytes: int) -> float:
+        """The same, a log that is smaller than `target_bytes` being taken for one of that size."""
+        total = max(self.total, target_bytes)
+        return min(1.0, self.remaining / total) if total > 0 else 0.0
 
 
 def usage_bucket(usage: float) -> int:
@@ -143,10 +148,14 @@ def usage_bucket(usage: float) -> int:
     return min(USAGE_BUCKETS - 1, int(usage * USAGE_BUCKETS))
 
 
-def logs_to_compact(logs: Iterable[EntryLogUsage], threshold: float) -> list[EntryLogUsage]:
-    """The logs below the threshold, in tenths with the emptiest first: they free the most for the least copying."""
-    chosen = [log for log in logs if log.usage < threshold]
-    return sorted(chosen, key=lambda log: (usage_bucket(log.usage), log.log_id))
+def logs_to_compact(logs: Iterable[EntryLogUsage], threshold: float, target_bytes: int = 0) -> list[EntryLogUsage]:
+    """The logs below the threshold, in tenths with the emptiest first: they free the most for the least copying.
+
+    With `target_bytes` small logs are merged as well, however much of them is in use.
+    """
+    chosen = [(log.usage_of(target_bytes), log) for log in logs]
+    chosen = [(usage, log) for usage, log in chosen if usage < threshold]
+    return [log for _, log in sorted(chosen, key=lambda each: (usage_bucket(each[0]), each[1].log_id))]
 
 
 class CompactionKind(enum.Enum):
@@ -162,6 +171,8 @@ class CompactionRule:
 
     threshold: float
     interval_seconds: float
+    max_seconds: float = 0.0
+    """After which no further log is begun; 0 or less: no such limit."""
 
     @property
     def enabled(self) -> bool:

@@ -150,6 +150,17 @@ async def test_compaction_is_suspended_and_resumed_over_http(tmp_path: Path) -> 
         await refused(lambda: http(bookie, "/api/v1/bookie/gc", {}, "POST"), 405)
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("interval", "count"), [(-1, 0), (0.000001, 1)])
+async def test_the_index_is_compacted_when_due(tmp_path: Path, interval: float, count: int) -> None:
+    settings = {"storage_type": "db", "entry_location_compaction_interval_seconds": interval}
+    async with running_bookie(tmp_path, **settings) as bookie:
+        await run_forced(bookie)
+        details = (await http(bookie, "/api/v1/bookie/gc_details"))[0]
+        assert details["entryLocationCompactionCounter"] == count
+        assert (details["lastEntryLocationCompactionTime"] > 0) == (count > 0)
+
+
 async def refused(request: Callable[[], Awaitable[object]], status: int) -> None:
     with pytest.raises(urllib.error.HTTPError) as error:
         await request()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from bookie.core.garbage_collection import CompactionRule
 from bookie.entry_log_collector import EntryLogCollector
 from bookie.files import REAL_FILE_SYSTEM, FileSystem
 from bookie.gc_statistics import GcStatistics
@@ -23,7 +24,7 @@ class Collection:
     def run(self, threshold: float = 0.9) -> None:
         self.logs.settle_leftovers()
         self.logs.collect()
-        self.logs.compact(threshold)
+        self.logs.compact(CompactionRule(threshold, 1))
 
     def complete_logs(self) -> list[int]:
         return [log_id for store in self.storage.stores for log_id in store.logs.complete_logs()]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookie import entry_log_format as fmt
+from bookie.core.garbage_collection import CompactionRule
 from bookie.throttle import StoppedException, Throttle
 from ledger.ledger_id import LedgerId
 from tests.unit.bookie.collection_support import Collection
@@ -130,7 +131,7 @@ def test_an_entry_written_again_during_the_compaction_keeps_its_new_place(tmp_pa
             bookie.storage.checkpoint()
 
         store.logs.scan = scan_while_writing  # type: ignore[method-assign,assignment]
-        collection.logs.compact(0.9)
+        collection.logs.compact(CompactionRule(0.9, 1))
         assert bookie.storage.read_entry(bookie.ledger(1), 0) == again
         assert bookie.storage.read_entry(bookie.ledger(1), 39) == packet(1, 39)
     with opened(tmp_path, entry_log_max_bytes=SMALL_LOGS) as bookie:
@@ -153,6 +154,20 @@ def test_the_log_that_a_stop_left_is_compacted_as_well(tmp_path: Path) -> None:
         assert collection.statistics.failed_deletions == 0
 
 
+def test_a_compaction_whose_time_is_over_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        fill(bookie, [1])
+        fill(bookie, [1])
+    with opened(tmp_path) as bookie:
+        collection = Collection(bookie.storage)
+        collection.logs.collect()
+        collection.logs.compact(CompactionRule(0.8, 1, max_seconds=1e-9))
+        assert collection.complete_logs() == [0]
+        collection.logs.compact(CompactionRule(0.8, 1, max_seconds=3600))
+        assert collection.complete_logs() != [0]
+        serves(bookie, 1, 40)
+
+
 def test_of_a_log_without_map_only_what_the_index_points_at_is_in_use(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         fill(bookie, [1])
@@ -161,9 +176,9 @@ def test_of_a_log_without_map_only_what_the_index_points_at_is_in_use(tmp_path: 
         collection = Collection(bookie.storage)
         collection.logs.collect()
         assert collection.statistics.compaction_ratio() == pytest.approx(0.5, abs=0.01)
-        collection.logs.compact(0.2)
+        collection.logs.compact(CompactionRule(0.2, 1))
         assert collection.complete_logs() == [0]
-        collection.logs.compact(0.8)
+        collection.logs.compact(CompactionRule(0.8, 1))
         serves(bookie, 1, 40)
         assert bytes_of_logs(tmp_path) < 5500
 
@@ -227,7 +242,7 @@ def test_a_stop_ends_it_at_the_next_record_and_nothing_is_lost(tmp_path: Path) -
 
         store.logs.scan = scan_and_stop  # type: ignore[method-assign,assignment]
         with pytest.raises(StoppedException):
-            collection.logs.compact(0.9)
+            collection.logs.compact(CompactionRule(0.9, 1))
         assert seen == 40
         assert 0 < len(set(collection.complete_logs()) & set(before)) < len(before)
         serves(bookie, 1, 80)

@@ -124,7 +124,7 @@ def test_the_table_of_settings_has_every_key_and_its_default() -> None:
         shown = documented.pop(name, "no row").strip(" `")
         if isinstance(field.default, bool):
             wrong += [f"{name}: {shown}"] * (shown != str(field.default).lower())
-        elif isinstance(field.default, int | float) and not shown.replace(".", "").isdigit():
+        elif isinstance(field.default, int | float) and not shown.replace(".", "").lstrip("-").isdigit():
             wrong.append(f"{name}: {shown}")
         elif isinstance(field.default, int | float):
             wrong += [f"{name}: {shown}"] * (float(shown) != field.default)

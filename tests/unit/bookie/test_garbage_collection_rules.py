@@ -117,6 +117,12 @@ def test_the_emptiest_logs_are_compacted_first() -> None:
     assert [usage_bucket(usage) for usage in (0, 0.099, 0.1, 0.99, 1.0)] == [0, 0, 1, 9, 9]
 
 
+def test_small_logs_are_merged_where_their_limit_is_what_counts() -> None:
+    logs = [EntryLogUsage(log_id, size, {1: size}, has_map=True) for log_id, size in enumerate((100, 990, 10, 1000))]
+    assert logs_to_compact(logs, 0.8) == []
+    assert [log.log_id for log in logs_to_compact(logs, 0.8, target_bytes=1000)] == [2, 0]
+
+
 def test_the_major_compaction_comes_first_and_counts_for_both() -> None:
     schedule = CompactionSchedule(POLICY, now=0)
     nothing = Trigger()
