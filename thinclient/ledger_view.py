@@ -188,10 +188,7 @@ class LedgerView:
                         return
             finally:
                 session.close()
-            failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
-            if not await self._moved(session.record, failure):
-                self.context.metrics.read_entry.failures += 1
-                raise failure
+            await self._look_again(session, first)
 
     async def columns_of(
         self, first: int, last: int, max_entries: int, check: Callable[[int, int, int], None]
@@ -209,10 +206,16 @@ class LedgerView:
                         return
             finally:
                 session.close()
-            failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
-            if not await self._moved(session.record, failure):
-                self.context.metrics.read_entry.failures += 1
-                raise failure
+            await self._look_again(session, first)
+
+    async def _look_again(self, session: ReadSession, first: int) -> None:
+        """Returns if there are newer metadata to read the rest of a range by; else raises why it can't be read."""
+        failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
+        if await self._moved(session.record, failure):
+            return
+        self.context.metrics.read_entry.failures += 1
+        failure.ledger_id = self.ledger_id
+        raise failure
 
     async def _moved(self, tried: LedgerRecord, failure: BKException) -> bool:
         """There are newer metadata than those by which a range could not be read."""

@@ -32,7 +32,7 @@ class LastConfirmedRead:
         self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._waiting = set(range(len(self.bookies)))
         self._valid = False
-        self._errors: list[BKException] = []
+        self._errors: dict[str, BKException] = {}
         self._best = metadata.last_fragment.first_entry_id - 1
         self.bookies_with_entries: set[str] = set()
         self.error: BKException | None = None
@@ -63,7 +63,7 @@ class LastConfirmedRead:
         if index not in self._waiting or self.done:
             return
         self._waiting.discard(index)
-        self._errors.append(error)
+        self._errors[self.bookies[index]] = error
         if isinstance(error, ENDS_AT_ONCE):
             self.error = error
         self._fail_if_exhausted()
@@ -71,11 +71,13 @@ class LastConfirmedRead:
     def _fail_if_exhausted(self) -> None:
         if self._waiting or self.done:
             return
-        reasons = "; ".join(str(each) for each in self._errors)
-        timed_out = bool(self._errors) and isinstance(self._errors[-1], TimeoutException)
+        reasons = "; ".join(map(str, self._errors.values()))
+        timed_out = bool(self._errors) and isinstance([*self._errors.values()][-1], TimeoutException)
         self.error = (TimeoutException if timed_out else ReadException)(
             f"the last entry of ledger {self._ledger_id} can't be told: too few bookies of "
-            f"{', '.join(self.bookies)} answered ({reasons})"
+            f"{', '.join(self.bookies)} answered ({reasons})",
+            ledger_id=self._ledger_id,
+            bookies=self._errors,
         )
 
 
@@ -88,7 +90,7 @@ class TryLastConfirmedRead:
         self._waiting = set(range(len(self.bookies)))
         self._valid = False
         self._known = known
-        self._errors: list[BKException] = []
+        self._errors: dict[str, BKException] = {}
         self.result = known
         self.error: BKException | None = None
 
@@ -105,13 +107,15 @@ class TryLastConfirmedRead:
     def on_error(self, index: int, error: BKException) -> None:
         """No answer, an error, or a damaged packet."""
         self._waiting.discard(index)
-        self._errors.append(error)
+        self._errors[self.bookies[index]] = error
         if self.done and self._valid:
             return
         if isinstance(error, ENDS_AT_ONCE):
             self.error = error
         elif not self._waiting and not self._valid:
-            reasons = "; ".join(str(each) for each in self._errors)
+            reasons = "; ".join(map(str, self._errors.values()))
             self.error = LedgerRecoveryException(
-                f"the last entry of ledger {self._ledger_id} can't be told: no bookie answered ({reasons})"
+                f"the last entry of ledger {self._ledger_id} can't be told: no bookie answered ({reasons})",
+                ledger_id=self._ledger_id,
+                bookies=self._errors,
             )

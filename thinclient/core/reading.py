@@ -125,7 +125,7 @@ class BatchLimits:
 class _Run:
     """Entries first … last, asked for with one request at a time; more by speculation."""
 
-    __slots__ = ("asked", "asked_at", "batch", "error", "first", "last", "position", "replicas", "reserved")
+    __slots__ = ("asked", "asked_at", "batch", "error", "errors", "first", "last", "position", "replicas", "reserved")
 
     def __init__(self, first: int, last: int, replicas: tuple[str, ...], now: float, batch: bool, reserved: int):
         self.first = first
@@ -137,6 +137,8 @@ class _Run:
         self.batch = batch
         self.reserved = reserved
         self.error: BKException | None = None
+        self.errors: dict[str, BKException] | None = None
+        """By bookie."""
 
 
 class RangeReader:
@@ -367,6 +369,7 @@ class RangeReader:
         elif not isinstance(error, (*MISSING, DigestMatchException)):
             self._avoid(bookie_id, now)
         run.error = retained_error(run.error, error)
+        run.errors = {**(run.errors or {}), bookie_id: error}
         if bookie_id in run.asked:
             run.asked.remove(bookie_id)
         if not run.asked:
@@ -426,6 +429,8 @@ class RangeReader:
         self._failed_at = run.first
         bookies = write_set_bookies(self._metadata, run.first)
         self._failure = _unreadable(run.first, run.error or ReadException(), bookies)
+        self._failure.first_entry_id = self._metadata.fragment_at(run.first).first_entry_id
+        self._failure.bookies = run.errors or {}
 
     def take(self, max_entries: int) -> list[Entry]:
         """The entries that are next in order and have come, at most `max_entries`."""

@@ -175,7 +175,7 @@ class LedgerRecovery:
         self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._fence_outstanding = set(range(len(self._ensemble)))
         self._valid_answer = False
-        self._fence_errors: list[BKException] = []
+        self._fence_errors: dict[str, BKException] = {}
         self._best_lac = NO_ENTRY
         self._last_entry_lengths: dict[int, int] = {0: 0}
         self._writer: LedgerWriter | None = None
@@ -212,7 +212,7 @@ class LedgerRecovery:
         if isinstance(answer, Unreadable):
             if isinstance(answer.error, ENDS_AT_ONCE):
                 return self._fail(answer.error)
-            self._fence_errors.append(answer.error)
+            self._fence_errors[self._ensemble[index]] = answer.error
         else:
             self._take_fence_answer(index, answer)
         if self._valid_answer and self._coverage.covered:
@@ -227,14 +227,15 @@ class LedgerRecovery:
             self._last_entry_lengths[answer.entry_id + 1] = answer.length
 
     def _fail_fencing(self) -> Sequence[Effect]:
-        reasons = "; ".join(str(error) for error in self._fence_errors)
+        reasons = "; ".join(map(str, self._fence_errors.values()))
         message = (
             f"ledger {self._ledger_id} can't be recovered: too few bookies of {', '.join(self._ensemble)} answered "
             f"({reasons}). It stays IN_RECOVERY; open it again once they are back"
         )
-        if self._fence_errors and isinstance(self._fence_errors[-1], TimeoutException):
-            return self._fail(TimeoutException(message))
-        return self._fail(LedgerRecoveryException(message))
+        errors = list(self._fence_errors.values())
+        kind = TimeoutException if errors and isinstance(errors[-1], TimeoutException) else LedgerRecoveryException
+        first = self._metadata.last_fragment.first_entry_id
+        return self._fail(kind(message, ledger_id=self._ledger_id, first_entry_id=first, bookies=self._fence_errors))
 
     # Reading forward
 
@@ -407,7 +408,10 @@ class LedgerRecovery:
         return self._fail(
             kind(
                 f"ledger {self._ledger_id} can't be recovered: entry {entry_id} is neither readable nor surely "
-                f"missing, or could not be stored again ({error}). It stays IN_RECOVERY; open it again later"
+                f"missing, or could not be stored again ({error}). It stays IN_RECOVERY; open it again later",
+                ledger_id=self._ledger_id,
+                first_entry_id=self._metadata.fragment_at(entry_id).first_entry_id,
+                bookies=error.bookies,
             )
         )
 

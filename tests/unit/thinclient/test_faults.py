@@ -555,3 +555,33 @@ async def test_a_broken_authentication_provider_fails_requests_at_once_and_again
             async with asyncio.timeout(3):
                 await ledger.append(b"x")
         assert all(not connection._tasks for connection in client._context.pool._connections.values())
+
+
+@pytest.mark.asyncio
+async def test_errors_say_which_ledger_and_what_each_bookie_answered() -> None:
+    async with fake_cluster(3) as cluster:
+        ledger = await ledger_of(cluster, 5)
+        await ledger.close()
+        left = await cluster.client().create_ledger(password=b"p")
+        await left.append(b"x")
+        client = cluster.client(batch_reads=False)
+        reader = await client.open_ledger(ledger.ledger_id, b"p")
+        first, second, third = cluster.ensemble(ledger.metadata)
+        await first.stop()
+        for bookie in (second, third):
+            bookie.override = lambda request: Status.EIO
+        with pytest.raises(ReadException) as unreadable:
+            await payloads(reader)
+        with pytest.raises(ReadException) as untold:
+            await client.open_ledger(left.ledger_id, b"p")
+        with pytest.raises(LedgerRecoveryException) as unrecovered:
+            await client.open_ledger(left.ledger_id, b"p", recovery=True)
+        everyone = {bookie.bookie_id for bookie in (first, second, third)}
+        assert unreadable.value.ledger_id == ledger.ledger_id
+        assert {untold.value.ledger_id, unrecovered.value.ledger_id} == {left.ledger_id}
+        assert (unreadable.value.first_entry_id, unrecovered.value.first_entry_id) == (0, 0)
+        assert set(unreadable.value.bookies) == everyone
+        for error in (unreadable.value, untold.value, unrecovered.value):
+            assert set(error.bookies) <= everyone
+            assert isinstance(error.bookies[second.bookie_id], ReadException)
+            assert isinstance(error.bookies[first.bookie_id], BookieHandleNotAvailableException)
