@@ -24,7 +24,7 @@ from ledger.errors import IncorrectParameterException
 from thinclient.config import ClientConfig
 
 MASK = "********"
-_SECRET_KEYS = frozenset({"zookeeper_auth", "auth_token", "auth_options"})
+_SECRETS_BY_NAME = frozenset({"auth_token", "auth_options"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,9 @@ BOOKIE = Part("bookie", BookieConfig, "BOOKGATE_BOOKIE_", True)
 GATEWAY = Part("gateway", GatewayConfig, "BOOKGATE_GATEWAY_", True)
 CLIENT = Part("client", ClientConfig, "BOOKGATE_", False)
 PARTS = {part.name: part for part in (BOOKIE, GATEWAY, CLIENT)}
+_SECRET_KEYS = _SECRETS_BY_NAME | {
+    key for part in PARTS.values() for key, field in part.fields.items() if "SecretStr" in str(field.annotation)
+}
 
 
 @dataclass(frozen=True, slots=True)

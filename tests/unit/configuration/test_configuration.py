@@ -12,7 +12,7 @@ from bookie.config import load_config
 from bookie.configuration.check import part_of, problems_of
 from bookie.configuration.cli import app
 from bookie.configuration.reference import render
-from bookie.configuration.schema import BOOKIE, CLIENT, GATEWAY, MASK, Given, gather
+from bookie.configuration.schema import BOOKIE, CLIENT, GATEWAY, MASK, Given, Part, effective, gather, is_secret
 from gateway.config import GatewayConfig
 from ledger.errors import IncorrectParameterException
 from thinclient.config import load_config as load_client_config
@@ -86,6 +86,14 @@ def test_secrets_are_masked_wherever_they_stand(tmp_path: Path, monkeypatch: pyt
         assert "seen" in whole
     monkeypatch.setenv("BOOKGATE_GATEWAY_ZOOKEEPER_AUTH", "hidden1")
     assert "hidden" not in "".join(map(str, config("check", file)))
+
+
+@pytest.mark.parametrize("part", [BOOKIE, GATEWAY, CLIENT])
+def test_every_secret_is_known_by_its_type(part: Part) -> None:
+    for key, field in part.fields.items():
+        assert is_secret(key) == ("SecretStr" in str(field.annotation) or key in ("auth_token", "auth_options")), key
+        if is_secret(key):
+            assert "hidden" not in str(effective(part, {key: Given("hidden", "file")}))
 
 
 def test_every_problem_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
