@@ -48,6 +48,8 @@ def test_worker_gets_every_setting_and_an_http_port_of_its_own() -> None:
     assert worker.zookeeper_auth is not None
     assert worker.zookeeper_auth.get_secret_value() == "user:secret"
     assert "secret" not in repr(settings)
+    with_token = load(http_token="hidden").for_worker(1, 1)
+    assert GatewayConfig.model_validate_json(with_token.as_json_line()).http_bearer_token() == "hidden"
     assert worker.limits() == settings.limits()
     assert worker.tls_files() == settings.tls_files()
     assert load(http_port=0).for_worker(1, 1).http_port == 0
