@@ -53,6 +53,10 @@ class InFlightWindow:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((size, waiter))
+        await self._turn(waiter, size)
+
+    async def _turn(self, waiter: asyncio.Future[None], size: int) -> None:
+        """Waits; room that came together with a cancellation is given back."""
         try:
             await waiter
         except asyncio.CancelledError:
@@ -126,13 +130,7 @@ class OrderedWindow(InFlightWindow):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._ordered, (entry_id, next(self._turns), size, waiter))
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.leave(1, size)
-                self.release(size)
-            raise
+        await self._turn(waiter, size)
 
     def leave(self, count: int, size: int) -> None:
         """Entries were acknowledged or failed."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ledger import errors
 from ledger.errors import BKException, NoSuchEntryException, NotEnoughBookiesException
 from ledger.requests import AddRequest, Status, WriteLacRequest
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
@@ -165,3 +166,9 @@ async def test_ensembles_on_too_few_racks_are_counted() -> None:
             await client.create_ledger()
             name = "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL"
             assert client.metrics.counters[name] == expected
+
+
+def test_the_page_names_errors_by_their_codes() -> None:
+    rows = re.findall(r"^\| `(\w+Exception)` \| (-\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) > 15
+    assert rows == [(name, str(getattr(errors, name).code)) for name, _ in rows]
