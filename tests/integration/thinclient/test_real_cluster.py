@@ -165,7 +165,12 @@ def test_the_blocking_client(standalone_cluster: StandaloneCluster) -> None:
             client.open_ledger(ledger.ledger_id, b"no")
 
 
-def test_the_blocking_client_from_several_threads_and_several_clients(standalone_cluster: StandaloneCluster) -> None:
+def test_the_blocking_client_from_several_threads_and_several_clients(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a process where nobody else has a client open: Spark's, for one, stay.
+    monkeypatch.setattr(blocking._LoopThread, "_current", None)
+
     def work(number: int) -> int:
         with (
             blocking.BookKeeper.connect(standalone_cluster.gateway_uri) as client,
