@@ -79,41 +79,70 @@ def bare_bookie(directory: Path, option: str = "") -> Iterator[int]:
         process.communicate()
 
 
-def _adds(bookie: Bookie, bare: int, what: str, load: tuple[int, int, int, int]) -> tuple[list[float], ...]:
-    """Rates of ours and of the limit, and our p99 in milliseconds; alternately."""
+class Figures:
+    """What several runs gave, ours and the limit's: requests a second, and latencies in milliseconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.rates: list[float] = []
+        self._limits: list[float] = []
+        self._latencies: list[LatencyHistogram] = []
+        self._limit_latencies: list[LatencyHistogram] = []
+
+    def add(self, ours: tuple[float, LatencyHistogram], limit: tuple[float, LatencyHistogram], each: int = 1) -> None:
+        """A pair of runs; a request is of `each` entries."""
+        self.rates.append(ours[0] * each)
+        self._limits.append(limit[0] * each)
+        self._latencies.append(ours[1])
+        self._limit_latencies.append(limit[1])
+
+    def rows(self, unit: str, size: int, java_rate: float | None = None, java_p99: float | None = None) -> list[Row]:
+        """Rate, megabytes of payload, p50 and p99."""
+        name, rates = self._name, self.rates
+        rows = [figures(name, unit, rates, self._limits, "limit")]
+        if java_rate:
+            rows.append(beside_recorded(name, unit, rates, java_rate))
+        bytes_a_second = [[rate * size / 1e6 for rate in each] for each in (rates, self._limits)]
+        rows.append(figures(f"{name}: MB/s", "MB/s", bytes_a_second[0], bytes_a_second[1], "limit"))
+        for fraction in (0.5, 0.99):
+            ours = [latencies.quantile(fraction) for latencies in self._latencies]
+            limit = [latencies.quantile(fraction) for latencies in self._limit_latencies]
+            tail = f"{name}: p{fraction * 100:.0f}"
+            rows.append(figures(tail, "ms", ours, limit, "limit", up=False))
+            if fraction == 0.99 and java_p99:
+                rows.append(beside_recorded(tail, "ms", ours, java_p99, up=False))
+        return rows
+
+
+def _adds(bookie: Bookie, bare: int, name: str, load: tuple[int, int, int, int]) -> Figures:
+    """Runs of ours and of the limit, alternately."""
     size, count, outstanding, ledgers = load
     entries = max(100, count // 4) if QUICK else count
-    rates, limits, tails = [], [], []
+    found = Figures(name)
     for number in range(PAIRS + 1):
         frames = encoded_adds(size, entries, ledgers)
-        rate, latencies = requests_per_second(bookie.port, frames, outstanding)
-        limit, _ = requests_per_second(bare, frames, outstanding)
+        ours = requests_per_second(bookie.port, frames, outstanding)
+        limit = requests_per_second(bare, frames, outstanding)
         if number:  # the first is the warm-up
-            rates.append(rate)
-            limits.append(limit)
-            tails.append(latencies.quantile(0.99))
-    print(f"{what}{size} B, {outstanding} outstanding, {ledgers} ledgers: {max(rates):,.0f} adds/s", file=sys.stderr)
-    return rates, limits, tails
+            found.add(ours, limit)
+    print(f"{name}: {max(found.rates):,.0f} adds/s", file=sys.stderr)
+    return found
 
 
 def _add_rows(bookie: Bookie, bare: int) -> list[Row]:
     rows = []
     for size, count, outstanding, ledgers, java_rate, java_p99 in ADDS:
-        rates, limits, tails = _adds(bookie, bare, "add, ", (size, count, outstanding, ledgers))
         name = f"add, {size} B, {outstanding} outstanding, {ledgers} ledger{'s' * (ledgers > 1)}"
-        rows.append(figures(name, "adds/s", rates, limits, "limit"))
-        if java_rate:
-            rows.append(beside_recorded(name, "adds/s", rates, java_rate))
-        if java_p99:
-            rows.append(beside_recorded(f"{name}: p99", "ms", tails, java_p99, up=False))
+        found = _adds(bookie, bare, name, (size, count, outstanding, ledgers))
+        rows += found.rows("adds/s", size, java_rate, java_p99)
     return rows
 
 
 def _no_sync_rows(bookie: Bookie, bare: int) -> list[Row]:
     rows = []
     for load in NO_SYNC_ADDS:
-        rates, limits, _ = _adds(bookie, bare, "add without sync, ", load)
-        rows.append(figures(f"add without sync, {load[0]} B, {load[2]} outstanding", "adds/s", rates, limits, "limit"))
+        name = f"add without sync, {load[0]} B, {load[2]} outstanding"
+        rows += _adds(bookie, bare, name, load).rows("adds/s", load[0])
     return rows
 
 
@@ -131,28 +160,30 @@ def _read_rows(bookie: Bookie, directory: Path) -> list[Row]:
     for name, frames, each, outstanding, answer_size, java in loads:
         with bare_bookie(directory, str(answer_size)) as bare:
             for heat, prepare in (("hot", _nothing), ("cold", bookie.restart_cold)):
-                rates, limits, _ = _reads(bookie, bare, frames, each, outstanding, prepare)
                 row_name = f"read 1 KiB, {name}, {heat}, {outstanding} outstanding"
-                rows.append(figures(row_name, "entries/s", rates, limits, "limit"))
-                if heat == "hot":
-                    rows.append(beside_recorded(row_name, "entries/s", rates, java))
-                print(f"{row_name}: {max(rates):,.0f}/s", file=sys.stderr)
+                found = _reads(row_name, bookie, bare, frames, each, outstanding, prepare)
+                rows += found.rows("entries/s", 1024, java if heat == "hot" else None)
+                print(f"{row_name}: {max(found.rates):,.0f}/s", file=sys.stderr)
     return rows
 
 
 def _reads(
-    bookie: Bookie, bare: int, frames: Sequence[bytes], each: int, outstanding: int, prepare: Callable[[], None]
-) -> tuple[list[float], list[float], LatencyHistogram]:
-    rates, limits = [], []
-    latencies = LatencyHistogram()
+    name: str,
+    bookie: Bookie,
+    bare: int,
+    frames: Sequence[bytes],
+    each: int,
+    outstanding: int,
+    prepare: Callable[[], None],
+) -> Figures:
+    found = Figures(name)
     for number in range(PAIRS + 1):
         prepare()
-        rate, latencies = requests_per_second(bookie.port, frames, outstanding)
-        limit, _ = requests_per_second(bare, frames, outstanding)
+        ours = requests_per_second(bookie.port, frames, outstanding)
+        limit = requests_per_second(bare, frames, outstanding)
         if number:
-            rates.append(rate * each)
-            limits.append(limit * each)
-    return rates, limits, latencies
+            found.add(ours, limit, each)
+    return found
 
 
 def _nothing() -> None:
