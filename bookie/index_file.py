@@ -209,9 +209,3 @@ def _consecutive(entry_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield start, index
             start = index
     yield start, len(entry_ids)
-
-
-def runs_of_ids(entry_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, count) of the runs of consecutive ids among ascending ones."""
-    for start, stop in _consecutive(entry_ids):
-        yield entry_ids[start], stop - start

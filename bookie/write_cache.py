@@ -146,10 +146,6 @@ class WriteCache:
     def is_full(self) -> bool:
         return self._active_bytes + self._flushing_bytes >= self._capacity
 
-    @property
-    def flush_is_due(self) -> bool:
-        return 2 * self._active_bytes >= self._capacity
-
     def swap(self) -> Snapshot:
         """Begins a flush: what was active until now is returned, and stays readable until drop_flushing."""
         with self._lock:

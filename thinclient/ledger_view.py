@@ -10,7 +10,8 @@ read is tried again by newer metadata.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
 from ledger.entry import Entry
 from ledger.entry_columns import EntryColumns
@@ -26,6 +27,11 @@ from thinclient.context import ClientContext, LedgerSecrets
 from thinclient.last_confirmed_reads import LongPoll, try_read_last_confirmed
 from thinclient.read_session import ReadSession
 from thinclient.recovery_driver import read_last_confirmed
+
+_Piece = TypeVar("_Piece", list[Entry], EntryColumns)
+
+RangeCheck = Callable[[int, int, int], None]
+"""Looks at first, last and the size of a piece; raises what is wrong with them."""
 
 
 class LedgerView:
@@ -171,37 +177,37 @@ class LedgerView:
 
     # Reading
 
-    async def batches_of(
-        self, first: int, last: int, max_entries: int, check: Callable[[int, int, int], None] | None = None
+    def batches_of(
+        self, first: int, last: int, max_entries: int, check: RangeCheck | None = None
     ) -> AsyncGenerator[list[Entry], None]:
         """The entries first … last, after `check` has looked at the arguments; without one as they are."""
+        return self._pieces(first, last, max_entries, check, ReadSession.next_batch, columns=False)
+
+    def columns_of(
+        self, first: int, last: int, max_entries: int, check: RangeCheck
+    ) -> AsyncGenerator[EntryColumns, None]:
+        """The same as columns, in the pieces in which they came."""
+        return self._pieces(first, last, max_entries, check, ReadSession.next_columns, columns=True)
+
+    async def _pieces(
+        self,
+        first: int,
+        last: int,
+        max_entries: int,
+        check: RangeCheck | None,
+        take: Callable[[ReadSession, int], Awaitable[_Piece | None]],
+        *,
+        columns: bool,
+    ) -> AsyncGenerator[_Piece, None]:
         if check is not None:
             check(first, last, max_entries)
         while first <= last:
-            session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches)
+            session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches, columns)
             try:
-                while batch := await session.next_batch(max_entries):
-                    first = batch[-1].entry_id + 1
+                while piece := await take(session, max_entries):
+                    first += len(piece)
                     self._learn(session.max_lac)
-                    yield batch
-                    if session.reader.finished:
-                        return
-            finally:
-                session.close()
-            await self._look_again(session, first)
-
-    async def columns_of(
-        self, first: int, last: int, max_entries: int, check: Callable[[int, int, int], None]
-    ) -> AsyncGenerator[EntryColumns, None]:
-        """The same as columns, in the pieces in which they came."""
-        check(first, last, max_entries)
-        while first <= last:
-            session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches, True)
-            try:
-                while columns := await session.next_columns(max_entries):
-                    first += len(columns)
-                    self._learn(session.max_lac)
-                    yield columns
+                    yield piece
                     if session.reader.finished:
                         return
             finally:
