@@ -15,7 +15,7 @@ from typing import Protocol
 from bookie.entry_reads import QueuedRead
 from ledger import protocol_v2
 from ledger.frames import LENGTH_SIZE
-from ledger.requests import AUTH_DISABLED, AddResponse, AuthResponse, Response, Status
+from ledger.requests import AUTH_DISABLED, AuthResponse, Response
 
 
 class SharedConnection(Protocol):
@@ -58,10 +58,6 @@ class BinaryClient:
         # "Authentication is disabled" is said in the version of today, whatever it was asked in.
         disabled = isinstance(response, AuthResponse) and response.plugin_name == AUTH_DISABLED
         return protocol_v2.encode_response(response, protocol_v2.CURRENT_VERSION if disabled else self._version)
-
-    def encode_stored(self, txn_id: int, ledger_id: int, entry_id: int) -> bytes:
-        """The answer to an add that was stored."""
-        return protocol_v2.encode_response(AddResponse(txn_id, Status.EOK, ledger_id, entry_id), self._version)
 
     def decode(self, frame: bytes) -> Response:
         """What was encoded."""

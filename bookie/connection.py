@@ -33,7 +33,7 @@ from ledger import protocol_v2
 from ledger.frames import LENGTH_SIZE, FrameDecoder, FrameError
 from ledger.ordinary_add import read_v2, read_v3
 from ledger.protocol_v2 import CURRENT_VERSION
-from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response, encode_stored
+from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response
 from ledger.requests import (
     AuthRequest,
     AuthResponse,
@@ -56,7 +56,6 @@ class BookieConnection(asyncio.BufferedProtocol):
     """The server's end of a connection; as the processor sees it, a client that speaks v3."""
 
     encode = staticmethod(encode_response)
-    encode_stored = staticmethod(encode_stored)
 
     def __init__(
         self,

@@ -47,9 +47,6 @@ _log = logging.getLogger(__name__)
 class Client(ReadingClient, Protocol):
     """The processor's view of a connection; it knows in which version of the protocol to answer."""
 
-    def encode_stored(self, txn_id: int, ledger_id: int, entry_id: int) -> bytes:
-        """The frame that says "stored" to an add."""
-
     def decode(self, frame: bytes) -> Response:
         """What was encoded."""
 
@@ -182,7 +179,7 @@ class RequestProcessor:
             self._statistics.adds_refused_read_only += status is Status.EREADONLY
             client.answer(refusal(request, status))
             return
-        stored = client.encode_stored(request.txn_id, request.ledger_id, request.entry_id)
+        stored = client.encode(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
         answer: bytes | _Timed = stored
         self._statistics.adds += 1
         if not self._statistics.adds % SAMPLED:

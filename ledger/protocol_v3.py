@@ -273,20 +273,6 @@ def encode_response(response: Response) -> bytes:
     return _RESPONSE_ENCODERS[type(response)](response)
 
 
-def encode_stored(txn_id: int, ledger_id: int, entry_id: int) -> bytes:
-    """The bytes of `encode_response` for an add that was stored: ids of 0 or more, and the path of every add."""
-    txn, ledger, entry = _size(txn_id), _size(ledger_id), _size(entry_id)
-    ids = len(ledger) + len(entry)
-    return b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b" % (
-        16 + len(txn) + ids,
-        5 + len(txn),
-        txn,
-        4 + ids,
-        ledger,
-        entry,
-    )
-
-
 # --- decoding -------------------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import requests
+from ledger import ordinary_add, requests
 from ledger.frames import FrameDecoder
 from ledger.protocol_v3 import (
     ProtocolError,
@@ -16,7 +17,6 @@ from ledger.protocol_v3 import (
     decode_response,
     encode_request,
     encode_response,
-    encode_stored,
 )
 from ledger.requests import Operation, Status
 from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
@@ -61,7 +61,11 @@ def test_responses_are_javas(row: dict[str, Any]) -> None:
 @given(*[st.integers(0, 2**63 - 1)] * 3)
 def test_the_short_way_to_answer_a_stored_add_is_the_long_one(txn_id: int, ledger_id: int, entry_id: int) -> None:
     answer = requests.AddResponse(txn_id, Status.EOK, ledger_id, entry_id)
-    assert encode_stored(txn_id, ledger_id, entry_id) == encode_response(answer)
+    body = struct.pack(">qqqq", ledger_id, entry_id, -1, 0)
+    request = encode_request(requests.AddRequest(txn_id, ledger_id, entry_id, b"k" * 20, body))
+    add = ordinary_add.read_v3(memoryview(request)[4:])
+    assert add is not None
+    assert add.stored == encode_response(answer)
 
 
 def test_captured_traffic_is_read_and_written_again_the_same() -> None:
