@@ -56,6 +56,10 @@ class BookKeeperDataSource(DataSource):
                 f"the columns of table {self._checked.table.value!r} are fixed; leave schema(…) out and select() "
                 f"the ones you want of {', '.join(self.schema().fieldNames())}"
             )
+        if self._checked.start_at_latest:
+            raise OptionError(
+                "option startingOffsets is 'latest', which is for streams; a batch read begins at earliest"
+            )
         return _READERS[self._checked.table](self._checked)
 
 

@@ -12,7 +12,8 @@ and range, or is skipped and counted when `failOnDataLoss` is false.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,9 +21,12 @@ from typing import TYPE_CHECKING
 from ledger.entry import Entry
 from ledger.errors import (
     BKException,
+    ClientClosedException,
+    DigestMatchException,
     NoSuchEntryException,
     NoSuchLedgerExistsException,
     NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
@@ -44,6 +48,9 @@ _log = logging.getLogger(__name__)
 _OPENED_AT_ONCE = 16
 _NAMED_AT_MOST = 10
 _LOST = (NoSuchEntryException, NoSuchLedgerExistsException)
+_FINAL = (*_LOST, ClientClosedException, DigestMatchException, UnauthorizedAccessException)
+"""What another try would not mend: every replica was asked already."""
+_FIRST_PAUSE_SECONDS = 0.2
 
 
 def selected_records(client: BookKeeper, options: Options) -> Iterator[list[LedgerRecord]]:
@@ -58,7 +65,8 @@ def selected_records(client: BookKeeper, options: Options) -> Iterator[list[Ledg
     missing = set(options.ledger_ids or ())
     for page in client.list_ledgers(scope_id=options.scope_id, start_after=start_after, end_before=end_before):
         records = [record for record in page if is_wanted(record, options)]
-        missing.difference_update(record.ledger_id.ledger_id for record in records)
+        if missing:
+            missing.difference_update(record.ledger_id.ledger_id for record in page)
         if records:
             yield records
     if missing:
@@ -123,21 +131,31 @@ class Losses:
         _log.warning("skipped entries %d to %d of ledger %s: %s", first, last, piece.record.ledger_id, error)
 
 
-def slice_entries(client: BookKeeper, piece: Slice, options: Options, losses: Losses) -> Iterator[Sequence[Entry]]:
+def slice_entries(
+    client: BookKeeper, piece: Slice, options: Options, losses: Losses, pause: Callable[[float], None] = time.sleep
+) -> Iterator[Sequence[Entry]]:
     """The entries of a slice in order, in columns.
 
+    What can't be read is tried again by newer metadata if there are any, else after a `pause` (in seconds, twice as
+    long each time), `numRetries` times without an entry read in between.
     Raises the client's error, with ledger and range added to its message.
     """
-    progress = _Progress(piece.first_entry_id)
+    progress, failures, failed_at = _Progress(piece.first_entry_id), 0, -1
     while True:
         try:
             yield from progress.follow(_read(client, piece, progress.next, options, losses))
             return
         except BKException as error:
             fresh = _moved(client, piece, options)
-            if fresh is None:
+            if fresh is not None:
+                piece = fresh
+                continue
+            failures = failures + 1 if progress.next == failed_at else 1
+            failed_at = progress.next
+            if isinstance(error, _FINAL) or failures > options.num_retries:
                 raise _told(error, piece, progress.next) from error
-            piece = fresh
+            _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.record.ledger_id, error)
+            pause(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
 
 
 @dataclass(slots=True)

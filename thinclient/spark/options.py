@@ -3,34 +3,36 @@
 Every option is checked here and nowhere else, before anything is read: an unknown name or a value that can't be used
 raises OptionError with the option's name and what it takes. Spark hands option names over in lower case, so names
 compare without case, and so do the keys of `customMetadata.<key>`. `client.<setting>` sets what `ClientConfig` has
-(timeouts, TLS, authentication, protocol), for the driver and the executors.
+(timeouts, TLS, authentication, protocol), for the driver and the executors; `readTimeoutMs` and `prefetchEntries` are
+two of those settings by names that users of other sources know. What values look like is in `option_values`.
 
 Source: spark page, the table of options; those of streaming and of the sinks are not here.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 from ledger.errors import IncorrectParameterException
 from ledger.metadata import DigestType
+from ledger.settings import nearest_key
 from thinclient.config import ClientConfig, load_settings
+from thinclient.spark import option_values as values
+from thinclient.spark.option_values import LedgerRange
 
 GATEWAYS_VARIABLE = "BOOKGATE_GATEWAYS"
+CONFIG_VARIABLE = "BOOKGATE_CONFIG"
+"""Names a TOML file with the client's settings, as for the commands."""
 DEFAULT_MAX_BYTES_PER_PARTITION = 128 * 1024 * 1024
+DEFAULT_NUM_RETRIES = 3
 
 _CUSTOM_METADATA = "custommetadata."
 _CLIENT = "client."
-_RANGE = re.compile(r"\s*(-?\d+)\s*-\s*(-?\d+)?\s*")
-_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
-_TRUE_AND_FALSE = {"true": True, "false": False}
-_INT64 = 1 << 64
 
 T = TypeVar("T")
 
@@ -56,16 +58,9 @@ class ReadMode(Enum):
     """The ledger is recovered and closed first; its writer loses it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRange:
-    """Ledger ids from `first` to `last`, both included; `last` None has no end."""
-
-    first: int
-    last: int | None
-
-
 ClientSettings = tuple[tuple[str, str], ...]
 """Settings of the client (`ClientConfig`) with their values, in order of name."""
+DEFAULT_CLIENT_SETTINGS: ClientSettings = (("read_ahead_entries", "100"), ("read_timeout", "30.0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,8 @@ class Options:
 
     `ledger_ids` ascends. At most one of `ledger_ids`, `ledger_range` and `custom_metadata` is set; none means every
     ledger of the scope.
-    Offsets are by ledger id: the first entry to read, and the first entry not to read any more.
+    Offsets are by ledger id: the first entry to read, and the first entry not to read any more. `start_at_latest` is
+    for streams: what is there already is not read. `starting_timestamp_ms` leaves out ledgers that say that they are older.
     """
 
     gateways: str
@@ -87,13 +83,17 @@ class Options:
     digest_type: DigestType | None = None
     starting_offsets: Mapping[int, int] | None = None
     ending_offsets: Mapping[int, int] | None = None
+    start_at_latest: bool = False
+    starting_timestamp_ms: int | None = None
     read_mode: ReadMode = ReadMode.CONFIRMED
     min_partitions: int | None = None
     max_entries_per_partition: int | None = None
     max_bytes_per_partition: int = DEFAULT_MAX_BYTES_PER_PARTITION
     include_payload: bool = True
     fail_on_data_loss: bool = True
-    client_settings: ClientSettings = ()
+    pushdown: bool = False
+    num_retries: int = DEFAULT_NUM_RETRIES
+    client_settings: ClientSettings = DEFAULT_CLIENT_SETTINGS
 
     def __repr__(self) -> str:
         return f"Options({self.table.value} through {self.gateways})"
@@ -106,20 +106,24 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
     options = Options(
         gateways=_gateways(given, os.environ if environment is None else environment),
         table=_choice(given, "table", Table, Table.ENTRIES),
-        ledger_ids=_parsed(given, "ledgerIds", _ledger_ids, None),
-        ledger_range=_parsed(given, "ledgerRange", _ledger_range, None),
+        ledger_ids=_parsed(given, "ledgerIds", values.ledger_ids, None),
+        ledger_range=_parsed(given, "ledgerRange", values.ledger_range, None),
         custom_metadata=_custom_metadata(given),
-        scope_id=_parsed(given, "scopeId", _scope_id, 0),
+        scope_id=_parsed(given, "scopeId", values.scope_id, 0),
         password=given.get("password", "").encode(),
-        digest_type=_digest_type(given),
-        starting_offsets=_offsets(given, "startingOffsets", "earliest"),
-        ending_offsets=_offsets(given, "endingOffsets", "latest"),
+        digest_type=_parsed(given, "digestType", values.digest_type, None),
+        starting_offsets=_offsets(given, "startingOffsets", ("earliest", "latest")),
+        ending_offsets=_offsets(given, "endingOffsets", ("latest",)),
+        start_at_latest=given.get("startingoffsets", "").strip().lower() == "latest",
+        starting_timestamp_ms=_parsed(given, "startingTimestamp", values.timestamp_ms, None),
         read_mode=_choice(given, "readMode", ReadMode, ReadMode.CONFIRMED),
-        min_partitions=_parsed(given, "minPartitions", _positive, None),
-        max_entries_per_partition=_parsed(given, "maxEntriesPerPartition", _positive, None),
-        max_bytes_per_partition=_parsed(given, "maxBytesPerPartition", _size, DEFAULT_MAX_BYTES_PER_PARTITION),
-        include_payload=_parsed(given, "includePayload", _boolean, True),
-        fail_on_data_loss=_parsed(given, "failOnDataLoss", _boolean, True),
+        min_partitions=_parsed(given, "minPartitions", values.positive, None),
+        max_entries_per_partition=_parsed(given, "maxEntriesPerPartition", values.positive, None),
+        max_bytes_per_partition=_parsed(given, "maxBytesPerPartition", values.size, DEFAULT_MAX_BYTES_PER_PARTITION),
+        include_payload=_parsed(given, "includePayload", values.boolean, True),
+        fail_on_data_loss=_parsed(given, "failOnDataLoss", values.boolean, True),
+        pushdown=_parsed(given, "pushdown", values.boolean, False),
+        num_retries=_parsed(given, "numRetries", values.not_negative, DEFAULT_NUM_RETRIES),
         client_settings=_client_settings(given),
     )
     _refuse_contradictions(options, given)
@@ -137,12 +141,17 @@ NAMES = (
     "digestType",
     "startingOffsets",
     "endingOffsets",
+    "startingTimestamp",
     "readMode",
     "minPartitions",
     "maxEntriesPerPartition",
     "maxBytesPerPartition",
     "includePayload",
     "failOnDataLoss",
+    "pushdown",
+    "readTimeoutMs",
+    "numRetries",
+    "prefetchEntries",
     "client.<setting>",
 )
 _LOWER_NAMES = frozenset(name.lower() for name in NAMES if "<" not in name)
@@ -155,13 +164,20 @@ _ENTRIES_ONLY = (
     "maxEntriesPerPartition",
     "maxBytesPerPartition",
     "includePayload",
+    "readTimeoutMs",
+    "numRetries",
+    "prefetchEntries",
 )
+_LEDGERS_ONLY = ("startingTimestamp", "pushdown", "failOnDataLoss")
+"""For tables of which ledgers are selected, and not for `bookies`."""
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     for name in given:
         if name not in _LOWER_NAMES and not name.startswith((_CUSTOM_METADATA, _CLIENT)):
-            raise OptionError(f"unknown option {name!r} of the bookkeeper source; it has {', '.join(NAMES)}")
+            meant = nearest_key(name, NAMES)
+            hint = f"did you mean {meant}?" if meant else f"it has {', '.join(NAMES)}"
+            raise OptionError(f"unknown option {name!r} of the bookkeeper source; {hint}")
 
 
 def _refuse_contradictions(options: Options, given: Mapping[str, str]) -> None:
@@ -175,11 +191,16 @@ def _refuse_contradictions(options: Options, given: Mapping[str, str]) -> None:
         raise OptionError(f"options {' and '.join(chosen)} exclude each other: give one, or none for all ledgers")
     if options.table is Table.BOOKIES and chosen:
         raise OptionError(f"option {chosen[0]} selects ledgers; table 'bookies' has none")
-    if options.table is Table.ENTRIES:
-        return
-    for name in _ENTRIES_ONLY:
+    if options.table is not Table.ENTRIES:
+        _refuse_those(_ENTRIES_ONLY, given, f"is for table 'entries'; this read is of table {options.table.value!r}")
+    if options.table is Table.BOOKIES:
+        _refuse_those(_LEDGERS_ONLY, given, "is for tables of ledgers; this read is of table 'bookies'")
+
+
+def _refuse_those(names: tuple[str, ...], given: Mapping[str, str], why: str) -> None:
+    for name in names:
         if name.lower() in given:
-            raise OptionError(f"option {name} is for table 'entries'; this read is of table {options.table.value!r}")
+            raise OptionError(f"option {name} {why}")
 
 
 def _parsed(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T | None) -> T:
@@ -195,11 +216,23 @@ def _parsed(given: Mapping[str, str], name: str, parse: Callable[[str], T], defa
 
 def _gateways(given: Mapping[str, str], environment: Mapping[str, str]) -> str:
     gateways = given.get("gateways", "").strip() or environment.get(GATEWAYS_VARIABLE, "").strip()
+    gateways = gateways or _configured_gateways(environment)
     if not gateways:
         raise OptionError(
-            f"option gateways is missing: give grpc://host:port,host:port, or set {GATEWAYS_VARIABLE} on the driver"
+            f"option gateways is missing: give grpc://host:port,host:port, or set {GATEWAYS_VARIABLE}, or gateways in "
+            f"the file that {CONFIG_VARIABLE} names, on the driver"
         )
     return gateways if "://" in gateways else f"grpc://{gateways}"
+
+
+def _configured_gateways(environment: Mapping[str, str]) -> str:
+    file = environment.get(CONFIG_VARIABLE)
+    if not file:
+        return ""
+    try:
+        return load_settings(ClientConfig, Path(file), {}).gateways.strip()
+    except IncorrectParameterException as error:
+        raise OptionError(f"option gateways is missing, and the file that {CONFIG_VARIABLE} names: {error}") from None
 
 
 _E = TypeVar("_E", bound=Enum)
@@ -215,15 +248,18 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E) ->
     return _parsed(given, name, parse, default)
 
 
-def _digest_type(given: Mapping[str, str]) -> DigestType | None:
-    def parse(text: str) -> DigestType:
-        name = text.strip().upper()
-        name = "HMAC" if name == "MAC" else name
-        if name not in DigestType.__members__:
-            raise ValueError(f"it must be one of {', '.join(DigestType.__members__)}")
-        return DigestType[name]
+def _offsets(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Mapping[int, int] | None:
+    """Offsets of JSON; None for a word, whose meaning is the caller's."""
 
-    return _parsed(given, "digestType", parse, None)
+    def parse(text: str) -> Mapping[int, int] | None:
+        if text.strip().lower() in words:
+            return None
+        try:
+            return values.offsets(text)
+        except ValueError as error:
+            raise ValueError(f"it must be {' or '.join(words)}, or {error}") from None
+
+    return _parsed(given, name, parse, None)
 
 
 def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:
@@ -236,89 +272,24 @@ def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:
 
 
 def _client_settings(given: Mapping[str, str]) -> ClientSettings:
-    """What `client.<setting>` options say, checked as the client's own settings are; files are for the executors."""
-    settings = {name[len(_CLIENT) :]: value for name, value in given.items() if name.startswith(_CLIENT)}
-    if "gateways" in settings:
+    """What options say of the client's settings, checked as those are; files are for the executors."""
+    wanted = {name[len(_CLIENT) :]: value for name, value in given.items() if name.startswith(_CLIENT)}
+    if "gateways" in wanted:
         raise OptionError("option client.gateways: gateways have an option of their own, gateways")
     try:
-        load_settings(ClientConfig, None, settings)
+        load_settings(ClientConfig, None, wanted)
     except IncorrectParameterException as error:
-        raise OptionError(f"options {', '.join(_CLIENT + name for name in sorted(settings))}: {error}") from None
+        raise OptionError(f"options {', '.join(_CLIENT + name for name in sorted(wanted))}: {error}") from None
+    prefetch = _parsed(given, "prefetchEntries", values.positive, None)
+    timeout_ms = _parsed(given, "readTimeoutMs", values.positive, None)
+    named = {
+        "read_ahead_entries": ("prefetchEntries", None if prefetch is None else str(prefetch)),
+        "read_timeout": ("readTimeoutMs", None if timeout_ms is None else str(timeout_ms / 1000)),
+    }
+    settings = dict(DEFAULT_CLIENT_SETTINGS) | wanted
+    for setting, (name, value) in named.items():
+        if value is not None and setting in wanted:
+            raise OptionError(f"options {name} and {_CLIENT}{setting} are the same setting: give one")
+        if value is not None:
+            settings[setting] = value
     return tuple(sorted(settings.items()))
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text.strip(), 0)
-    except ValueError:
-        raise ValueError("it must be a whole number") from None
-
-
-def _int64(value: int) -> int:
-    if not -_INT64 // 2 <= value < _INT64 // 2:
-        raise ValueError("it does not fit 64 bits")
-    return value
-
-
-def _scope_id(text: str) -> int:
-    """Signed or unsigned, decimal or 0x…: scope ids are any 64-bit pattern, carried signed."""
-    value = _integer(text)
-    return _int64(value - _INT64 if _INT64 // 2 <= value < _INT64 else value)
-
-
-def _ledger_ids(text: str) -> tuple[int, ...]:
-    ids = {_int64(_integer(part)) for part in text.split(",") if part.strip()}
-    if not ids:
-        raise ValueError("it must be ledger ids separated by commas")
-    return tuple(sorted(ids))
-
-
-def _ledger_range(text: str) -> LedgerRange:
-    match = _RANGE.fullmatch(text)
-    if not match:
-        raise ValueError("it must be first-last, both included, or first- for all from there on")
-    first, last = _int64(int(match[1])), None if match[2] is None else _int64(int(match[2]))
-    if last is not None and last < first:
-        raise ValueError("its end lies before its beginning")
-    return LedgerRange(first, last)
-
-
-def _positive(text: str) -> int:
-    value = _integer(text)
-    if value < 1:
-        raise ValueError("it must be 1 or more")
-    return value
-
-
-def _size(text: str) -> int:
-    """Bytes, with an optional k, m, g or t for powers of 1024."""
-    match = _SIZE.fullmatch(text)
-    if not match or int(match[1]) < 1:
-        raise ValueError("it must be a number of bytes of 1 or more, such as 134217728 or 128m")
-    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
-
-
-def _boolean(text: str) -> bool:
-    value = _TRUE_AND_FALSE.get(text.strip().lower())
-    if value is None:
-        raise ValueError("it must be true or false")
-    return value
-
-
-def _offsets(given: Mapping[str, str], name: str, whole: str) -> dict[int, int] | None:
-    def parse(text: str) -> dict[int, int] | None:
-        if text.strip().lower() == whole:
-            return None
-        try:
-            offsets = json.loads(text)
-            return {int(ledger_id): _entry_id(entry_id) for ledger_id, entry_id in offsets.items()}
-        except (ValueError, AttributeError):
-            raise ValueError(f'it must be {whole!r} or JSON such as {{"<ledger id>": <entry id>}}') from None
-
-    return _parsed(given, name, parse, None)
-
-
-def _entry_id(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError("not an entry id")
-    return value

@@ -27,7 +27,8 @@ from ledger.errors import DigestMatchException
 from ledger.ledger_id import NO_ENTRY
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
-from thinclient.spark.options import DEFAULT_MAX_BYTES_PER_PARTITION, LedgerRange, Options
+from thinclient.spark.option_values import LedgerRange
+from thinclient.spark.options import DEFAULT_MAX_BYTES_PER_PARTITION, Options
 
 _ENTRY_COST = 64
 """Bytes that an entry weighs beyond its payload, so that ledgers of tiny entries spread out too."""
@@ -94,7 +95,17 @@ def wanted_range(options: Options) -> LedgerRange | None:
 
 
 def is_wanted(record: LedgerRecord, options: Options) -> bool:
-    """Whether the selector of the options takes this ledger. Keys of custom metadata compare without case."""
+    """Whether the options take this ledger. Keys of custom metadata compare without case.
+
+    A ledger that does not say when it was created is taken whatever `startingTimestamp` says.
+    """
+    created = record.metadata.ctime_ms
+    if options.starting_timestamp_ms is not None and created is not None and created < options.starting_timestamp_ms:
+        return False
+    return _is_selected(record, options)
+
+
+def _is_selected(record: LedgerRecord, options: Options) -> bool:
     ledger_id = record.ledger_id.ledger_id
     if options.ledger_ids is not None:
         index = bisect_left(options.ledger_ids, ledger_id)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger.errors import BKException
 from thinclient.gateway_uri import is_gateway_uri
-from thinclient.spark.options import ClientSettings
+from thinclient.spark.options import CONFIG_VARIABLE, ClientSettings
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -25,7 +26,8 @@ def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
     from thinclient.config import ClientConfig, load_settings
 
     connect = BookKeeper.connect_lazily if is_gateway_uri(gateways) else BookKeeper.connect
-    return connect(gateways, load_settings(ClientConfig, None, dict(settings)))
+    file = os.environ.get(CONFIG_VARIABLE)
+    return connect(gateways, load_settings(ClientConfig, Path(file) if file else None, dict(settings)))
 
 
 class WorkerClients:

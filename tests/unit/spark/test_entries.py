@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,8 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
 from thinclient.blocking import BookKeeper
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
-from thinclient.spark.options import LedgerRange, Options, ReadMode
+from thinclient.spark.option_values import LedgerRange
+from thinclient.spark.options import Options, ReadMode
 from thinclient.spark.planning import Slice, readable_record
 from thinclient.spark.worker_client import WorkerClients
 
@@ -141,6 +143,15 @@ def test_one_listing_as_narrow_as_the_selector_allows() -> None:
     assert client.listings == [(None, None), (1, 5), (3, None), (None, 2), (None, None)]
 
 
+def test_a_ledger_that_was_asked_for_and_is_too_old_is_not_gone() -> None:
+    old, young = (
+        LedgerRecord(r.ledger_id, replace(r.metadata, ctime_ms=ms), 1) for r, ms in ((ledger(1), 10), (ledger(2), 20))
+    )
+    client = FakeClient(old, young, ledger(3))
+    assert ids(client, options(ledger_ids=(1, 2), starting_timestamp_ms=20)) == [2]
+    assert ids(client, options(starting_timestamp_ms=21)) == [3]
+
+
 def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
     client = FakeClient(ledger(1))
     with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"ledgerIds .*: 3, 9; failOnDataLoss"):
@@ -187,8 +198,18 @@ def test_wrong_password_and_digest_type_name_the_ledger_before_anything_is_opene
     assert client.opened == []
 
 
-def read(client: FakeClient, piece: Slice, wanted: Options, losses: Losses | None = None) -> list[int]:
-    batches = slice_entries(as_client(client), piece, wanted, losses or Losses())
+def no_pause(_seconds: float) -> None:
+    pass
+
+
+def read(
+    client: FakeClient,
+    piece: Slice,
+    wanted: Options,
+    losses: Losses | None = None,
+    pause: Callable[[float], None] = no_pause,
+) -> list[int]:
+    batches = slice_entries(as_client(client), piece, wanted, losses or Losses(), pause)
     return [entry.entry_id for batch in batches for entry in batch]
 
 
@@ -240,6 +261,32 @@ def test_a_dead_bookie_of_a_ledger_that_did_not_move_is_an_error() -> None:
     client.gone = {"b:1"}
     with pytest.raises(BookieHandleNotAvailableException, match="entries 0 to 9 of ledger 1"):
         read(client, whole(ledger(1)), options(fail_on_data_loss=False))
+
+
+def test_a_failure_that_passes_is_tried_again_after_a_growing_pause() -> None:
+    client, pauses = FakeClient(ledger(1)), list[float]()
+    client.gone = {"b:1"}
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            client.gone = set()
+
+    assert read(client, whole(ledger(1)), options(num_retries=3), pause=pause) == list(range(10))
+    assert pauses == [0.2, 0.4, 0.8]
+    client.gone = {"b:1"}
+    pauses.clear()
+    with pytest.raises(BookieHandleNotAvailableException, match="entries 0 to 9 of ledger 1"):
+        read(client, whole(ledger(1)), options(num_retries=2), pause=pause)
+    assert len(pauses) == 2
+
+
+def test_what_another_try_would_not_mend_is_told_at_once() -> None:
+    client, pauses = FakeClient(ledger(1)), list[float]()
+    client.lost = {0}
+    with pytest.raises(NoSuchEntryException):
+        read(client, whole(ledger(1)), options(), pause=pauses.append)
+    assert pauses == []
 
 
 def test_a_ledger_deleted_meanwhile_reports_what_the_bookies_said() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from ledger.metadata import DigestType
-from thinclient.spark.options import LedgerRange, OptionError, Options, ReadMode, Table, parse_options
+from thinclient.spark.option_values import LedgerRange
+from thinclient.spark.options import OptionError, Options, ReadMode, Table, parse_options
 
 GATEWAYS = "grpc://127.0.0.1:4181"
 
@@ -39,6 +41,11 @@ def test_every_option_is_taken_whatever_its_case() -> None:
             "maxBytesPerPartition": "2m",
             "includePayload": "False",
             "failOnDataLoss": "false",
+            "startingTimestamp": "1700000000123",
+            "pushdown": "true",
+            "readTimeoutMs": "1500",
+            "numRetries": "0",
+            "prefetchEntries": "50",
         },
         {},
     )
@@ -56,6 +63,10 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         max_bytes_per_partition=2 * 1024 * 1024,
         include_payload=False,
         fail_on_data_loss=False,
+        starting_timestamp_ms=1_700_000_000_123,
+        pushdown=True,
+        num_retries=0,
+        client_settings=(("read_ahead_entries", "50"), ("read_timeout", "1.5")),
     )
 
 
@@ -71,7 +82,7 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ("scopeId", "all"),
         ("scopeId", str(1 << 64)),
         ("digestType", "md5"),
-        ("startingOffsets", "latest"),
+        ("startingOffsets", "newest"),
         ("startingOffsets", '{"3": -1}'),
         ("startingOffsets", '{"3": true}'),
         ("startingOffsets", "[1]"),
@@ -85,6 +96,11 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ("maxBytesPerPartition", "12q"),
         ("includePayload", "yes"),
         ("failOnDataLoss", "1"),
+        ("startingTimestamp", "yesterday"),
+        ("pushdown", "on"),
+        ("readTimeoutMs", "0"),
+        ("numRetries", "-1"),
+        ("prefetchEntries", "0"),
     ],
 )
 def test_a_bad_value_names_the_option_and_the_value(name: str, value: str) -> None:
@@ -93,9 +109,13 @@ def test_a_bad_value_names_the_option_and_the_value(name: str, value: str) -> No
     assert f"option {name} is {value!r}" in str(caught.value)
 
 
-def test_an_unknown_option_is_refused_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(OptionError, match=r"unknown option 'ledgerid'.*ledgerIds"):
+def test_an_unknown_option_is_refused_with_the_nearest_name_or_all_names() -> None:
+    with pytest.raises(OptionError, match=r"unknown option 'ledgerid' .*; did you mean ledgerIds\?"):
         parse(ledgerId="5")
+    with pytest.raises(OptionError, match=r"did you mean failOnDataLoss\?"):
+        parse(**{"fail_on_dataloss": "true"})
+    with pytest.raises(OptionError, match=r"unknown option 'xyzzy' .*; it has table, gateways, .*client.<setting>"):
+        parse(xyzzy="5")
 
 
 def test_gateways_come_from_the_environment_when_no_option_says() -> None:
@@ -104,6 +124,35 @@ def test_gateways_come_from_the_environment_when_no_option_says() -> None:
     assert parse_options({"gateways": "host:2"}, environment).gateways == "grpc://host:2"
     with pytest.raises(OptionError, match="BOOKGATE_GATEWAYS"):
         parse_options({}, {})
+
+
+def test_gateways_come_from_the_configuration_file_when_nothing_else_says(tmp_path: Path) -> None:
+    file = tmp_path / "bookgate.toml"
+    file.write_text('gateways = "grpc://configured:1"')
+    environment = {"BOOKGATE_CONFIG": str(file)}
+    assert parse_options({}, environment).gateways == "grpc://configured:1"
+    assert parse_options({}, {**environment, "BOOKGATE_GATEWAYS": "other:1"}).gateways == "grpc://other:1"
+    file.write_text("gatewayz = 1")
+    with pytest.raises(OptionError, match=r"gateways is missing, and the file .*bookgate.toml.*gatewayz"):
+        parse_options({}, environment)
+
+
+def test_a_time_is_milliseconds_or_iso_8601_in_utc_unless_it_says_more() -> None:
+    for text in ("1767225600000", "2026-01-01", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00"):
+        assert parse(startingTimestamp=text).starting_timestamp_ms == 1_767_225_600_000
+
+
+def test_words_of_offsets() -> None:
+    assert parse(startingOffsets=" Earliest", endingOffsets="latest") == parse()
+    assert parse(startingOffsets="latest").start_at_latest
+
+
+def test_a_setting_of_the_client_has_one_name_at_a_time() -> None:
+    assert ("read_timeout", "2.5") in parse(**{"client.read_timeout": "2.5"}).client_settings
+    with pytest.raises(OptionError, match=r"readTimeoutMs and client\.read_timeout are the same"):
+        parse(readTimeoutMs="1", **{"client.read_timeout": "2.5"})
+    with pytest.raises(OptionError, match=r"prefetchEntries and client\.read_ahead_entries are the same"):
+        parse(prefetchEntries="1", **{"client.read_ahead_entries": "2"})
 
 
 def test_selectors_exclude_each_other() -> None:
@@ -134,6 +183,8 @@ def test_scopes_are_any_64_bit_pattern() -> None:
 def test_options_of_entries_are_refused_for_other_tables() -> None:
     with pytest.raises(OptionError, match="option readMode is for table 'entries'"):
         parse(table="ledgers", readMode="recover")
+    with pytest.raises(OptionError, match="option startingTimestamp is for tables of ledgers"):
+        parse(table="bookies", startingTimestamp="1")
     with pytest.raises(OptionError, match="table 'bookies' has none"):
         parse(table="bookies", ledgerIds="1")
 
@@ -147,7 +198,11 @@ def test_options_travel_to_executors_and_do_not_show_the_password() -> None:
 def test_settings_of_the_client_are_checked_as_its_own() -> None:
     given = {"gateways": "g:1", "client.bookie_tls": "start-tls", "Client.Read_Timeout": "2.5"}
     options = parse_options(given, {})
-    assert options.client_settings == (("bookie_tls", "start-tls"), ("read_timeout", "2.5"))
+    assert options.client_settings == (
+        ("bookie_tls", "start-tls"),
+        ("read_ahead_entries", "100"),
+        ("read_timeout", "2.5"),
+    )
     secret = parse_options(
         {"gateways": "g:1", "client.auth_provider": "bookgate-token", "client.auth_token": "hidden"}, {}
     )

@@ -12,7 +12,8 @@ from ledger.errors import DigestMatchException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
-from thinclient.spark.options import LedgerRange, Options
+from thinclient.spark.option_values import LedgerRange
+from thinclient.spark.options import Options
 from thinclient.spark.planning import (
     Limits,
     Slice,
