@@ -70,7 +70,7 @@ class Options:
     `ledger_ids` ascends. At most one of `ledger_ids`, `ledger_range` and `custom_metadata` is set; none means every
     ledger of the scope.
     Offsets are by ledger id: the first entry to read, and the first entry not to read any more. `start_at_latest` is
-    for streams: what is there already is not read. `starting_timestamp_ms` leaves out ledgers that say that they are older.
+    for streams: what is there already is not read. `starting_timestamp_ms` leaves out ledgers that say they are older.
     """
 
     gateways: str
