@@ -1,0 +1,230 @@
+"""Checkers of what a bookie answers and holds: P7, P8, S1 to S7. They need a history in which bookies were watched.
+
+A bookie's answers are promises: an entry, once acknowledged with sync, and a fence, once answered, are there after
+every restart, until the ledger is deleted. Bookies whose disk was damaged or wiped are excused from what they hold,
+never from what they answer falsely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.history import events
+from tests.history.events import BookieAnswered, BookieHolds, Event, Fault
+from tests.history.story import BookieStory, Story
+from tests.history.violations import (
+    AcknowledgedBeforeSync,
+    DamageAnsweredAsMissing,
+    FenceBroken,
+    FenceNotDurable,
+    InvariantViolated,
+    LivingLedgerCollected,
+    NegativeTakenBack,
+    ReplayLost,
+    StartedOnForeignDirectory,
+    WrongKeyAccepted,
+)
+
+_FENCE_ANSWERS = ("EOK", "ENOENTRY", "ENOLEDGER")
+_NEGATIVE = ("ENOENTRY", "ENOLEDGER")
+_ADDS = ("add", "deferred-add")
+
+
+def fences_hold(story: Story) -> int:
+    """P7: an add that arrived after a fencing read was answered is not accepted."""
+    looked = 0
+    for bookie in story.bookies.values():
+        fenced: dict[str, tuple[int, BookieAnswered]] = {}
+        for position, event in bookie.events:
+            if not isinstance(event, BookieAnswered):
+                continue
+            if event.operation == "fencing-read" and event.status in _FENCE_ANSWERS:
+                fenced.setdefault(event.ledger, (position, event))
+            elif event.operation in _ADDS and event.ledger in fenced:
+                looked += 1
+                fenced_at, fence = fenced[event.ledger]
+                late = event.arrived_after > fenced_at
+                if event.status == "EOK" and late and not _deleted(story, event.ledger, position):
+                    seen = f"{bookie.bookie} accepted entry {event.entry_id} of fenced ledger {event.ledger}"
+                    raise FenceBroken(seen, fence, event)
+    return looked
+
+
+def negatives_are_not_taken_back(story: Story) -> int:
+    """P8."""
+    looked = 0
+    for bookie in story.bookies.values():
+        missing: dict[tuple[str, int], BookieAnswered] = {}
+        for position, event in bookie.events:
+            if not isinstance(event, BookieAnswered) or event.entry_id < 0:
+                continue
+            key = (event.ledger, event.entry_id)
+            if event.operation == "fencing-read" and event.status in _NEGATIVE:
+                missing.setdefault(key, event)
+                looked += 1
+                continue
+            accepted = event.operation in _ADDS and event.status == "EOK"
+            if accepted and key in missing and not _deleted(story, event.ledger, position):
+                raise NegativeTakenBack(
+                    f"{bookie.bookie} accepted entry {event.entry_id} of ledger {event.ledger} after it had answered "
+                    "that it has none",
+                    missing[key],
+                    event,
+                )
+    return looked
+
+
+def _deleted(story: Story, ledger: str, position: int) -> bool:
+    return story.deleted_at.get(ledger, position) < position
+
+
+@dataclass
+class _Promises:
+    """What one bookie has to hold, as its answers say."""
+
+    entries: dict[str, dict[int, tuple[int, BookieAnswered]]] = field(default_factory=dict)
+    """Durable for certain: ledger, entry id, position and answer."""
+    deferred: dict[str, dict[int, tuple[int, BookieAnswered]]] = field(default_factory=dict)
+    fences: dict[str, BookieAnswered] = field(default_factory=dict)
+    collected: dict[str, Event] = field(default_factory=dict)
+    life_began: int = 0
+    lost_power: bool = False
+
+    def take(self, position: int, event: BookieAnswered) -> None:
+        if event.operation == "fencing-read" and event.status in _FENCE_ANSWERS:
+            self.fences.setdefault(event.ledger, event)
+        if event.status != "EOK":
+            return
+        if event.operation in ("add", "recovery-add"):
+            self.entries.setdefault(event.ledger, {}).setdefault(event.entry_id, (position, event))
+        elif event.operation == "deferred-add":
+            self.deferred.setdefault(event.ledger, {}).setdefault(event.entry_id, (position, event))
+        elif event.operation == "force":
+            for entry_id, (answered, add) in list(self.deferred.get(event.ledger, {}).items()):
+                if answered < event.arrived_after:
+                    self.entries.setdefault(event.ledger, {}).setdefault(entry_id, (position, add))
+                    del self.deferred[event.ledger][entry_id]
+
+    def begin_life(self, position: int) -> None:
+        self.deferred.clear()
+        self.life_began, self.lost_power = position, False
+
+
+def bookies_keep_what_they_acknowledged(story: Story) -> dict[str, int]:
+    """S1, S2, S5, S6: whenever a bookie was looked at, after a start or at the end, it held what it had promised.
+
+    Which of them is broken follows from what happened: collection took the ledger (S2); a loss of power took what this
+    life had acknowledged (S5); else replay or the checkpoint lost it (S1). Fences are S6.
+    """
+    looked = {"S1": 0, "S2": 0, "S5": 0, "S6": 0}
+    for bookie in story.bookies.values():
+        if bookie.bookie in story.lost_bookies:
+            continue
+        _check_promises(story, bookie, looked)
+    return looked
+
+
+def _check_promises(story: Story, bookie: BookieStory, looked: dict[str, int]) -> None:
+    promises = _Promises()
+    for position, event in bookie.events:
+        match event:
+            case BookieAnswered():
+                promises.take(position, event)
+            case events.LedgerCollected():
+                looked["S2"] += 1
+                promises.collected[event.ledger] = event
+            case Fault(kind=events.POWER_LOSS):
+                promises.lost_power = True
+            case BookieHolds():
+                _compare(story, bookie.bookie, promises, position, event, looked)
+                promises.begin_life(position)
+
+
+def _compare(
+    story: Story, bookie: str, promises: _Promises, position: int, held: BookieHolds, looked: dict[str, int]
+) -> None:
+    stored = {each.ledger: (each.fenced, {entry_id for entry_id, _ in each.entries}) for each in held.ledgers}
+    for ledger, fence in promises.fences.items():
+        if _deleted(story, ledger, position):
+            continue
+        looked["S6"] += 1
+        if not stored.get(ledger, (False, ()))[0]:
+            raise FenceNotDurable(f"{bookie} has lost the fence of ledger {ledger}", fence, *_cause(promises, ledger))
+    for ledger, entries in promises.entries.items():
+        if _deleted(story, ledger, position):
+            continue
+        present = stored.get(ledger, (False, set[int]()))[1]
+        looked["S1"] += len(entries)
+        looked["S5"] += len(entries) if promises.lost_power else 0
+        for entry_id, (answered, answer) in entries.items():
+            if entry_id not in present:
+                kind = _lost_by(promises, ledger, answered)
+                seen = f"{bookie} has lost entry {entry_id} of ledger {ledger}, which it had acknowledged"
+                raise kind(seen, answer, *_cause(promises, ledger))
+
+
+def _lost_by(promises: _Promises, ledger: str, answered: int) -> type[InvariantViolated]:
+    if ledger in promises.collected:
+        return LivingLedgerCollected
+    if promises.lost_power and answered >= promises.life_began:
+        return AcknowledgedBeforeSync
+    return ReplayLost
+
+
+def _cause(promises: _Promises, ledger: str) -> tuple[Event, ...]:
+    collected = promises.collected.get(ledger)
+    return () if collected is None else (collected,)
+
+
+def damage_is_not_answered_as_missing(story: Story) -> int:
+    """S3: an entry that a bookie had acknowledged is never answered as missing, whatever became of its disk; a bookie
+    that was wiped must not start again (S4)."""
+    looked = 0
+    for bookie in story.bookies.values():
+        promises = _Promises()
+        for position, event in bookie.events:
+            if isinstance(event, BookieHolds):
+                promises.begin_life(position)
+            if not isinstance(event, BookieAnswered):
+                continue
+            promises.take(position, event)
+            if "read" not in event.operation or event.entry_id < 0:
+                continue
+            looked += 1
+            promised = promises.entries.get(event.ledger, {}).get(event.entry_id)
+            if promised is None or event.status not in _NEGATIVE or _deleted(story, event.ledger, position):
+                continue
+            if promised[0] < event.arrived_after:
+                raise DamageAnsweredAsMissing(
+                    f"{bookie.bookie} answered {event.status} for entry {event.entry_id} of ledger {event.ledger}",
+                    promised[1],
+                    event,
+                )
+    return looked
+
+
+def foreign_directories_are_refused(story: Story) -> int:
+    """S4."""
+    looked = 0
+    for bookie in story.bookies.values():
+        wiped: Fault | None = None
+        for _, event in bookie.events:
+            if isinstance(event, Fault) and event.kind == "wipe":
+                wiped = event
+                looked += 1
+            elif isinstance(event, events.BookieStarted) and wiped is not None:
+                raise StartedOnForeignDirectory(f"{bookie.bookie} serves though its data are gone", wiped, event)
+    return looked
+
+
+def wrong_keys_are_refused(story: Story) -> int:
+    """S7."""
+    looked = 0
+    for bookie in story.bookies.values():
+        for _, event in bookie.events:
+            if not isinstance(event, BookieAnswered) or not event.wrong_key:
+                continue
+            looked += 1
+            if event.status in _FENCE_ANSWERS:
+                raise WrongKeyAccepted(f"{bookie.bookie} let a wrong key in to ledger {event.ledger}", event)
+    return looked

@@ -1,0 +1,251 @@
+"""Checkers of what is in ledgers: P1, P3, P4, P9 and P10. Each returns how many things it looked at, or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.history import events
+from tests.history.story import LedgerStory, Story, ensemble_of
+from tests.history.violations import (
+    AcknowledgedEntryLost,
+    DirtyRead,
+    LacAheadOfQuorum,
+    OutOfOrder,
+    TooFewCopies,
+)
+
+
+def acknowledged_entries_are_readable(story: Story) -> int:
+    """P1: in what was read at any time, in what reads failed once all was healed, and in what bookies hold."""
+    looked = 0
+    for ledger in story.ledgers.values():
+        looked += _reads_agree(ledger)
+        if not ledger.delete_asked:
+            looked += _readable_after_healing(story, ledger) + _durable_copies_exist(story, ledger)
+    return looked
+
+
+def _reads_agree(ledger: LedgerStory) -> int:
+    looked = 0
+    for read in ledger.reads:
+        for entry_id, content in enumerate(read.contents, read.first):
+            acknowledged = ledger.acknowledged_contents.get(entry_id)
+            if acknowledged is None:
+                continue
+            looked += 1
+            wanted = ledger.content_of(acknowledged)
+            if content != wanted:
+                raise AcknowledgedEntryLost(
+                    f"ledger {ledger.ledger}: entry {entry_id} was acknowledged as {wanted} and read as {content}",
+                    acknowledged,
+                    read,
+                )
+    return looked
+
+
+def _readable_after_healing(story: Story, ledger: LedgerStory) -> int:
+    if story.healed_at is None:
+        return 0
+    healed = story.history[story.healed_at].at
+    newest = ledger.newest
+    for failure in ledger.read_failures:
+        if failure.at <= healed or not failure.confirmed or newest is None:
+            continue
+        if all(story.in_reach(newest, entry_id) for entry_id in range(failure.first, failure.last + 1)):
+            raise AcknowledgedEntryLost(
+                f"ledger {ledger.ledger}: entries {failure.first} to {failure.last} can't be read though all is healed",
+                failure,
+            )
+    return len(ledger.read_failures)
+
+
+def _durable_copies_exist(story: Story, ledger: LedgerStory) -> int:
+    newest = ledger.newest
+    if newest is None or not story.holdings:
+        return 0
+    looked = 0
+    for acknowledged in ledger.acknowledged:
+        if acknowledged.entry_id > ledger.durable_to:
+            continue
+        looked += 1
+        content = ledger.content_of(acknowledged)
+        if _copies(story, ledger, newest, acknowledged.entry_id, content) < newest.sizes[2]:
+            raise AcknowledgedEntryLost(
+                f"ledger {ledger.ledger}: fewer than {newest.sizes[2]} of {_ensemble(newest, acknowledged.entry_id)} "
+                f"hold acknowledged entry {acknowledged.entry_id}: {content}",
+                acknowledged,
+                newest,
+            )
+    return looked
+
+
+def _ensemble(seen: events.MetadataSeen, entry_id: int) -> str:
+    return ", ".join(ensemble_of(seen, entry_id))
+
+
+def _copies(
+    story: Story, ledger: LedgerStory, seen: events.MetadataSeen, entry_id: int, content: str | None = None
+) -> int:
+    """Bookies that hold the entry; those whose data are lost, or that nobody looked at, may have held it."""
+    copies = 0
+    for bookie in ensemble_of(seen, entry_id):
+        held = story.holdings.get(bookie)
+        if held is None or bookie in story.lost_bookies:
+            copies += 1
+            continue
+        found = held.get(ledger.ledger, {}).get(entry_id)
+        copies += found is not None and (content is None or found == content)
+    return copies
+
+
+def closed_ledgers_have_their_copies(story: Story) -> int:
+    """P3."""
+    if not story.holdings:
+        return 0
+    looked = 0
+    for ledger in story.kept_ledgers():
+        newest = ledger.newest
+        if newest is None or newest.state != "CLOSED":
+            continue
+        for entry_id in range(newest.last_entry + 1):
+            looked += 1
+            if _copies(story, ledger, newest, entry_id) < newest.sizes[2]:
+                raise TooFewCopies(
+                    f"ledger {ledger.ledger}: fewer than {newest.sizes[2]} of {_ensemble(newest, entry_id)} hold "
+                    f"entry {entry_id} of 0 to {newest.last_entry}",
+                    newest,
+                )
+    return looked
+
+
+def entries_keep_their_order(story: Story) -> int:
+    """P4: what is read, and what bookies hold, is what was appended, each once, in the order of the calls."""
+    looked = 0
+    stored: dict[str, dict[int, set[str]]] = {}
+    for bookie, held in story.holdings.items():
+        for name, entries in held.items() if bookie not in story.lost_bookies else ():
+            for entry_id, content in entries.items():
+                stored.setdefault(name, {}).setdefault(entry_id, set()).add(content)
+    for ledger in story.ledgers.values():
+        if not ledger.created:
+            continue  # somebody else's: nobody knows what was appended
+        order = _Order(ledger)
+        for read in ledger.reads:
+            for entry_id, content in enumerate(read.contents, read.first):
+                order.take(entry_id, content, read)
+        if not ledger.delete_asked:
+            for entry_id, contents in stored.get(ledger.ledger, {}).items():
+                for content in sorted(contents):
+                    order.take(entry_id, content, None)
+        looked += order.check()
+    return looked
+
+
+class _Order:
+    """The appends that stand at the ids of one ledger."""
+
+    def __init__(self, ledger: LedgerStory) -> None:
+        self._ledger = ledger
+        self._appends = {asked.content: asked for asked in ledger.asked.values()}
+        self._found: dict[int, events.AppendAsked] = {}
+
+    def take(self, entry_id: int, content: str, read: events.ReadDone | None) -> None:
+        shown = () if read is None else (read,)
+        where = f"ledger {self._ledger.ledger}: entry {entry_id}"
+        asked = self._appends.get(content)
+        if asked is None:
+            raise OutOfOrder(f"{where} is {content}, which nobody appended to it", *shown)
+        if asked.entry_id not in (-1, entry_id):
+            raise OutOfOrder(f"{where} is {content}, appended as entry {asked.entry_id}", asked, *shown)
+        before = self._found.setdefault(entry_id, asked)
+        if before is not asked:
+            raise OutOfOrder(f"{where} is {content} here and {before.content} there", before, asked, *shown)
+
+    def check(self) -> int:
+        if any(created.advanced for created in self._ledger.created):
+            return len(self._found)
+        last: events.AppendAsked | None = None
+        for _, asked in sorted(self._found.items()):
+            if last is not None and asked.append <= last.append:
+                raise OutOfOrder(f"ledger {self._ledger.ledger}: {asked.content} comes after {last.content}")
+            last = asked
+        return len(self._found)
+
+
+def acknowledgements_are_contiguous(story: Story) -> int:
+    """P9: in order from 0 on, LAC never backwards nor ahead of them, and each with an ack quorum of good answers."""
+    return sum(
+        _in_order(ledger) + _lacs_follow(story, ledger) for ledger in story.ledgers.values() if ledger.created
+    ) + _quorums_answered(story)
+
+
+def _in_order(ledger: LedgerStory) -> int:
+    for expected, acknowledged in enumerate(ledger.acknowledged):
+        if acknowledged.entry_id != expected:
+            raise LacAheadOfQuorum(
+                f"ledger {ledger.ledger}: entry {acknowledged.entry_id} was acknowledged where {expected} was due",
+                *ledger.acknowledged[max(0, expected - 1) : expected + 1],
+            )
+    return len(ledger.acknowledged)
+
+
+def _lacs_follow(story: Story, ledger: LedgerStory) -> int:
+    """A writer's LAC only grows. It may be ahead of an acknowledgement that waits for its turn to be told, though
+    never of what was asked."""
+    last: events.WriterLac | None = None
+    for shown in ledger.writer_lacs:
+        if last is not None and shown.lac < last.lac:
+            raise LacAheadOfQuorum(f"ledger {ledger.ledger}: the LAC went from {last.lac} back", last, shown)
+        if shown.lac >= len(ledger.asked):
+            raise LacAheadOfQuorum(f"ledger {ledger.ledger}: LAC {shown.lac} with {len(ledger.asked)} appends", shown)
+        last = shown
+    return len(ledger.writer_lacs)
+
+
+def _quorums_answered(story: Story) -> int:
+    """Where bookies were watched."""
+    if not any(isinstance(event, events.BookieAnswered) for event in story.history):
+        return 0
+    stored: dict[tuple[str, int], set[str]] = {}
+    looked = 0
+    for event in story.history:
+        if isinstance(event, events.BookieAnswered):
+            if event.status == "EOK" and event.operation.endswith("add"):
+                stored.setdefault((event.ledger, event.entry_id), set()).add(event.bookie)
+        elif isinstance(event, events.AppendAcknowledged) and story.ledgers[event.ledger].created:
+            looked += 1
+            bookies = stored.get((event.ledger, event.entry_id), set())
+            wanted = story.ledgers[event.ledger].created[0].sizes[2]
+            if len(bookies) < wanted:
+                raise LacAheadOfQuorum(
+                    f"ledger {event.ledger}: entry {event.entry_id} was acknowledged when {sorted(bookies)} had "
+                    f"answered, not {wanted}",
+                    event,
+                )
+    return looked
+
+
+def _sealed_end(ledger: LedgerStory) -> events.MetadataSeen | None:
+    return next((seen for seen in ledger.metadata if seen.state == "CLOSED"), None)
+
+
+def _confirmed(ledger: LedgerStory) -> Iterator[events.ReadDone]:
+    return (read for read in ledger.reads if read.confirmed and read.contents)
+
+
+def confirmed_reads_stay_below_the_lac(story: Story) -> int:
+    """P10."""
+    looked = 0
+    for ledger in story.ledgers.values():
+        sealed = _sealed_end(ledger)
+        for read in _confirmed(ledger):
+            looked += 1
+            if read.last > read.lac:
+                raise DirtyRead(f"ledger {ledger.ledger}: entry {read.last} was read at LAC {read.lac}", read)
+            if sealed is not None and read.last > sealed.last_entry:
+                raise DirtyRead(
+                    f"ledger {ledger.ledger}: entry {read.last} was read, and the ledger ends at {sealed.last_entry}",
+                    read,
+                    sealed,
+                )
+    return looked

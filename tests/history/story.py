@@ -1,0 +1,164 @@
+"""A history sorted by ledger: what the checkers look things up in. Made once from a whole history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ledger.quorum import write_set
+from tests.history import events
+from tests.history.events import Event, History, MetadataSeen
+
+
+@dataclass
+class LedgerStory:
+    """One ledger. Lists are in the order of the history."""
+
+    ledger: str
+    created: list[events.LedgerCreated] = field(default_factory=list)
+    asked: dict[int, events.AppendAsked] = field(default_factory=dict)
+    """By the number of the append."""
+    acknowledged: list[events.AppendAcknowledged] = field(default_factory=list)
+    forced: list[events.Forced] = field(default_factory=list)
+    writer_lacs: list[events.WriterLac] = field(default_factory=list)
+    closed: list[events.Closed] = field(default_factory=list)
+    recovered: list[events.Recovered] = field(default_factory=list)
+    reads: list[events.ReadDone] = field(default_factory=list)
+    read_failures: list[events.ReadFailed] = field(default_factory=list)
+    metadata: list[MetadataSeen] = field(default_factory=list)
+    delete_asked: list[events.DeleteAsked] = field(default_factory=list)
+    failures: list[events.RecoveryFailed | events.CloseFailed | events.AppendFailed] = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        match event:
+            case events.AppendAsked():
+                self.asked[event.append] = event
+            case events.LedgerCreated():
+                self.created.append(event)
+            case events.AppendAcknowledged():
+                self.acknowledged.append(event)
+            case events.Forced():
+                self.forced.append(event)
+            case events.WriterLac():
+                self.writer_lacs.append(event)
+            case events.Closed():
+                self.closed.append(event)
+            case events.Recovered():
+                self.recovered.append(event)
+            case events.ReadDone():
+                self.reads.append(event)
+            case events.ReadFailed():
+                self.read_failures.append(event)
+            case MetadataSeen():
+                self.metadata.append(event)
+            case events.DeleteAsked():
+                self.delete_asked.append(event)
+            case events.RecoveryFailed() | events.CloseFailed() | events.AppendFailed():
+                self.failures.append(event)
+
+    @property
+    def deferred_sync(self) -> bool:
+        return any(created.deferred_sync for created in self.created)
+
+    @cached_property
+    def acknowledged_contents(self) -> dict[int, events.AppendAcknowledged]:
+        """By entry id."""
+        return {event.entry_id: event for event in self.acknowledged}
+
+    def content_of(self, acknowledged: events.AppendAcknowledged) -> str:
+        return self.asked[acknowledged.append].content
+
+    @property
+    def durable_to(self) -> int:
+        """The highest entry that must not be lost: acknowledged, and forced where sync is deferred."""
+        if self.deferred_sync:
+            return max((forced.lac for forced in self.forced), default=-1)
+        return max((event.entry_id for event in self.acknowledged), default=-1)
+
+    @cached_property
+    def versions(self) -> dict[int, list[MetadataSeen]]:
+        """Everything seen of each version, in ascending order of versions."""
+        found: dict[int, list[MetadataSeen]] = {}
+        for seen in self.metadata:
+            found.setdefault(seen.version, []).append(seen)
+        return dict(sorted(found.items()))
+
+    @property
+    def newest(self) -> MetadataSeen | None:
+        return self.versions[max(self.versions)][-1] if self.versions else None
+
+
+def ensemble_of(seen: MetadataSeen, entry_id: int) -> tuple[str, ...]:
+    """The bookies that hold an entry by this record, in write set order."""
+    ensemble = next(ensemble for first, ensemble in reversed(seen.fragments) if first <= entry_id)
+    return tuple(ensemble[index] for index in write_set(entry_id, len(ensemble), seen.sizes[1]))
+
+
+@dataclass
+class BookieStory:
+    """One bookie's events with their positions in the history."""
+
+    bookie: str
+    events: list[tuple[int, Event]] = field(default_factory=list)
+
+
+class Story:
+    """Everything of a history that the checkers ask for."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.ledgers: dict[str, LedgerStory] = {}
+        self.bookies: dict[str, BookieStory] = {}
+        self.lost_bookies: set[str] = set()
+        """Bookies whose data were damaged or destroyed at some time."""
+        self.healed_at: int | None = None
+        for position, event in enumerate(history):
+            self._take(position, event)
+
+    def _take(self, position: int, event: Event) -> None:
+        match event:
+            case events.Healed():
+                self.healed_at = position
+            case events.Fault():
+                if event.kind in events.LOSES_DATA:
+                    self.lost_bookies.add(event.target)
+                self._bookie(event.target).events.append((position, event))
+            case events.BookieAnswered(bookie=bookie) | events.BookieStarted(bookie=bookie):
+                self._bookie(bookie).events.append((position, event))
+            case events.BookieHolds(bookie=bookie) | events.LedgerCollected(bookie=bookie):
+                self._bookie(bookie).events.append((position, event))
+            case _:
+                ledger = getattr(event, "ledger", None)
+                if isinstance(ledger, str):
+                    self.ledgers.setdefault(ledger, LedgerStory(ledger)).take(event)
+
+    def _bookie(self, bookie: str) -> BookieStory:
+        return self.bookies.setdefault(bookie, BookieStory(bookie))
+
+    def kept_ledgers(self) -> Iterator[LedgerStory]:
+        """Ledgers that were created and that nobody asked to delete."""
+        return (ledger for ledger in self.ledgers.values() if ledger.created and not ledger.delete_asked)
+
+    @cached_property
+    def holdings(self) -> dict[str, dict[str, dict[int, str]]]:
+        """What each bookie held when it was last looked at: bookie, ledger, entry id, content."""
+        found: dict[str, dict[str, dict[int, str]]] = {}
+        for event in self.history:
+            if isinstance(event, events.BookieHolds):
+                found[event.bookie] = {held.ledger: dict(held.entries) for held in event.ledgers}
+        return found
+
+    @cached_property
+    def deleted_at(self) -> dict[str, int]:
+        """Position of the first wish to delete each such ledger."""
+        found: dict[str, int] = {}
+        for position, event in enumerate(self.history):
+            if isinstance(event, events.DeleteAsked):
+                found.setdefault(event.ledger, position)
+        return found
+
+    def in_reach(self, seen: MetadataSeen, entry_id: int) -> bool:
+        """Whether fewer bookies than the ack quorum of the entry's write set have lost data."""
+        lost = sum(bookie in self.lost_bookies for bookie in ensemble_of(seen, entry_id))
+        return lost < seen.sizes[2]

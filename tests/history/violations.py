@@ -1,0 +1,148 @@
+"""A broken invariant is an error of its own: its id, its sentence, what was seen, and the events that show it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tests.history.events import Event
+
+_MOST_EVENTS = 20
+
+
+class InvariantViolated(AssertionError):
+    """`seen` is one line; `events` are those concerned, in order."""
+
+    id: ClassVar[str]
+    sentence: ClassVar[str]
+
+    def __init__(self, seen: str, *events: Event) -> None:
+        super().__init__(seen)
+        self.seen = seen
+        self.events = events
+
+    def __str__(self) -> str:
+        lines = [f"{self.id} does not hold: {self.sentence}", f"  seen: {self.seen}"]
+        lines += [f"  {event}" for event in self.events[:_MOST_EVENTS]]
+        if len(self.events) > _MOST_EVENTS:
+            lines.append(f"  and {len(self.events) - _MOST_EVENTS} more events")
+        return "\n".join(lines)
+
+
+class AcknowledgedEntryLost(InvariantViolated):
+    id = "P1"
+    sentence = (
+        "an acknowledged entry is readable with the same bytes from its fragment's ensemble while at most "
+        "ack quorum - 1 of its bookies are lost"
+    )
+
+
+class ClosedBelowLac(InvariantViolated):
+    id = "P2"
+    sentence = "a closed ledger has one closer, and its last entry is at least the LAC of every client that wrote to it"
+
+
+class TooFewCopies(InvariantViolated):
+    id = "P3"
+    sentence = "closed: every id up to the last entry has at least ack quorum copies in its fragment"
+
+
+class OutOfOrder(InvariantViolated):
+    id = "P4"
+    sentence = "entries read back in the order written"
+
+
+class BadFragments(InvariantViolated):
+    id = "P5"
+    sentence = "fragment first ids strictly increase, the first is 0, no bookie twice in an ensemble"
+
+
+class IllegalTransition(InvariantViolated):
+    id = "P6"
+    sentence = (
+        "metadata moves OPEN to CLOSED by the owner, or OPEN to IN_RECOVERY to CLOSED; version + 1 a change; "
+        "last entry and length are set once"
+    )
+
+
+class FenceBroken(InvariantViolated):
+    id = "P7"
+    sentence = (
+        "a fenced bookie accepts no normal add; the fence survives a restart and exists for ledgers the bookie never "
+        "saw"
+    )
+
+
+class NegativeTakenBack(InvariantViolated):
+    id = "P8"
+    sentence = (
+        "negatives are monotone: once a fencing read was answered no-such-entry, that bookie never accepts that entry "
+        "from an older writer"
+    )
+
+
+class LacAheadOfQuorum(InvariantViolated):
+    id = "P9"
+    sentence = "a client's LAC moves only over a contiguous prefix at ack quorum; adds are acknowledged in order"
+
+
+class DirtyRead(InvariantViolated):
+    id = "P10"
+    sentence = "a confirmed read never returns an id above the LAC known to the reader, nor above the sealed end"
+
+
+class RecoveriesDisagree(InvariantViolated):
+    id = "P11"
+    sentence = "two recoverers agree on the last entry, or one loses the version check"
+
+
+class NoProgress(InvariantViolated):
+    id = "P12"
+    sentence = "progress: once a quorum stays connected, recovery ends and appends succeed"
+
+
+class ReplayLost(InvariantViolated):
+    id = "S1"
+    sentence = (
+        "LastLogMark is never ahead of what index and entry logs hold durably: replay from it loses nothing "
+        "acknowledged, and replaying twice equals once"
+    )
+
+
+class LivingLedgerCollected(InvariantViolated):
+    id = "S2"
+    sentence = (
+        "no ledger present in the metadata is ever collected; an extent goes only when no live ledger points into it"
+    )
+
+
+class DamageAnsweredAsMissing(InvariantViolated):
+    id = "S3"
+    sentence = "a torn or corrupt record is detected and answered as an I/O error, never as no-such-entry"
+
+
+class StartedOnForeignDirectory(InvariantViolated):
+    id = "S4"
+    sentence = "a cookie that does not match refuses the start"
+
+
+class AcknowledgedBeforeSync(InvariantViolated):
+    id = "S5"
+    sentence = (
+        "an acknowledgement with sync on leaves only after fdatasync of the file that holds the record returned, also "
+        "across a journal roll"
+    )
+
+
+class FenceNotDurable(InvariantViolated):
+    id = "S6"
+    sentence = "a fence is durable before its answer leaves, also when the write cache is empty"
+
+
+class WrongKeyAccepted(InvariantViolated):
+    id = "S7"
+    sentence = "the ledger's master key is checked against the stored one also after a restart"
+
+
+class LedgersAliased(InvariantViolated):
+    id = "D1"
+    sentence = "(scope, id) never aliases (0, id): paths, cache keys, index keys, partitions"

@@ -1,0 +1,164 @@
+"""Every checker accepts a history in which all is right, and refuses one in which its invariant is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.history import events
+from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered
+from tests.history.verdict import CHECKERS, judge
+from tests.history.violations import InvariantViolated
+from tests.unit.history.good_history import BOOKIES, CONTENTS, answered, good_history, holds, metadata
+
+Change = Callable[[History], History]
+
+
+def replaced(kind: type[Event], number: int = 0, **changes: object) -> Change:
+    """The event of that kind, counted from 0 (or from the end), with other values."""
+
+    def change(history: History) -> History:
+        positions = [position for position, event in enumerate(history) if isinstance(event, kind)]
+        position = positions[number]
+        return [*history[:position], replace(history[position], **changes), *history[position + 1 :]]  # type: ignore[arg-type]
+
+    return change
+
+
+def without(kind: type[Event], number: int = 0) -> Change:
+    def change(history: History) -> History:
+        position = [position for position, event in enumerate(history) if isinstance(event, kind)][number]
+        return history[:position] + history[position + 1 :]
+
+    return change
+
+
+def with_last(*added: Event) -> Change:
+    return lambda history: [*history, *added]
+
+
+def with_late_answer(bookie: str, entry_id: int, operation: str, status: str, **values: object) -> Change:
+    def change(history: History) -> History:
+        answer = answered(bookie, entry_id, operation, status, arrived_after=len(history))
+        return [*history, replace(answer, **values)]  # type: ignore[arg-type]
+
+    return change
+
+
+def changes(*several: Change) -> Change:
+    def change(history: History) -> History:
+        for each in several:
+            history = each(history)
+        return history
+
+    return change
+
+
+OTHER = ("w/7/0/10", "w/7/2/10", "w/7/1/10")
+STRANGE = ("w/7/0/10", "nobody/7/1/10", "w/7/2/10")
+MISSING_ON_TWO = changes(
+    with_last(holds("b1", entries=CONTENTS[:1]), holds("b2", entries=CONTENTS[:1])),
+)
+LATE_FAILURE = events.ReadFailed(3.0, "h", "7", 0, 1, "ReadException")
+
+BROKEN: dict[str, tuple[str, Change]] = {
+    "another content is read": ("P1", replaced(ReadDone, 0, contents=OTHER)),
+    "a read fails after healing": ("P1", with_last(LATE_FAILURE)),
+    "too few copies of an acknowledged entry": ("P1", MISSING_ON_TWO),
+    "closed below an acknowledged entry": ("P2", replaced(events.MetadataSeen, 2, last_entry=0)),
+    "the writer closed otherwise": ("P2", with_last(events.Closed(1.5, "w", "7", 1, 20))),
+    "too few copies of an entry of a closed ledger": ("P3", MISSING_ON_TWO),
+    "entries in another order": ("P4", replaced(ReadDone, 1, contents=OTHER)),
+    "an entry of nobody": ("P4", replaced(ReadDone, 1, contents=STRANGE)),
+    "two contents on two bookies": ("P4", with_last(holds("b2", entries=OTHER))),
+    "a bookie twice": ("P5", replaced(events.MetadataSeen, 0, fragments=((0, ("b1", "b1", "b2")),))),
+    "fragments that go back": ("P5", replaced(events.MetadataSeen, 0, fragments=((0, BOOKIES), (0, BOOKIES)))),
+    "first fragment above 0": ("P5", replaced(events.MetadataSeen, 0, fragments=((1, BOOKIES),))),
+    "opened again": ("P6", with_last(metadata(3, "OPEN"))),
+    "a version skipped": ("P6", replaced(events.MetadataSeen, 1, version=-1)),
+    "the end moved": ("P6", with_last(metadata(3, "CLOSED", last_entry=1, length=20))),
+    "two values of a version": ("P6", with_last(metadata(1, "OPEN", "x"))),
+    "an add behind the fence": ("P7", with_late_answer("b2", 9, "add", "EOK")),
+    "an add of what was missing": ("P8", with_late_answer("b2", 3, "add", "EOK", arrived_after=0)),
+    "acknowledged out of order": ("P9", replaced(events.AppendAcknowledged, 0, entry_id=1)),
+    "the LAC goes back": ("P9", replaced(events.WriterLac, 1, lac=-1)),
+    "acknowledged by one bookie": (
+        "P9",
+        changes(without(events.BookieAnswered, 0), without(events.BookieAnswered, 0)),
+    ),
+    "read above the LAC": ("P10", replaced(ReadDone, 0, lac=1)),
+    "read above the end": ("P10", with_last(ReadDone(3.0, "t", "7", 3, ("w/7/3/10",), 9))),
+    "two ends": ("P11", replaced(Recovered, 1, last_entry=1)),
+    "never closed": ("P12", changes(without(Recovered, 1))),
+    "recovery fails for ever": ("P12", with_last(events.RecoveryFailed(3.0, "h", "7", "LedgerRecoveryException"))),
+    "not read whole": ("P12", replaced(ReadDone, 1, contents=CONTENTS[:2])),
+    "replay lost an entry": ("S1", with_last(holds("b3", entries=CONTENTS[:2]))),
+    "collection took a living ledger": (
+        "S2",
+        with_last(events.LedgerCollected(3.0, "b3", "7"), holds("b3", entries=())),
+    ),
+    "damage answered as missing": ("S3", with_late_answer("b3", 1, "read", "ENOENTRY")),
+    "a wiped bookie serves": ("S4", with_last(Fault(3.0, "wipe", "b3"), events.BookieStarted(3.0, "b3"))),
+    "lost with the power": (
+        "S5",
+        lambda history: replaced(events.BookieHolds, 0, ledgers=holds("b1", entries=CONTENTS[:2]).ledgers)(history),
+    ),
+    "a fence lost": ("S6", with_last(holds("b2", fenced=False))),
+    "a wrong key let in": ("S7", with_late_answer("b2", 9, "recovery-add", "EOK", wrong_key=True)),
+    "created twice": ("D1", with_last(LedgerCreated(3.0, "x", "7", (3, 3, 2), "other"))),
+    "the record of another": ("D1", with_last(metadata(2, "CLOSED", "x", tag="eight"))),
+}
+
+
+def test_a_good_history_is_accepted() -> None:
+    verdict = judge(good_history())
+    assert not verdict.violations, verdict
+    assert all(verdict.looked[invariant] for invariant in ("P1", "P3", "P7", "P8", "P9", "S1", "S5", "S6", "S7", "P12"))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_invariant_is_found(name: str) -> None:
+    invariant, change = BROKEN[name]
+    assert invariant in judge(change(good_history())).broken
+
+
+def test_every_invariant_has_a_history_that_breaks_it() -> None:
+    assert {invariant for invariant, _ in BROKEN.values()} == {*CHECKERS, "S1", "S2", "S5", "S6"}
+
+
+def test_a_deleted_ledger_is_promised_nothing() -> None:
+    gone = [events.DeleteAsked(3.0, "d", "7"), events.LedgerCollected(3.0, "b1", "7")]
+    history = [*good_history(), *gone, *(holds(bookie, fenced=False, entries=()) for bookie in BOOKIES)]
+    assert not judge(history).violations
+
+
+def test_unforced_entries_of_a_deferred_ledger_may_be_lost() -> None:
+    def deferred(history: History, lac: int) -> History:
+        history = replaced(LedgerCreated, 0, deferred_sync=True)(history)
+        changed = [
+            replace(event, operation="deferred-add")
+            if isinstance(event, events.BookieAnswered) and event.operation == "add"
+            else event
+            for event in history
+        ]
+        changed = [event for event in changed if not isinstance(event, events.WriterLac)]
+        return [*changed, events.Forced(3.0, "w", "7", lac), *(holds(b, entries=CONTENTS[:1]) for b in BOOKIES)]
+
+    assert "P1" in judge(deferred(good_history(), 1)).broken
+    assert "P1" not in judge(deferred(good_history(), 0)).broken
+
+
+def test_a_lost_bookie_excuses_its_copies() -> None:
+    damaged = [Fault(0.5, "corrupt", "b1"), holds("b1", entries=())]
+    assert not judge([*good_history(), *damaged]).violations
+    assert "P1" in judge([*good_history(), *damaged, holds("b2", entries=()), holds("b3", entries=())]).broken
+
+
+def test_a_violation_says_what_was_seen() -> None:
+    (violation,) = (v for v in judge([*good_history(), LATE_FAILURE]).violations if v.id == "P1")
+    assert isinstance(violation, InvariantViolated)
+    assert "P1 does not hold: an acknowledged entry is readable" in str(violation)
+    assert "entries 0 to 1 can't be read" in str(violation)
+    assert "ReadFailed" in str(violation)
