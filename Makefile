@@ -39,8 +39,9 @@ format: env-dev ## let ruff format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reference: env-dev ## docs/reference from the docstrings and the settings
+reference: env-dev ## docs/reference from the docstrings, the settings and the metrics
 	$(BIN)/python docs/generate_reference.py
+	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python -m bookie.configuration.cli show --markdown > docs/reference/configuration.md
 
 protos: env-dev ## regenerate the stubs from the .proto files

@@ -24,7 +24,7 @@ async def serve(
 ) -> None:
     """Serves until `stop` is set, then drains. Raises BKException, OSError."""
     # Here, since the modules need the extra `bookgate[bookie]`.
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, ProcessCollector
 
     from gateway.binding import address_of
     from gateway.drivers import create_factory
@@ -48,6 +48,7 @@ async def serve(
         http_address = None
         if settings.http_port is not None:
             registry = CollectorRegistry()
+            ProcessCollector(registry=registry)
             registry.register(server.metrics)
             http = HttpServer(settings, factory, registry, stop)
             http_address = address_of(settings.host, await http.start(settings.host, settings.http_port))

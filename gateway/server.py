@@ -181,6 +181,9 @@ class GatewayServer:
             Reading("watch_streams", "Watch streams", lambda: self.watches.stream_count),
             Reading("subscriptions", "ledgers watched, counted by stream", lambda: hub.subscription_count),
             Reading("watched_ledgers", "ledgers watched, each once", lambda: hub.ledger_count),
+            Reading(
+                "watch_lag_seconds", "how long changes wait for the slowest Watch stream", self.watches.lag_seconds
+            ),
             Reading("bookie_watch_streams", "WatchBookies streams", lambda: self._discovery.stream_count),
             Reading("bookie_leases", "bookies kept registered", lambda: self.registrations.leases),
             Reading("store_sessions", "sessions with the metadata store that stand", lambda: int(factory.connected)),

@@ -62,6 +62,8 @@ class _Stream:
         self.draining = False
         self.store_event: LedgerMetadataResponse | None = None
         """The newest SUSPENDED or RESUMED that was not sent yet."""
+        self.waits_since: float | None = None
+        """Since when it has taken none of the changes that wait for it; the loop's time."""
 
     def say_of_store(self, response: LedgerMetadataResponse) -> None:
         self.store_event = response
@@ -108,6 +110,11 @@ class WatchService:
     @property
     def stream_count(self) -> int:
         return len(self._streams)
+
+    def lag_seconds(self) -> float:
+        """How long the slowest stream has taken none of the changes that wait for it; 0: nothing waits."""
+        waiting = [stream.waits_since for stream in self._streams if stream.waits_since is not None]
+        return max(0.0, asyncio.get_running_loop().time() - min(waiting)) if waiting else 0.0
 
     async def serve(
         self, requests: AsyncIterator[LedgerMetadataRequest], context: Context
@@ -244,8 +251,11 @@ class WatchService:
         self._states_told += 1
         # Encoded once, however many are told.
         state = None if record is None else encode_ledger(record)
+        now = asyncio.get_running_loop().time()
         for stream in self.hub.state(ledger_id, state):
             assert isinstance(stream, _Stream)
+            if stream.waits_since is None:
+                stream.waits_since = now
             stream.wake.set()
 
     # --- answers out --------------------------------------------------------------------------------------------
@@ -263,6 +273,7 @@ class WatchService:
                 async for answer in self._turn(stream):
                     yield answer
                 continue
+            stream.waits_since = None
             if stream.error is not None:
                 return
             if not await _woken(stream.wake, self._bookmark_seconds) and not self._suspended:
@@ -273,7 +284,7 @@ class WatchService:
 
         So a client that names it at another gateway gets nothing older there than what it has seen here (M4).
         """
-        told, revision = -1, 0
+        loop, told, revision = asyncio.get_running_loop(), -1, 0
         for _ in range(_ANSWERS_A_TURN):
             while told != self._states_told:
                 told = self._states_told
@@ -282,6 +293,7 @@ class WatchService:
             if answer is None:
                 return
             yield _answer_message(answer, revision)
+            stream.waits_since = loop.time()
 
 
 async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from ledger.manager import BookieSet
 from thinclient.spark import arrow
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
+from thinclient.spark.job_metrics import counted
 from thinclient.spark.options import OptionError, Options, Table, parse_options
 from thinclient.spark.planning import Limits, Slice, plan
 from thinclient.spark.worker_client import clients
@@ -95,6 +96,9 @@ class EntriesReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return counted("entries", self._read(partition))
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, EntriesPartition):
             return
         losses = Losses()
@@ -115,6 +119,9 @@ class LedgersReader(DataSourceReader):
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return counted("ledgers", self._read())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             for records in selected_records(client, self._options):
                 yield arrow.ledgers_batch(records)
@@ -127,6 +134,9 @@ class BookiesReader(DataSourceReader):
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return counted("bookies", self._read())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             bookies = client.bookies(BookieSet.ALL)
         if bookies:

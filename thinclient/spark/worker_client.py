@@ -19,6 +19,7 @@ from thinclient.spark.options import CONFIG_VARIABLE, ClientSettings
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
+    from thinclient.metrics import ClientMetrics
 
 
 def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
@@ -47,6 +48,10 @@ class WorkerClients:
         except Exception:
             self._discard((gateways, settings), client)
             raise
+
+    def metrics(self) -> list[ClientMetrics]:
+        """Of each client that this process has."""
+        return [client.metrics for client in self._clients.values()] if self._pid == os.getpid() else []
 
     def _client(self, gateways: str, settings: ClientSettings) -> BookKeeper:
         if self._pid != os.getpid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,11 @@ from gateway.watch_service import WatchService, _Stream
 from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+    WatchEvent,
+)
 
 LEDGER = LedgerId.unscoped(1)
 
@@ -94,3 +99,36 @@ async def test_ledger_that_the_store_can_not_hold_is_refused_each_time(service: 
         await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
     assert [response.code for response in stream.direct] == [StatusCode.BAD_REQUEST] * 2
     assert service.hub.ledger_count == 0
+
+
+async def test_lag_is_that_of_the_stream_that_takes_nothing(
+    service: WatchService, factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def revision() -> int:
+        return 1
+
+    factory.revision = revision  # type: ignore[attr-defined]
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    slow, quick = _Stream(), _Stream()
+    for stream in (slow, quick):
+        service.hub.open_stream(stream)
+        service._streams.add(stream)
+        service.hub.subscribe(stream, LEDGER, None)
+    assert service.lag_seconds() == 0
+    service._on_state(LEDGER, None)
+    monkeypatch.setattr(loop, "time", lambda: now + 60)
+    assert service.lag_seconds() >= 59
+    lags = []
+    for stream in (quick, slow):
+        responses = service._responses(stream)
+        removed = await anext(responses)
+        assert isinstance(removed, LedgerMetadataResponse)
+        assert removed.event == WatchEvent.REMOVED
+        waiting = asyncio.ensure_future(anext(responses))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        lags.append(service.lag_seconds())
+        waiting.cancel()
+    assert lags[0] >= 59
+    assert lags[1] == 0

@@ -15,17 +15,8 @@ from ledger.errors import BKException, NoSuchEntryException, NotEnoughBookiesExc
 from ledger.requests import AddRequest, Status, WriteLacRequest
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 from thinclient import BookKeeper, WriteHandle
-from thinclient.metrics import PREFIX, ClientMetrics
 
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
-
-
-def test_the_page_names_every_metric_as_it_is() -> None:
-    rows = re.findall(
-        r"^\| `(\S+)` \| (summary|counter|gauge) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    metrics = ClientMetrics().snapshot()
-    assert rows == [(metric.name.removeprefix(PREFIX), metric.kind, metric.text) for metric in metrics]
 
 
 def test_the_page_names_every_event() -> None:

@@ -1,0 +1,111 @@
+"""docs/reference/metrics.md is what running processes show: same names, types, labels and words."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from bookie.standalone import StandaloneCluster
+from thinclient.blocking import BookKeeper
+from thinclient.metrics import ClientMetrics
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", re.MULTILINE)
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_metrics", ROOT / "docs" / "generate_metrics.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+generator = _generator()
+PAGE = generator.PAGE.read_text(encoding="utf-8")
+
+
+def documented(*sections: str) -> set[tuple[str, ...]]:
+    """The rows of these sections: name, type, labels, meaning."""
+    return {row for title in sections for row in ROW.findall(PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0])}
+
+
+def shown(scrape: str) -> set[tuple[str, ...]]:
+    return set(ROW.findall("\n".join(generator._rows(generator.families(scrape)))))
+
+
+@contextmanager
+def gateway_alone(metadata_uri: str) -> Iterator[dict[str, Any]]:
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.cli",
+        "--metadata-uri",
+        metadata_uri,
+        "--port=0",
+        "--http-port=0",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = generator.render_page(*asyncio.run(generator.measured()))
+    assert page == PAGE, "run: make reference"
+
+
+def test_a_bookie_of_a_cluster_shows_what_is_documented(standalone_cluster: StandaloneCluster) -> None:
+    with BookKeeper.connect(f"grpc://{standalone_cluster.gateways[0]}") as client:
+        client.create_ledger().close()
+        client.bookies()
+        list(client.list_ledgers())
+    found = shown(generator.scrape(f"http://{standalone_cluster.http[0]}/metrics"))
+    assert found == documented("Bookie", "Gateway", "Process")
+    names = {name for name, *_ in found}
+    assert {"bookie_WRITE_BYTES", "bookie_gc_DELETED_LEDGER_TOTAL"} <= names, (
+        "BookKeeper's names, with nothing at the end"
+    )
+
+
+def test_a_gateway_alone_shows_what_is_documented(standalone_cluster: StandaloneCluster) -> None:
+    with gateway_alone(standalone_cluster.metadata_uri) as addresses:
+        with BookKeeper.connect(f"grpc://{addresses['gateway']}") as client:
+            client.create_ledger().close()
+        assert shown(generator.scrape(f"http://{addresses['http'][0]}/metrics")) == documented("Gateway", "Process")
+
+
+def test_prometheus_client_shows_those_of_a_client() -> None:
+    """Counters as untyped: prometheus-client would rename them otherwise."""
+    registry = CollectorRegistry()
+    registry.register(ClientMetrics().collector())
+    scrape = generate_latest(registry).decode()
+    found = {
+        (name, kind.replace("counter", "unknown").replace("untyped", "unknown")) for name, kind, *_ in shown(scrape)
+    }
+    assert found == {(name, kind.replace("counter", "unknown")) for name, kind, *_ in documented("Client")}
+
+
+@pytest.mark.parametrize("section", ["Bookie", "Gateway", "Process", "Client", "Spark job"])
+def test_every_metric_has_a_meaning(section: str) -> None:
+    rows = documented(section)
+    assert rows
+    assert all(meaning.strip() for *_, meaning in rows)
