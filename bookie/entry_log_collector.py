@@ -19,7 +19,7 @@ from bookie.compactor import Compactor, make_index_durable
 from bookie.core.garbage_collection import CompactionRule, EntryLogUsage, SortedIds, logs_to_compact
 from bookie.entry_log_metadata import extract_usage
 from bookie.files import FileSystem, StorageCorruptException
-from bookie.gc_statistics import GcStatistics
+from bookie.gc_statistics import GcPhase, GcStatistics
 from bookie.ledger_store import LedgerStore
 from bookie.storage import Storage
 from bookie.throttle import Throttle
@@ -82,8 +82,10 @@ class EntryLogCollector:
         known.existing = SortedIds(store.ledger_ids())
         known.usages = {log_id: known.usages[log_id] for log_id in complete if log_id in known.usages}
         throttle = self._throttle()
+        self._statistics.begin(GcPhase.ENTRY_LOGS, len(complete))
         for log_id in complete:
             throttle.check()
+            self._statistics.phase_done += 1
             usage = known.usages.get(log_id)
             if usage is not None:
                 usage.keep(known.existing)
@@ -125,17 +127,25 @@ class EntryLogCollector:
 
     def compact_locations(self) -> None:
         """Lets the indexes give back the room of deleted rows. Raises OSError."""
+        self._statistics.begin(GcPhase.LOCATIONS)
         for known in self._known:
             known.store.index.compact()
+
+    def usages(self) -> list[EntryLogUsage]:
+        """How the complete logs were used when last looked into, of all stores. Any thread; to be read only."""
+        return [usage for known in self._known for usage in list(known.usages.values())]
 
     def _compact_store(self, known: _Known, threshold: float, deadline: float) -> None:
         compactor = self._compactor(known.store)
         try:
-            for usage in logs_to_compact(known.usages.values(), threshold, self._target_bytes):
+            chosen = logs_to_compact(known.usages.values(), threshold, self._target_bytes)
+            self._statistics.begin(GcPhase.COMPACTION, len(chosen))
+            for usage in chosen:
                 if self._clock() >= deadline:
                     break
                 compactor.compact(usage.log_id, known.existing)
                 known.usages.pop(usage.log_id, None)
+                self._statistics.phase_done += 1
             compactor.release_unproven()
         finally:
             compactor.finish()

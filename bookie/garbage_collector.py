@@ -43,7 +43,7 @@ from bookie.core.garbage_collection import (
 )
 from bookie.entry_log_collector import EntryLogCollector
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
-from bookie.gc_statistics import GcStatistics
+from bookie.gc_statistics import GcPhase, GcStatistics
 from bookie.storage import Storage
 from bookie.throttle import StoppedException
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
@@ -149,7 +149,7 @@ class GarbageCollector:
         self._task: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
         self._thread: ThreadPoolExecutor | None = None
-        self._logs = EntryLogCollector(
+        self.logs = EntryLogCollector(
             files, storage, self._stopping, self.statistics, self._rate(), clock, config.target_log_bytes
         )
 
@@ -303,16 +303,19 @@ class GarbageCollector:
         statistics = self.statistics
         started = self._clock()
         try:
-            await self._in_thread(self._logs.settle_leftovers)
+            statistics.begin(GcPhase.LEDGERS)
+            await self._in_thread(self.logs.settle_leftovers)
             await self._collect_ledgers()
             statistics.ledger_seconds += self._clock() - started
-            await self._in_thread(self._logs.collect)
+            await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)
             if kind is not None:
                 await self._compact(kind)
             await self._compact_locations()
         finally:
             self._running = None
+            statistics.begin(GcPhase.IDLE)
+            statistics.last_run_ms = int(self._wall_clock() * 1000)
             statistics.runs += 1
             statistics.run_seconds += self._clock() - started
 
@@ -320,7 +323,7 @@ class GarbageCollector:
         self._compacting = kind
         try:
             rule = self._config.policy.rule(kind)
-            await self._in_thread(lambda: self._logs.compact(rule))
+            await self._in_thread(lambda: self.logs.compact(rule))
         finally:
             self._compacting = None
             self._schedule.done(kind, self._clock())
@@ -334,7 +337,7 @@ class GarbageCollector:
         every = self._config.location_compaction_seconds
         if every <= 0 or self._clock() - self._last_location_compaction < every:
             return
-        await self._in_thread(self._logs.compact_locations)
+        await self._in_thread(self.logs.compact_locations)
         self._last_location_compaction = self._clock()
         self._last_location_compaction_ms = int(self._wall_clock() * 1000)
         self._location_compactions += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,16 @@ from prometheus_client.registry import Collector
 from bookie.exposition import counter, gauge
 
 _PREFIX = "bookie_gc_"
+
+
+class GcPhase(enum.Enum):
+    """What a run of the collection does at the moment."""
+
+    IDLE = "idle"
+    LEDGERS = "comparing ledgers with the metadata"
+    ENTRY_LOGS = "looking into entry logs"
+    COMPACTION = "compacting entry logs"
+    LOCATIONS = "compacting the index"
 
 
 @dataclass(slots=True)
@@ -39,6 +50,16 @@ class GcStatistics:
     ledger_seconds: float = 0.0
     extract_seconds: float = 0.0
     compact_seconds: float = 0.0
+    phase: GcPhase = GcPhase.IDLE
+    phase_done: int = 0
+    phase_total: int = 0
+    """Entry logs that the phase has behind it, and all that it has to do; 0 where it does not count them."""
+    last_run_ms: int = 0
+    """When the last run ended, milliseconds since 1970; 0 before the first."""
+
+    def begin(self, phase: GcPhase, total: int = 0) -> None:
+        """A phase begins."""
+        self.phase, self.phase_done, self.phase_total = phase, 0, total
 
     def compaction_ratio(self) -> float:
         """Which part of the entry logs could be freed."""

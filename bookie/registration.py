@@ -12,7 +12,16 @@ from dataclasses import replace
 from bookie import cookie, directories
 from bookie.config import BookieConfig
 from bookie.files import REAL_FILE_SYSTEM
-from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, BookieServiceInfo, Endpoint, check_bookie_id
+from gateway.version import own_version
+from ledger.bookie_info import (
+    BOOKIE_RPC,
+    GATEWAY_GRPC,
+    HTTP,
+    VERSION_PROPERTY,
+    BookieServiceInfo,
+    Endpoint,
+    check_bookie_id,
+)
 from ledger.manager import RegistrationManager
 
 _log = logging.getLogger(__name__)
@@ -40,7 +49,7 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
         auth=(config.auth_provider,) if config.auth_provider else (),
         extensions=(TLS_EXTENSION,) if config.tls_certificate else (),
     )
-    return BookieServiceInfo(bookie_id, tuple(endpoints))
+    return BookieServiceInfo(bookie_id, tuple(endpoints), {VERSION_PROPERTY: own_version()})
 
 
 async def check_cookie(config: BookieConfig, bookie_id: str, registration: RegistrationManager) -> None:

@@ -42,10 +42,11 @@ from bookie.request_processor import RequestProcessor
 from bookie.state_manager import StateManager
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
-from bookie.version import own_version
 from gateway.admin.server import AdminServer
 from gateway.drivers import create_factory
+from gateway.metrics import GatewayMetrics
 from gateway.server import GatewayServer
+from gateway.version import own_version
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory, RegistrationManager
 
@@ -70,6 +71,7 @@ class BookieServer:
         """What requests are counted in; read only."""
         self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
+        self._gateway_metrics: GatewayMetrics | None = None
         self.connections: set[BookieConnection] = set()
         """The entry protocol's connections; read only."""
         self._stack = contextlib.AsyncExitStack()
@@ -127,6 +129,7 @@ class BookieServer:
             )
             ports["gateway"] = await gateway.start()
             self._metrics.register(gateway.metrics)
+            self._gateway_metrics = gateway.metrics
             self._stack.push_async_callback(gateway.stop, hosted.drain_seconds)
 
         await self._serve_entries(storage, entry_listener)
@@ -255,8 +258,14 @@ class BookieServer:
             factory,
             client,
             lambda: check_cookie(self._config, bookie_id, factory.registration_manager),
+            self.statistics,
+            self._gateway_metrics,
+            bookie_id,
         )
-        admin = AdminServer(create_bookie_app(view), listener, own_version())
+        app, console = create_bookie_app(view)
+        console.start()
+        self._stack.push_async_callback(console.close)
+        admin = AdminServer(app, listener, own_version())
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
         async def stop_admin() -> None:

@@ -10,17 +10,26 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from gateway.admin.access import Access, is_loopback
 from gateway.admin.api import TEXT, AnyQuery, Call, NoBody, Row, create_app, get
 from gateway.admin.cluster_rows import cluster_rows
+from gateway.admin.console.cluster_rows import Server
+from gateway.admin.console.console import Console
+from gateway.admin.console.pages import console_routes
 from gateway.admin.ledger_rows import ledger_rows
 from gateway.admin.openapi import document
 from gateway.admin.process_rows import process_rows
 from gateway.admin.refused import AdminException
 from gateway.admin.server import AdminServer
 from gateway.config import GatewayConfig
+from gateway.metrics import GatewayMetrics
+from gateway.version import own_version
 from ledger.manager import LedgerManagerFactory
 
 
 def gateway_rows(
-    settings: GatewayConfig, factory: LedgerManagerFactory, registry: CollectorRegistry, stopping: asyncio.Event
+    settings: GatewayConfig,
+    factory: LedgerManagerFactory,
+    registry: CollectorRegistry,
+    stopping: asyncio.Event,
+    console: Console,
 ) -> list[Row]:
     """What a gateway without a bookie answers."""
 
@@ -42,6 +51,7 @@ def gateway_rows(
         ),
         *ledger_rows(factory.ledger_manager),
         *cluster_rows(factory),
+        *console.rows(),
     ]
 
 
@@ -54,17 +64,22 @@ class HttpServer:
         factory: LedgerManagerFactory,
         registry: CollectorRegistry,
         stopping: asyncio.Event,
+        metrics: GatewayMetrics | None = None,
     ) -> None:
-        """Raises IncorrectParameterException for a token file of no use."""
+        """`metrics` is what the gateway counts. Raises IncorrectParameterException for a token file of no use."""
         access = Access(settings.http_bearer_token(), loopback=is_loopback(settings.host))
-        rows = gateway_rows(settings, factory, registry, stopping)
-        self._app = create_app(rows, access, document("Bookgate gateway", rows, has_token=access.has_token))
+        server = Server("gateway", "gateway", own_version(), settings.metadata_uri, stopping.is_set, metrics)
+        self._console = Console(server, factory, access)
+        rows = gateway_rows(settings, factory, registry, stopping, self._console)
+        description = document("Bookgate gateway", rows, has_token=access.has_token)
+        self._app = create_app(rows, access, description, console_routes())
         self._server: AdminServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Serves; returns the port. Raises OSError that says what is wrong."""
         listener = _listen(host, port)
+        self._console.start()
         self._server = AdminServer(self._app, listener)
         self._task = asyncio.get_running_loop().create_task(self._server.run_until_stopped())
         return int(listener.getsockname()[1])
@@ -74,6 +89,7 @@ class HttpServer:
             return
         self._server.should_exit = True
         await self._task
+        await self._console.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

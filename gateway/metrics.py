@@ -86,6 +86,15 @@ class GatewayMetrics(Collector):
         """Adds numbers to what is shown."""
         self._readings.extend(readings)
 
+    def readings(self) -> list[Reading]:
+        """The numbers that `show` has added."""
+        return list(self._readings)
+
+    def requests(self) -> tuple[int, int]:
+        """Calls answered of all methods, and how many of them failed."""
+        codes = [each for counts in self._methods.values() for each in counts.codes.items()]
+        return sum(count for _, count in codes), sum(count for code, count in codes if code != "OK")
+
     def collect(self) -> Iterator[Metric]:
         yield from self._collect_methods()
         store = HistogramMetricFamily(

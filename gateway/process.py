@@ -50,7 +50,7 @@ async def serve(
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
             registry.register(server.metrics)
-            http = HttpServer(settings, factory, registry, stop)
+            http = HttpServer(settings, factory, registry, stop, server.metrics)
             http_address = address_of(settings.host, await http.start(settings.host, settings.http_port))
         serving(Addresses(server.address, http_address))
         await stop.wait()

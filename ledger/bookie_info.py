@@ -27,6 +27,9 @@ HTTP = "http"
 LEASE_PROPERTY = "bookgate.lease"
 """Property of a registration that a gateway keeps for a bookie: `lease id/epoch`."""
 
+VERSION_PROPERTY = "bookgate.version"
+"""Property with the version of the software that registered."""
+
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
 
 
@@ -142,3 +145,8 @@ class BookieServiceInfo:
         if not separator or not host or not port.isdigit():
             return cls(bookie_id)
         return cls(bookie_id, (Endpoint(bookie_id, host.strip("[]"), int(port), BOOKIE_RPC),))
+
+
+def version_of(info: BookieServiceInfo) -> str | None:
+    """What the bookie says that it runs, `bookgate/1.2.3`; None for one that does not say, as Apache BookKeeper's."""
+    return info.properties.get(VERSION_PROPERTY)

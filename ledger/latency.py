@@ -48,6 +48,10 @@ class LatencyHistogram:
         if value > self.max_microseconds:
             self.max_microseconds = value
 
+    def counts(self) -> list[int]:
+        """A copy of how many values each bucket has."""
+        return self._counts.copy()
+
     def quantile(self, fraction: float) -> float:
         """Milliseconds that `fraction` of the values do not exceed; 0 without values."""
         wanted = fraction * self.count
@@ -116,3 +120,26 @@ class Sample(NamedTuple):
     suffix: str
     labels: dict[str, str]
     value: float
+
+
+class LatencyWindow:
+    """The values that a histogram got since the last look at it."""
+
+    def __init__(self, histogram: LatencyHistogram) -> None:
+        self._histogram = histogram
+        self._seen = histogram.count
+        self._counts = histogram.counts()
+
+    def quantile(self, fraction: float) -> float | None:
+        """Milliseconds that `fraction` of them do not exceed, None without any. The next look begins here."""
+        if self._histogram.count == self._seen:
+            return None
+        earlier, self._counts = self._counts, self._histogram.counts()
+        self._seen = self._histogram.count
+        fresh = [now - before for now, before in zip(self._counts, earlier, strict=True)]
+        wanted, seen = fraction * sum(fresh), 0
+        for bucket, count in enumerate(fresh):
+            seen += count
+            if count and seen >= wanted:
+                return min(_upper_bound(bucket), self._histogram.max_microseconds) / 1000
+        return None

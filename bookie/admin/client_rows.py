@@ -31,8 +31,10 @@ from ledger.requests import (
     GetBookieInfoRequest,
     GetBookieInfoResponse,
     Operation,
+    ReadRequest,
     Status,
 )
+from ledger.requests import Response as BookieResponse
 from thinclient.bookie_connection import tcp_connector
 from thinclient.bookie_pool import BookiePool
 from thinclient.client import BookKeeper
@@ -131,6 +133,12 @@ class OwnClient:
         if not isinstance(response, GetBookieInfoResponse) or response.status != Status.EOK:
             return None
         return response.free_disk_space or 0, response.total_disk_capacity or 0
+
+    async def read_copy(self, bookie_id: str, ledger_id: int, entry_id: int, timeout: float) -> BookieResponse:
+        """What this very bookie answers to a read of an entry. Raises BKException."""
+        pool = self._bookies()
+        request = ReadRequest(pool.next_txn_id(), ledger_id, entry_id)
+        return await pool.request(bookie_id, Operation.READ_ENTRY, request, timeout)
 
     async def is_sane(self) -> bool:
         """Writes a ledger of some entries to this bookie, reads it back and deletes it; one test at a time."""

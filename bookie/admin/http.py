@@ -12,19 +12,28 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from bookie.admin.client_rows import OwnClient, client_rows
+from bookie.admin.console_charts import bookie_charts
+from bookie.admin.console_collection import console_collection_rows
+from bookie.admin.console_entries import console_entry_rows
 from bookie.admin.gc_rows import gc_rows
 from bookie.admin.state_rows import StateView, state_rows
 from bookie.admin.storage_rows import storage_rows
 from bookie.config import BookieConfig
 from bookie.exposition import CONTENT_TYPE, render
 from bookie.garbage_collector import GarbageCollector
+from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.admin.access import Access, is_loopback
 from gateway.admin.api import Row, create_app
 from gateway.admin.cluster_rows import cluster_rows
+from gateway.admin.console.cluster_rows import Server
+from gateway.admin.console.console import Console
+from gateway.admin.console.pages import console_routes
 from gateway.admin.ledger_rows import ledger_rows
 from gateway.admin.openapi import document
 from gateway.admin.process_rows import process_rows
+from gateway.metrics import GatewayMetrics
+from gateway.version import own_version
 from ledger.manager import LedgerManagerFactory
 
 
@@ -40,9 +49,13 @@ class BookieView:
     factory: LedgerManagerFactory
     client: OwnClient
     check_cookie: Callable[[], Awaitable[None]]
+    requests: BookieStatistics
+    gateway: GatewayMetrics | None
+    """Of the gateway that it hosts."""
+    bookie_id: str
 
 
-def bookie_rows(view: BookieView) -> list[Row]:
+def bookie_rows(view: BookieView, console: Console) -> list[Row]:
     """Everything a bookie answers."""
     return [
         *process_rows(view.config, lambda: render(view.metrics), CONTENT_TYPE),
@@ -52,11 +65,30 @@ def bookie_rows(view: BookieView) -> list[Row]:
         *state_rows(view.state),
         *gc_rows(view.gc),
         *storage_rows(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
+        *console.rows(),
+        *console_entry_rows(view.client),
+        *console_collection_rows(view.gc),
     ]
 
 
-def create_bookie_app(view: BookieView) -> Starlette:
-    """The ASGI application of one bookie. Raises IncorrectParameterException for a token file of no use."""
-    access = Access(view.config.http_bearer_token(), loopback=is_loopback(view.config.host))
-    rows = bookie_rows(view)
-    return create_app(rows, access, document("Bookgate bookie", rows, has_token=access.has_token))
+def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
+    """The ASGI application of one bookie, and its console, which is to be started and closed.
+
+    Raises IncorrectParameterException for a token file of no use.
+    """
+    config, mode = view.config, view.state.mode
+    access = Access(config.http_bearer_token(), loopback=is_loopback(config.host))
+    server = Server(
+        "bookie",
+        view.bookie_id,
+        own_version(),
+        config.metadata_uri,
+        lambda: mode.shutting_down,
+        view.gateway,
+        ("bookie", "entries", "space", "collection"),
+    )
+    charts = bookie_charts(view.requests, view.storage.statistics)
+    console = Console(server, view.factory, access, charts, view.client.spaces)
+    rows = bookie_rows(view, console)
+    description = document("Bookgate bookie", rows, has_token=access.has_token)
+    return create_app(rows, access, description, console_routes()), console

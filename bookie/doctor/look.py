@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bookie.doctor.http_get import get
 from bookie.doctor.view import BookieView, Deployment, GatewayView, HttpView
 from bookie.registration import TLS_EXTENSION
-from bookie.version import own_version
+from gateway.version import own_version
 from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP
 from ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery

@@ -38,6 +38,13 @@ class Access:
     def has_token(self) -> bool:
         return self._token is not None
 
+    @property
+    def changes(self) -> str:
+        """What a change takes: `token`, nothing (`open`), or there is no way (`off`)."""
+        if self.has_token:
+            return "token"
+        return "open" if self._loopback else "off"
+
     def check(self, need: Need, headers: Mapping[str, str]) -> None:
         """Raises AdminException: 401 without the right token, 403 where none is configured and none would be safe."""
         if need is Need.NOTHING:

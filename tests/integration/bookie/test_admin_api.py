@@ -16,6 +16,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bookie.server import BookieServer
+from gateway.admin.access import Access
+from gateway.admin.console.cluster_rows import Server
+from gateway.admin.console.console import Console
 from gateway.config import GatewayConfig
 from gateway.drivers import create_factory
 from gateway.http import gateway_rows
@@ -251,9 +254,11 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
     settings = GatewayConfig.load(None, {"metadata_uri": uri})
     factory = create_factory(uri, settings)
     await factory.initialize()
-    of_gateway = {
-        (row.verb, row.path): row for row in gateway_rows(settings, factory, CollectorRegistry(), asyncio.Event())
-    }
+    stopping = asyncio.Event()
+    server = Server("gateway", "gateway", "1", uri, stopping.is_set, None)
+    console = Console(server, factory, Access(None, loopback=True))
+    rows_of_gateway = gateway_rows(settings, factory, CollectorRegistry(), stopping, console)
+    of_gateway = {(row.verb, row.path): row for row in rows_of_gateway}
     await factory.close()
     async with served(tmp_path) as (_bookie, http):
         paths = (await http.get("/openapi.json")).json()["paths"]

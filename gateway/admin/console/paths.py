@@ -1,0 +1,5 @@
+"""The one prefix of the console's own paths."""
+
+from __future__ import annotations
+
+CONSOLE = "/api/v1/console"
