@@ -247,6 +247,10 @@ class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
         """Starts an append; appends started in order by one thread get ids in that order."""
         return self._thread.start(self._handle.append(payload))
 
+    def append_all_future(self, payloads: Sequence[Payload]) -> Future[int]:
+        """Starts appends of many entries; those that one thread starts keep their order. See `append_all`."""
+        return self._thread.start(self._handle.append_all(payloads))
+
     def append_all(self, payloads: Iterable[Payload]) -> int:
         """Appends many entries; returns the last id once all are acknowledged."""
         last = self._handle.last_add_confirmed
@@ -399,6 +403,10 @@ class LedgerManager:
         """A ledger's record."""
         return self._thread.run(self._ledgers.read(ledger_id))
 
+    def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        """Many records in one round trip; a failure as its exception."""
+        return self._thread.run(self._ledgers.read_many(ledger_ids))
+
     def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """Replaces the metadata if it is at `expected_version`."""
         return self._thread.run(self._ledgers.write(ledger_id, metadata, expected_version))
@@ -534,6 +542,10 @@ class BookKeeper:
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata."""
         return ReadHandle(self._thread, self._client.open_record(record, password))
+
+    def last_adds_confirmed(self, records: Sequence[LedgerRecord], password: bytes = b"") -> list[int | BKException]:
+        """How far each ledger may be read now; a failure as its exception."""
+        return self._run(self._client.last_adds_confirmed(records, password))
 
     def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry."""

@@ -58,6 +58,9 @@ from thinclient.write_handle import WriteHandle
 
 _log = logging.getLogger(__name__)
 
+_LEDGERS_AT_ONCE = 256
+"""Whose bookies are asked side by side for the last add confirmed."""
+
 _WRITER_KEY = "bookgate.writer"
 """Custom metadata of a ledger that was taken up by a second handle: a random name of that handle."""
 
@@ -312,6 +315,29 @@ class BookKeeper:
         self._check_open()
         secrets = self._secrets(record, password)
         return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))
+
+    async def last_adds_confirmed(
+        self, records: Sequence[LedgerRecord], password: bytes = b""
+    ) -> list[int | BKException]:
+        """How far each ledger may be read now (-1: not at all), in the records' order; a failure as its exception.
+
+        Closed ledgers end where their metadata say; of the others the bookies are asked, many ledgers at once and
+        without fencing. Raises UnauthorizedAccessException.
+        """
+        self._check_open()
+        all_secrets = [self._secrets(record, password) for record in records]
+        room = asyncio.Semaphore(_LEDGERS_AT_ONCE)
+
+        async def ask(record: LedgerRecord, secrets: LedgerSecrets) -> int | BKException:
+            if record.metadata.is_closed:
+                return record.metadata.last_entry_id
+            async with room:
+                try:
+                    return (await read_last_confirmed(self._context, record, secrets)).result
+                except BKException as error:
+                    return error
+
+        return await asyncio.gather(*map(ask, records, all_secrets))
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.

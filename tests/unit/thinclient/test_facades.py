@@ -18,7 +18,7 @@ ONLY_ASYNCHRONOUS = {
     "of_factory",  # for who builds a client of parts
     "append_nowait",  # there `append_future`: a future of concurrent.futures
 }
-ONLY_BLOCKING = {"append_future"}
+ONLY_BLOCKING = {"append_future", "append_all_future"}
 
 
 def public(value: type) -> dict[str, object]:

@@ -1,0 +1,241 @@
+"""Offsets of a stream of ledgers: where it stands, what it may read, and how far a trigger takes it. Pure.
+
+An offset says of every ledger of the stream which entry comes next. It is JSON, for Spark writes it into the
+checkpoint:
+
+    {"v": 1, "ledgers": {"<ledger id>": <next entry>}, "done": "<set of ledger ids>"}
+
+`ledgers` has those that were begun and are not finished; a ledger that is not named is begun at entry 0. A ledger that
+is closed and read to its end moves into `done`, a set in the 64-bit Roaring serialisation (base64): runs of ids cost
+next to nothing there, so that an offset stays small whatever number of ledgers was read. Ids are decimal strings, since
+JSON readers lose bits of large numbers. Scopes are not named: a stream has one.
+
+What may be read is told by *ends*: a ledger's first entry that may not be read (yet), and whether that is its end for
+good. Rules, which the tests hold for arbitrary ledgers:
+
+* an offset never goes back, and never passes an end;
+* the ranges of successive offsets are disjoint and leave nothing out, so a batch that is read again has the same rows;
+* an offset changes only when there are rows to read. A ledger that is closed after its last entry was read is noted
+  as done along with the next rows, wherever they are, so that no trigger runs for nothing;
+* within the limits of a trigger every ledger gets its share of what is waiting.
+
+Not here: who finds the ends (`available`), and who reads (`entries`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyroaring import BitMap64
+
+VERSION = 1
+_MASK = (1 << 64) - 1
+_SIGN = 1 << 63
+
+
+class OffsetError(ValueError):
+    """An offset in a checkpoint that is none of this source's."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How far a ledger may be read: up to, and not including, `next_entry_id`.
+
+    `closed`: it ends there for good. `size` is an estimate of the payload bytes before that entry.
+    """
+
+    next_entry_id: int
+    closed: bool
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries `first` to `last`, both included; `last` None: up to the end of the ledger, which is closed."""
+
+    ledger_id: int
+    first: int
+    last: int | None
+
+
+class LedgerIds:
+    """An immutable set of 64-bit ledger ids, compact for runs of them."""
+
+    __slots__ = ("_bitmap", "_text")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        self._bitmap: Any = BitMap64([ledger_id & _MASK for ledger_id in ids])
+        self._text: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> LedgerIds:
+        """Raises OffsetError."""
+        made = cls()
+        try:
+            if text:
+                made._bitmap = BitMap64.deserialize(base64.b64decode(text, validate=True))
+        except Exception as error:  # the library raises whatever it likes
+            raise OffsetError(f"{text[:40]!r} is not a set of ledger ids") from error
+        made._text = text
+        return made
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._bitmap.run_optimize()
+            self._text = base64.b64encode(self._bitmap.serialize()).decode() if self._bitmap else ""
+        return self._text
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return (ledger_id & _MASK) in self._bitmap
+
+    def __len__(self) -> int:
+        return len(self._bitmap)
+
+    def __iter__(self) -> Iterator[int]:
+        return (value - (value & _SIGN) * 2 for value in self._bitmap)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LedgerIds) and bool(self._bitmap == other._bitmap)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def with_more(self, ids: Iterable[int]) -> LedgerIds:
+        """The same with these ids in it."""
+        made = LedgerIds()
+        made._bitmap = self._bitmap | BitMap64([ledger_id & _MASK for ledger_id in ids])
+        return made
+
+    def minus(self, other: LedgerIds) -> LedgerIds:
+        """The ids that the other lacks."""
+        made = LedgerIds()
+        made._bitmap = self._bitmap - other._bitmap
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Where a stream stands. `next_entries` is of the ledgers begun and not done."""
+
+    next_entries: Mapping[int, int]
+    done: LedgerIds
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it; equal offsets give equal text."""
+        ledgers = {str(ledger_id): self.next_entries[ledger_id] for ledger_id in sorted(self.next_entries)}
+        document: dict[str, Any] = {"v": VERSION, "ledgers": ledgers}
+        if len(self.done):
+            document["done"] = self.done.text
+        return document
+
+    @classmethod
+    def from_json(cls, document: object) -> StreamOffset:
+        """Raises OffsetError."""
+        if not isinstance(document, dict) or not isinstance(document.get("ledgers"), dict):
+            raise OffsetError("the checkpoint's offset is none of the source 'bookkeeper'")
+        if document.get("v") != VERSION:
+            raise OffsetError(
+                f"the checkpoint's offset is of version {document.get('v')!r}, this source reads {VERSION}: "
+                "use the release that wrote it, or begin with a new checkpoint"
+            )
+        try:
+            next_entries = {int(ledger_id): _entry_id(entry) for ledger_id, entry in document["ledgers"].items()}
+            return cls(next_entries, LedgerIds.parse(document.get("done", "")))
+        except (ValueError, TypeError, binascii.Error) as error:
+            raise OffsetError(f"the checkpoint's offset can't be read: {error}") from error
+
+    def position(self, ledger_id: int) -> int | None:
+        """The ledger's next entry; None when it is done."""
+        return None if ledger_id in self.done else self.next_entries.get(ledger_id, 0)
+
+
+NOTHING = StreamOffset({}, LedgerIds())
+
+
+def _entry_id(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise OffsetError(f"{value!r} is not an entry id")
+    return value
+
+
+def earliest(starting: Mapping[int, int] | None) -> StreamOffset:
+    """The beginning, but where `starting` says otherwise."""
+    return StreamOffset({ledger_id: entry for ledger_id, entry in (starting or {}).items() if entry}, LedgerIds())
+
+
+def latest(ends: Mapping[int, End]) -> StreamOffset:
+    """Behind everything that may be read."""
+    begun = {ledger_id: end.next_entry_id for ledger_id, end in ends.items() if not end.closed and end.next_entry_id}
+    return StreamOffset(begun, LedgerIds(ledger_id for ledger_id, end in ends.items() if end.closed))
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in a ledger: entries, and an estimate of their payload bytes."""
+
+    entries: int
+    size: int
+
+
+def backlogs(start: StreamOffset, ends: Mapping[int, End]) -> dict[int, Backlog]:
+    """Of the ledgers in which something waits."""
+    waiting = {}
+    for ledger_id, end in ends.items():
+        position = start.position(ledger_id)
+        if position is not None and position < end.next_entry_id:
+            entries = end.next_entry_id - position
+            waiting[ledger_id] = Backlog(entries, end.size * entries // end.next_entry_id)
+    return waiting
+
+
+def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, int]) -> StreamOffset:
+    """The offset behind the entries that are granted, a number a ledger. Without any it is `start` itself."""
+    if not any(grants.values()):
+        return start
+    next_entries, done = dict(start.next_entries), []
+    for ledger_id, end in ends.items():
+        position = start.position(ledger_id)
+        if position is None:
+            continue
+        position += grants.get(ledger_id, 0)
+        if end.closed and position >= end.next_entry_id:
+            done.append(ledger_id)
+            next_entries.pop(ledger_id, None)
+        elif position:
+            next_entries[ledger_id] = position
+    return StreamOffset(next_entries, start.done.with_more(done) if done else start.done)
+
+
+def without(offset: StreamOffset, ledger_ids: Iterable[int]) -> StreamOffset:
+    """The offset with these ledgers given up, as if they were done."""
+    gone = set(ledger_ids)
+    kept = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id not in gone}
+    return StreamOffset(kept, offset.done.with_more(gone))
+
+
+def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
+    """What lies between two offsets, by ledger id. A finished ledger whose last entry was read before has no rows."""
+    found = []
+    for ledger_id, stop in end.next_entries.items():
+        first = start.position(ledger_id)
+        if first is not None and first < stop:
+            found.append(Range(ledger_id, first, stop - 1))
+    finished = end.done.minus(start.done)
+    found += [Range(ledger_id, start.next_entries.get(ledger_id, 0), None) for ledger_id in finished]
+    return sorted(found, key=lambda each: each.ledger_id)
+
+
+def behind_latest(offset: StreamOffset, ends: Mapping[int, End]) -> dict[str, str]:
+    """How far an offset is behind, over the ledgers that are not done; named as by Spark's source for Kafka."""
+    positions = {ledger_id: offset.position(ledger_id) for ledger_id in ends}
+    waiting = [max(0, ends[each].next_entry_id - at) for each, at in positions.items() if at is not None] or [0]
+    return {
+        "minOffsetsBehindLatest": str(min(waiting)),
+        "maxOffsetsBehindLatest": str(max(waiting)),
+        "avgOffsetsBehindLatest": str(sum(waiting) / len(waiting)),
+    }
