@@ -1,0 +1,186 @@
+"""What will be tried in a run, as data drawn from a seed: writers, visitors, faults, and the rates of small faults.
+
+A plan is all there is to choose, so a smaller plan is a smaller run: shrinking takes parts out of it by their names.
+Rates are drawn in two stages: which kinds of small faults a run has at all, and how often each befalls a call.
+
+Not its job: carrying any of it out (`workload`, `faults`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2), (3, 3, 3), (5, 3, 2), (3, 2, 1), (1, 1, 1))
+"""Ensemble size, write quorum, ack quorum; the usual ones more often."""
+
+VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-polling", "recover", "recover", "look")
+"""What a visitor does to somebody else's ledger; deleting is drawn apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPlan:
+    """One client that writes one ledger."""
+
+    name: str
+    at: float
+    sizes: tuple[int, int, int]
+    bursts: tuple[int, ...]
+    """Appends under way together, burst after burst."""
+    payload: int
+    """Bytes of an entry, at most."""
+    pause: float
+    """Seconds between bursts."""
+    end: str
+    """close; leave: the ledger stays open; crash: the client is gone after half the bursts, without a word."""
+    advanced: bool = False
+    deferred_sync: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VisitPlan:
+    """Something done to the ledger of the writer `writer`, if there is one at that time."""
+
+    name: str
+    at: float
+    what: str
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Something done to the bookie (gateway, client) of number `target`; undone after `lasts` seconds where it can."""
+
+    name: str
+    at: float
+    kind: str
+    target: int
+    lasts: float
+
+
+@dataclass(frozen=True, slots=True)
+class RatePlan:
+    """A small fault that befalls one call in `1 / rate`."""
+
+    name: str
+    kind: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What plans may be made of: they differ between a simulation and real processes."""
+
+    duration: float = 20.0
+    bookies: tuple[int, int] = (3, 6)
+    writers: tuple[int, int] = (1, 4)
+    visits: tuple[int, int] = (2, 12)
+    faults: tuple[int, int] = (0, 8)
+    bursts: tuple[int, int] = (2, 12)
+    burst: int = 12
+    fault_kinds: tuple[str, ...] = ()
+    lossy_kinds: tuple[str, ...] = ()
+    """Kinds that cost a bookie its data: one of them a run, since ack quorum - 1 bookies may be lost."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Kinds of small faults with the highest rate of each."""
+    deletes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module."""
+
+    seed: int
+    bookies: int
+    duration: float
+    writers: tuple[WriterPlan, ...]
+    visits: tuple[VisitPlan, ...]
+    faults: tuple[FaultPlan, ...]
+    rates: tuple[RatePlan, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Of every part that can be taken out."""
+        parts: list[WriterPlan | VisitPlan | FaultPlan | RatePlan] = [*self.rates, *self.faults, *self.visits]
+        return [part.name for part in (*parts, *self.writers)]
+
+    def without(self, names: Collection[str]) -> Plan:
+        """The same without these parts."""
+        return replace(
+            self,
+            writers=tuple(part for part in self.writers if part.name not in names),
+            visits=tuple(part for part in self.visits if part.name not in names),
+            faults=tuple(part for part in self.faults if part.name not in names),
+            rates=tuple(part for part in self.rates if part.name not in names),
+        )
+
+    def keeping(self, names: Collection[str]) -> Plan:
+        return self.without(set(self.names) - set(names))
+
+    def __str__(self) -> str:
+        parts = (*self.writers, *self.visits, *self.faults, *self.rates)
+        lines = [f"seed {self.seed}: {self.bookies} bookies, {self.duration:g} s"]
+        return "\n  ".join([*lines, *map(str, parts)])
+
+
+def make_plan(seed: int, limits: Limits) -> Plan:
+    rng = random.Random(f"plan {seed}")
+    bookies = rng.randint(*limits.bookies)
+    writers = tuple(_writer(rng, f"w{n}", bookies, limits) for n in range(rng.randint(*limits.writers)))
+    visits = tuple(_visit(rng, f"v{n}", writers, limits) for n in range(rng.randint(*limits.visits)))
+    return Plan(seed, bookies, limits.duration, writers, visits, _faults(rng, bookies, limits), _rates(rng, limits))
+
+
+def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> WriterPlan:
+    sizes = rng.choice([sizes for sizes in SIZES if sizes[0] <= bookies])
+    bursts = tuple(rng.randint(1, limits.burst) for _ in range(rng.randint(*limits.bursts)))
+    kind = rng.random()
+    return WriterPlan(
+        name,
+        at=rng.uniform(0, limits.duration * 0.3),
+        sizes=sizes,
+        bursts=bursts,
+        payload=rng.choice((20, 100, 1000, 5000)),
+        pause=rng.choice((0.0, 0.01, limits.duration * 0.6 / len(bursts))),
+        end=rng.choice(("close", "close", "leave", "crash")),
+        advanced=kind < 0.15,
+        deferred_sync=0.15 <= kind < 0.3,
+    )
+
+
+def _visit(rng: random.Random, name: str, writers: tuple[WriterPlan, ...], limits: Limits) -> VisitPlan:
+    what = rng.choice(VISITS)
+    if limits.deletes and rng.random() < 0.05:
+        what = "delete"
+    return VisitPlan(name, rng.uniform(0.05, 0.9) * limits.duration, what, rng.choice(writers).name)
+
+
+def _faults(rng: random.Random, bookies: int, limits: Limits) -> tuple[FaultPlan, ...]:
+    """A run has some kinds only; what costs data befalls one bookie, if any."""
+    if not limits.fault_kinds:
+        return ()
+    kinds = rng.sample(limits.fault_kinds, rng.randint(1, len(limits.fault_kinds)))
+    faults = [
+        FaultPlan(
+            f"f{number}",
+            rng.uniform(0.05, 0.85) * limits.duration,
+            rng.choice(kinds),
+            rng.randrange(bookies),
+            rng.choice((0.01, 0.05, 0.2)) * limits.duration,
+        )
+        for number in range(rng.randint(*limits.faults))
+    ]
+    if limits.lossy_kinds and rng.random() < 0.3:
+        kind = rng.choice(limits.lossy_kinds)
+        victim = rng.randrange(bookies)
+        faults.append(FaultPlan("f-loss", rng.uniform(0.2, 0.8) * limits.duration, kind, victim, 0.0))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _rates(rng: random.Random, limits: Limits) -> tuple[RatePlan, ...]:
+    return tuple(
+        RatePlan(f"r-{kind}", kind, highest * rng.choice((0.05, 0.3, 1.0)))
+        for kind, highest in sorted(limits.rates.items())
+        if rng.random() < 0.25
+    )
