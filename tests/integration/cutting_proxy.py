@@ -18,7 +18,8 @@ class CuttingProxy:
     """
 
     def __init__(self, host: str, port: int, cut_after: Callable[[], int | None]) -> None:
-        self._target = (host, port)
+        self.target = (host, port)
+        """Of connections made from now on."""
         self._cut_after = cut_after
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -51,14 +52,14 @@ class CuttingProxy:
         self._writers.add(writer)
         ends = [writer]
         try:
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            far_reader, far_writer = await asyncio.open_connection(*self.target)
             self._writers.add(far_writer)
             ends.append(far_writer)
             left = [self._cut_after()]
             pumps = [self._pump(reader, far_writer, left), self._pump(far_reader, writer, left)]
             await asyncio.gather(*pumps, return_exceptions=True)
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # streams complain of a task that ends cancelled; the proxy cancels them when it is closed
         finally:
             self._tasks.discard(task)
             for end in ends:

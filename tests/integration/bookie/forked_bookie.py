@@ -38,7 +38,13 @@ class ForkedBookie:
             "bookie_id": "killed",
             **options,
         }
-        self.address = ""
+        self.addresses: dict[str, str] = {}
+        """Of each service, as the bookie tells them."""
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the entry protocol."""
+        return self.addresses.get("bookie", "")
 
     def start(self) -> None:
         """Forks; `wait_until_serving` waits for it."""
@@ -48,10 +54,10 @@ class ForkedBookie:
         childs.close()
 
     def wait_until_serving(self) -> None:
-        """Sets `address`. Raises AssertionError with the end of the bookie's log when it does not start."""
+        """Sets `addresses`. Raises AssertionError with the end of the bookie's log when it does not start."""
         try:
             assert self._pipe.poll(START_TIMEOUT_SECONDS), f"the bookie did not start: {self._last_words()}"
-            self.address = self._pipe.recv()
+            self.addresses = self._pipe.recv()
         except EOFError:
             raise AssertionError(f"the bookie did not start: {self._last_words()}") from None
 
@@ -60,6 +66,10 @@ class ForkedBookie:
         pid = self._process.pid
         assert pid is not None, "it was started"
         return pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.exitcode is not None
 
     def kill(self) -> None:
         self._process.kill()
@@ -96,7 +106,7 @@ async def _serve(config: BookieConfig, pipe: Connection) -> None:
     try:
         await server.start()
         threading.Thread(target=_watch_parent, args=(pipe, loop, server), daemon=True).start()
-        pipe.send(server.addresses["bookie"])
+        pipe.send(dict(server.addresses))
         await server.run_until_stopped()
     finally:
         await server.stop()
