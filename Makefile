@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress test-crash fuzz lint format protos reference bench env env-dev java clean
+.PHONY: help run test test-stress test-crash chaos fuzz lint format protos reference bench env env-dev java clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -22,6 +22,9 @@ test-stress: env-dev java ## the stress tests at full size (some minutes; `make 
 test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitrary losses at each operation of storage (some minutes)
 	BOOKGATE_CRASH_RUNS=$${BOOKGATE_CRASH_RUNS:-500} BOOKGATE_CRASH_SEEDS=40 $(BIN)/python -m pytest \
 		tests/integration/bookie/test_sigkill.py tests/unit/bookie/test_storage_crashes.py $(PYTEST_ARGS)
+
+chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
+	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}
 
 fuzz: env-dev ## a million bad inputs to everything that reads bytes (some minutes; `make test` has 30,000)
 	BOOKGATE_FUZZ_INPUTS=$${BOOKGATE_FUZZ_INPUTS:-1000000} BOOKGATE_FUZZ_SEED=$${BOOKGATE_FUZZ_SEED:-$$(date +%s)} \
