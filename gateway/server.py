@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -78,15 +78,18 @@ class GatewayServer:
         tls: TlsFiles | None = None,
         share_port: bool = False,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        make_server: Callable[..., grpc.aio.Server] = grpc.aio.server,
     ) -> None:
         """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call.
 
-        `share_port`: several processes serve at this port, which the caller has made sure is free.
+        `share_port`: several processes serve at this port, which the caller has made sure is free. `make_server`: what
+        carries the calls; a simulator passes its own.
         """
         self._factory = factory
         self._host = host
         self._port = port
         self._interceptors = interceptors
+        self._make_server = make_server
         self._bookmark_seconds = bookmark_seconds
         self._lease_seconds = lease_seconds
         self._limits = limits or Limits()
@@ -115,7 +118,7 @@ class GatewayServer:
             ("grpc.max_receive_message_length", self._limits.request_bytes),
             ("grpc.so_reuseport", int(self._share_port)),
         )
-        server = grpc.aio.server(interceptors=[calls, *self._interceptors], options=options)
+        server = self._make_server(interceptors=[calls, *self._interceptors], options=options)
         self._add_services(server)
         self._port = await self._bind(server, credentials)
         self._show_metrics(calls)

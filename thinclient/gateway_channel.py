@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ from grpc.aio import AioRpcError, Channel
 from ledger.errors import (
     BKException,
     ClientClosedException,
-    IllegalOpException,
     MetaStoreException,
     TooManyRequestsException,
     UnauthorizedAccessException,
@@ -43,6 +41,7 @@ from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import Ledger
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from thinclient.gateway_uri import TlsFiles, parse_gateways
+from thinclient.grpc_channels import OpenChannel, open_channel
 
 if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type checker only
     from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
@@ -64,22 +63,6 @@ _HEDGE_AFTER = 0.4
 _MOST_GATEWAYS = 16
 """Gateways that are learnt from discovery only up to so many in all: each is a connection."""
 
-_MAX_MESSAGE = 64 * 1024 * 1024
-_OPTIONS = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE),
-    ("grpc.enable_retries", 0),
-    # A gateway that stands still is found out within their sum, while anything is asked of it. Pings go out only where
-    # nothing came in, and only while a call or a stream is open.
-    ("grpc.keepalive_time_ms", 300),
-    ("grpc.keepalive_timeout_ms", 400),
-    ("grpc.http2.max_pings_without_data", 0),
-    # A ping of another kind under way would stand in for it, with a timeout of a minute.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.ping_timeout_ms", 400),
-]
 _REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
 _TRANSIENT = (
     grpc.StatusCode.UNAVAILABLE,
@@ -107,31 +90,24 @@ class LostAnswerException(UnknownOutcomeException):
         self.gateway = gateway
 
 
-_grpc_process: int | None = None
-"""The process that has used gRPC first; None before."""
-
-
-def _check_process() -> None:
-    """gRPC's threads do not survive a fork: a child of a process that has used it would wait for ever."""
-    global _grpc_process
-    _grpc_process = _grpc_process or os.getpid()
-    if _grpc_process != os.getpid():
-        raise IllegalOpException(
-            f"process {_grpc_process} used gRPC before it forked process {os.getpid()}, which therefore can't; "
-            "fork before the first client connects, or start the process with `spawn`"
-        )
-
-
 class Gateway:
     """One gateway: its channel, made on first use, and its stubs."""
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, *, learnt: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None,
+        connector: OpenChannel = open_channel,
+        *,
+        learnt: bool = False,
+    ) -> None:
         self.address = address
         self.learnt = learnt
         """Known from discovery only: perhaps out of this client's reach."""
         self.suspended = False
         """It has lost its metadata store, and said so."""
         self._credentials = credentials
+        self._connector = connector
         self._channel: Channel | None = None
         self._metadata: LedgerMetadataServiceAsyncStub | None = None
         self._discovery: ServiceDiscoveryAsyncStub | None = None
@@ -142,11 +118,7 @@ class Gateway:
     @property
     def channel(self) -> Channel:
         if self._channel is None:
-            _check_process()
-            if self._credentials is not None:
-                self._channel = grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
-            else:
-                self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+            self._channel = self._connector(self.address, self._credentials)
         return self._channel
 
     @property
@@ -289,11 +261,19 @@ class Attempts:
 class GatewayChannel:
     """All gateways that a client knows. Belongs to one event loop."""
 
-    def __init__(self, uri: str, timeout: float, rng: random.Random, tls: TlsFiles = TlsFiles()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        uri: str,
+        timeout: float,
+        rng: random.Random,
+        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+        connector: OpenChannel = open_channel,
+    ) -> None:
         """Raises IncorrectParameterException for an address that is none, or TLS files that can't be used."""
         parsed = parse_gateways(uri, tls)
         self._credentials = None if parsed.tls is None else parsed.tls.credentials()
-        self._gateways = [Gateway(address, self._credentials) for address in parsed.addresses]
+        self._connector = connector
+        self._gateways = [Gateway(address, self._credentials, connector) for address in parsed.addresses]
         self._retired: list[Gateway] = []
         self._turn = rng.randrange(len(self._gateways))
         self._closed = False
@@ -318,7 +298,7 @@ class GatewayChannel:
         new = sorted(named - set(self.addresses))
         room = max(_MOST_GATEWAYS - len(self._gateways), 0)
         for address in self.rng.sample(new, min(room, len(new))):
-            self._gateways.append(Gateway(address, self._credentials, learnt=True))
+            self._gateways.append(Gateway(address, self._credentials, self._connector, learnt=True))
         # Streams on a gateway that is about to stop end by themselves.
         self._retired += gone
         for gateway in [gateway for gateway in self._retired if not gateway.connected]:

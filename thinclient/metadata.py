@@ -49,6 +49,7 @@ from thinclient.discovery import RpcServiceDiscovery
 from thinclient.gateway_channel import Gateway, GatewayChannel, LostAnswerException, check_transient
 from thinclient.gateway_list import GatewayList
 from thinclient.gateway_uri import TlsFiles
+from thinclient.grpc_channels import OpenChannel, open_channel
 from thinclient.messages import code_error, record_of, scoped
 from thinclient.registration import RpcRegistrationManager
 from thinclient.watch import MetadataWatch
@@ -431,8 +432,9 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         timeout: float = 10.0,
         rng: random.Random | None = None,
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+        connector: OpenChannel = open_channel,
     ) -> None:
-        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls)
+        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls, connector)
         self._discovery = RpcServiceDiscovery(self.gateways)
         self._manager = RpcLedgerManager(self.gateways)
         self._registration = RpcRegistrationManager(self.gateways, self._discovery)

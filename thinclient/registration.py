@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterator
 
 from grpc.aio import AioRpcError
@@ -290,7 +289,7 @@ class RpcRegistrationManager(RegistrationManager):
     def __init__(self, gateways: GatewayChannel, service_discovery: ServiceDiscovery) -> None:
         self._gateways = gateways
         self._discovery = service_discovery
-        self._lease_id = uuid.uuid4().hex
+        self._lease_id = gateways.rng.randbytes(16).hex()
         self._keepers: dict[str, _Keeper] = {}
 
     async def cluster_instance_id(self) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import random
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
 from gateway.store_settings import DEFAULTS, StoreSettings
@@ -23,7 +24,7 @@ from gateway.zookeeper.ledger_manager import ZooKeeperLedgerManager
 from gateway.zookeeper.ledger_paths import paths_of
 from gateway.zookeeper.nodes import ensure_node, parent_of
 from gateway.zookeeper.registration import ZooKeeperRegistrationManager
-from gateway.zookeeper.session import ZooKeeperSession
+from gateway.zookeeper.session import MakeHandler, ZooKeeperSession
 from ledger.errors import IncorrectParameterException, MetaStoreException
 from ledger.manager import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
 
@@ -40,11 +41,12 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
         settings: StoreSettings = DEFAULTS,
+        make_handler: MakeHandler = SequentialThreadingHandler,
     ) -> None:
         self._uri = uri
         self._paths = ClusterPaths(uri.ledgers_root)
         self._session = ZooKeeperSession(
-            uri.servers, session_timeout_seconds, connect_timeout_seconds, call_timeout_seconds, settings
+            uri.servers, session_timeout_seconds, connect_timeout_seconds, call_timeout_seconds, settings, make_handler
         )
         self._session.on_reconnected = self._reconnected
         self._rearm_timer: asyncio.TimerHandle | None = None

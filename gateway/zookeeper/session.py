@@ -38,7 +38,7 @@ from kazoo.exceptions import (
     SessionMovedError,
     ZookeeperError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -85,6 +85,9 @@ _NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
 NodeWatch = Callable[[WatchedEvent], None]
 
+MakeHandler = Callable[[], Any]
+"""What kazoo runs on: its threads, sockets and sleeps. A simulator passes its own."""
+
 
 class ZooKeeperSession:
     """See the module. One event loop, from `start` to `close`."""
@@ -96,8 +99,10 @@ class ZooKeeperSession:
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
         settings: StoreSettings = DEFAULTS,
+        make_handler: MakeHandler = SequentialThreadingHandler,
     ) -> None:
         self._settings = settings
+        self._make_handler = make_handler
         self._acl = CREATOR_ONLY if settings.zookeeper_acl == "creator" else OPEN_TO_ALL
         self._servers = ",".join(servers)
         self.session_timeout_seconds = session_timeout_seconds
@@ -136,9 +141,11 @@ class ZooKeeperSession:
         """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
         self._loop = asyncio.get_running_loop()
         _check_files(self._settings)
-        retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0)
+        handler = self._make_handler()
+        retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0, sleep_func=handler.sleep_func)
         self._client = KazooClient(
             hosts=self._servers,
+            handler=handler,
             timeout=self.session_timeout_seconds,
             connection_retry=retry,
             randomize_hosts=True,

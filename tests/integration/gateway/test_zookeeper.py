@@ -11,6 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from gateway.drivers import create_factory
 from gateway.metadata_uri import parse_zookeeper
@@ -42,7 +43,9 @@ def root_of(uri: str) -> str:
 
 
 async def opened(uri: str, settings: StoreSettings = DEFAULTS, **timeouts: float) -> ZooKeeperLedgerManagerFactory:
-    factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(uri), settings=settings, **timeouts)
+    factory = ZooKeeperLedgerManagerFactory(
+        parse_zookeeper(uri), settings=settings, make_handler=SequentialThreadingHandler, **timeouts
+    )
     await factory.initialize()
     return factory
 

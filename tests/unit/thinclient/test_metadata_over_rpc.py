@@ -32,7 +32,7 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from tests.unit.thinclient.fake_gateway import FakeGateway, fake_gateways, response_of
-from thinclient import gateway_channel
+from thinclient import grpc_channels
 from thinclient.gateway_uri import GatewayUri, TlsFiles, parse_gateways
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
@@ -348,7 +348,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
 @pytest.mark.asyncio
 async def test_a_child_of_a_process_that_used_grpc_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected() as (manager, _):
-        monkeypatch.setattr(gateway_channel, "_grpc_process", os.getpid() + 1)
+        monkeypatch.setattr(grpc_channels, "_grpc_process", os.getpid() + 1)
         with pytest.raises(IllegalOpException, match="before it forked"):
             await manager.read(SEVEN)
 
