@@ -1,39 +1,33 @@
-"""`bookgate bookie`: one gateway-enabled bookie until SIGTERM or Ctrl-C."""
+"""`bookgate bookie start`: one gateway-enabled bookie until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bookie.config import BookieConfig, load_config
 from bookie.configuration.schema import assignments
-from bookie.cookie import InvalidCookieException
 from bookie.inspection.cli import inspect_app
-from bookie.server import BookieServer
-from ledger.errors import BKException
+from reporting.groups import StartByDefault, new_group
+from reporting.output import AsJson, print_json
 
-app = typer.Typer(help="Run a bookie that hosts a metadata gateway.", add_completion=False)
+if TYPE_CHECKING:
+    from bookie.server import BookieServer
+
+app = new_group("Bookies: start one, look at one, look at all. Without a command: start one.", StartByDefault)
 app.add_typer(inspect_app, name="inspect")
 
 
-def fail(message: str) -> NoReturn:
-    """Ends the command with one line for a person."""
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(1)
-
-
-@app.callback(invoke_without_command=True)
-def bookie(
-    context: typer.Context,
+@app.command()
+def start(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
     metadata_uri: Annotated[
         str | None,
@@ -60,35 +54,33 @@ def bookie(
             "--set", metavar="KEY=VALUE", help="Any other setting, as in the TOML file; may be given several times."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON once the bookie serves, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
     ] = False,
 ) -> None:
-    """Run a bookie that hosts a metadata gateway, until SIGTERM or Ctrl-C.
+    """Runs a bookie that hosts a metadata gateway, until SIGTERM or Ctrl-C. `start` may be left out.
 
     Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_…
+
+    JSON, once it serves: {"bookie_id", "bookie", "gateway", "http", "metadata_uri"}.
+
+    \b
+    Example: bookgate bookie start --config /etc/bookgate/bookie.toml
     """
-    if context.invoked_subcommand is not None:
-        return
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        options = {
-            "metadata_uri": metadata_uri,
-            "data_dir": data_dir,
-            "host": host,
-            "advertised_address": advertised_address,
-            "port": port,
-            "gateway_port": gateway_port,
-            "http_port": http_port,
-            "bookie_id": bookie_id,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
-        _run(load_config(config, **{**assignments(settings or []), **given}), as_json, stop_with_parent)
-    except (BKException, InvalidCookieException, OSError) as error:
-        fail(str(error))
+    options = {
+        "metadata_uri": metadata_uri,
+        "data_dir": data_dir,
+        "host": host,
+        "advertised_address": advertised_address,
+        "port": port,
+        "gateway_port": gateway_port,
+        "http_port": http_port,
+        "bookie_id": bookie_id,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    _run(load_config(config, **{**assignments(settings or []), **given}), as_json, stop_with_parent)
 
 
 def _run(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
@@ -101,6 +93,9 @@ def _run(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
 
 
 async def _serve(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
+    # Here, since the other commands of a bookie do without all this.
+    from bookie.server import BookieServer
+
     server = BookieServer(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -124,7 +119,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, server: BookieServer) -> None
 def _announce(server: BookieServer, as_json: bool) -> None:
     addresses = server.addresses
     if as_json:
-        print(json.dumps(addresses), flush=True)
+        print_json(addresses)
         return
     print(f"bookie {addresses['bookie_id']} serves; stop it with Ctrl-C")
     for kind in ("bookie", "gateway", "http", "metadata_uri"):

@@ -9,7 +9,6 @@ import logging
 import re
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +24,10 @@ from bookie.main_job_spark import SparkUnavailable, require_spark
 from bookie.main_job_text import InputError, Selection, select_text, standard_library
 from bookie.standalone import ClusterException
 from ledger.errors import BKException
+from reporting.groups import new_group
+from reporting.output import AsJson, fail
 
-app = typer.Typer(help="Run the main job: real text through a whole cluster and Spark.", add_completion=False)
+app = new_group("Run the main job: real text through a whole cluster and Spark.", asks_for_a_command=False)
 
 _RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
 
@@ -55,9 +56,15 @@ def run(
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep a temporary data directory.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the whole table to this file, as CSV.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Rows of the table to show.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Ingest text into a cluster of three bookies, count it with Spark, and compare with a plain read of the files."""
+    """Ingests text into a cluster of three bookies, counts it with Spark, and compares with a plain read of the files.
+
+    JSON: {"equal", "files", "top", and figures of each step}.
+
+    \b
+    Example: bookgate run --input ./texts --metadata zookeeper
+    """
     report = Report(as_json)
     selection = _selection(input_dir)
     _end_in_good_order_when_told_to()
@@ -66,9 +73,9 @@ def run(
         with _data_directory(data_dir, keep_data, report) as directory:
             equal = _run(selection, directory, report, metadata, output, top)
     except KeyboardInterrupt:
-        _fail("interrupted; everything that was started is stopped again", EXIT_INTERRUPTED)
+        fail("interrupted; everything that was started is stopped again", EXIT_INTERRUPTED)
     except (SparkUnavailable, ClusterException, InputError, BKException, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     raise typer.Exit(0 if equal else EXIT_FAILED)
 
 
@@ -76,7 +83,7 @@ def _selection(input_dir: Path | None) -> Selection:
     try:
         return select_text(input_dir) if input_dir is not None else select_text(*standard_library())
     except InputError as error:
-        _fail(str(error), EXIT_INPUT)
+        fail(str(error), EXIT_INPUT)
 
 
 def _run(
@@ -91,21 +98,15 @@ def _run(
         job = MainJob(selection, directory, report, metadata=metadata.value, output=output, top=top)
         return job.run().equal
     except LocalZooKeeperError as error:
-        _fail(str(error))
+        fail(str(error))
     except PySparkException as error:
-        _fail(f"the Spark job failed: {_reason(error)}")
+        fail(f"the Spark job failed: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
     """What was raised in a Python worker, out of the tracebacks that Spark wraps around it; else its first line."""
     raised = _RAISED.findall(str(error))
     return str(raised[-1]) if raised else str(error).partition("\n")[0]
-
-
-def _fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
-    """One line for a person, and the end."""
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -12,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from bookie.cli import fail
 from bookie.standalone import ClusterException, StandaloneCluster
+from reporting.groups import new_group
+from reporting.output import AsJson, fail, print_json
 
-app = typer.Typer(help="Run a whole cluster on this machine until Ctrl-C.", add_completion=False)
+app = new_group("Run a whole cluster on this machine until Ctrl-C.", asks_for_a_command=False)
 
 _LOOK_EVERY_SECONDS = 1.0
 
@@ -34,11 +34,15 @@ def standalone(
         int, typer.Option(min=0, max=65535, help="First gateway port; 0 = choose free ones.")
     ] = 4181,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="First HTTP port; 0 = choose free ones.")] = 8080,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON once the cluster serves, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin."""
+    """Runs a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin.
+
+    JSON, once it serves: {"gateways": [addresses], "bookies": [addresses], "http": [addresses], "metadata_uri"}.
+
+    \b
+    Example: bookgate standalone --data-dir ./cluster --bookies 3
+    """
     cluster = StandaloneCluster(
         data_dir,
         bookies,
@@ -68,7 +72,7 @@ def standalone(
 def _announce(cluster: StandaloneCluster, as_json: bool) -> None:
     if as_json:
         addresses = {"gateways": cluster.gateways, "bookies": cluster.bookies, "http": cluster.http}
-        print(json.dumps({**addresses, "metadata_uri": cluster.metadata_uri}), flush=True)
+        print_json({**addresses, "metadata_uri": cluster.metadata_uri})
         return
     print(f"The cluster serves; its data is in {cluster.data_dir}. Stop it with Ctrl-C.")
     print(f"  clients    {cluster.gateway_uri}")

@@ -1,8 +1,7 @@
-"""`bookgate gateway`: the gateway alone, beside bookies of any implementation. Serves until SIGTERM or Ctrl-C."""
+"""`bookgate gateway start`: the gateway alone, beside bookies of any implementation, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +9,21 @@ from typing import Annotated
 import typer
 
 from gateway.config import GatewayConfig
-from gateway.process import Addresses, error_text, log_to_stderr, run, serve, stop_event
+from gateway.process import Addresses, log_to_stderr, run, serve, stop_event
 from gateway.workers import serve_with_workers
-from ledger.errors import BKException
+from reporting.groups import StartByDefault, new_group
+from reporting.output import AsJson, fail, print_json
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=False, rich_markup_mode=None)
+app = new_group("Metadata gateways. Without a command: start one.", StartByDefault)
 
 
 @app.callback()
-def gateway(
+def group() -> None:
+    """Keeps this a group."""
+
+
+@app.command()
+def start(
     metadata_uri: Annotated[
         str | None,
         typer.Option(help="Metadata store: zk+hierarchical://host:2181/ledgers or sqlite:///path/metadata.db"),
@@ -45,9 +50,15 @@ def gateway(
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line once the gateway serves.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Serve ledger metadata and discovery over gRPC from a metadata store."""
+    """Serves ledger metadata and discovery over gRPC from a metadata store. `start` may be left out.
+
+    JSON, once it serves: {"gateway", "metadata_uri", "workers", "http": [addresses]}.
+
+    \b
+    Example: bookgate gateway start --metadata-uri zk+hierarchical://zk-1:2181/ledgers --port 4181
+    """
     options = {
         "metadata_uri": metadata_uri,
         "host": host,
@@ -61,18 +72,12 @@ def gateway(
         "drain_seconds": drain_seconds,
         "log_level": log_level,
     }
+    settings = GatewayConfig.load(config, options)
+    log_to_stderr(settings.log_level)
     try:
-        settings = GatewayConfig.load(config, options)
-        log_to_stderr(settings.log_level)
         run(_serve(settings, as_json))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
     except ModuleNotFoundError as error:
-        typer.echo(f"error: the gateway needs {error.name}; install it with: pip install 'bookgate[bookie]'", err=True)
-        raise typer.Exit(1) from None
-    except (BKException, OSError) as error:
-        typer.echo(f"error: {error_text(error)}", err=True)
-        raise typer.Exit(1) from None
+        fail(f"the gateway needs {error.name}; install it with: pip install 'bookgate[bookie]'")
 
 
 async def _serve(settings: GatewayConfig, as_json: bool) -> None:
@@ -88,7 +93,7 @@ def _announce(settings: GatewayConfig, addresses: list[Addresses], as_json: bool
     http = [each.http for each in addresses if each.http is not None]
     if as_json:
         line = {"gateway": address, "metadata_uri": settings.metadata_uri, "workers": settings.workers, "http": http}
-        print(json.dumps(line), flush=True)
+        print_json(line)
         return
     scheme = "grpcs" if settings.tls_cert else "grpc"
     shared = f" with {settings.workers} workers" if settings.workers > 1 else ""

@@ -8,40 +8,40 @@ nobody empties the wrong cluster by habit.
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from gateway.cluster_admin import ClusterAdmin, ClusterSummary
 from gateway.config import GatewayConfig
 from gateway.drivers import create_admin
-from ledger.errors import BKException, IllegalOpException
+from ledger.errors import BKException
+from reporting.groups import new_group
+from reporting.output import AsJson, Yes, confirm, print_result
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make, describe, empty or remove a cluster in its metadata store."
-)
+app = new_group("Make, describe, empty or remove a cluster in its metadata store.")
 
 MetadataUri = Annotated[
     str | None,
     typer.Option(help="Metadata store: zk+hierarchical://host:2181/ledgers or sqlite:///path/metadata.db"),
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with the settings of the gateway.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "--force", "-y", help="Do not ask.")]
 
 
 @app.command()
 def init(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Make a cluster; fails where there is one."""
+    """Makes a cluster; fails where there is one.
+
+    JSON: the cluster, as `bookgate cluster info` has it.
+
+    \b
+    Example: bookgate cluster init --metadata-uri zk+hierarchical://zk-1:2181/ledgers
+    """
 
     async def work(admin: ClusterAdmin) -> ClusterSummary:
         await admin.initialize()
@@ -52,7 +52,13 @@ def init(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJso
 
 @app.command()
 def info(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Show the cluster's instance id, its layout, and how many ledgers and bookies it has."""
+    """Shows the cluster's instance id, its layout, and how many ledgers and bookies it has, from the store itself.
+
+    JSON: {"instance_id", "ledger_manager", "ledgers", "writable_bookies", "read_only_bookies", "known_bookies"}.
+
+    \b
+    Example: bookgate cluster info --metadata-uri sqlite:///var/lib/bookgate/metadata.db
+    """
     _print(_with_admin(metadata_uri, config, lambda admin: admin.summary()), as_json)
 
 
@@ -60,7 +66,13 @@ def info(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJso
 def format_cluster(
     metadata_uri: MetadataUri = None, config: Config = None, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Forget all ledgers and cookies and take a new instance id; only without registered bookies."""
+    """Forgets all ledgers and cookies and takes a new instance id; only without registered bookies.
+
+    JSON: the cluster, as `bookgate cluster info` has it.
+
+    \b
+    Example: bookgate cluster format --metadata-uri zk+hierarchical://zk-1:2181/ledgers
+    """
 
     async def work(admin: ClusterAdmin) -> ClusterSummary:
         await admin.refuse_if_bookies_live("formatted")
@@ -73,7 +85,13 @@ def format_cluster(
 
 @app.command()
 def nuke(metadata_uri: MetadataUri = None, config: Config = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove the cluster with everything in it; only without registered bookies."""
+    """Removes the cluster with everything in it; only without registered bookies.
+
+    JSON: {"removed": instance id, null for a damaged cluster}.
+
+    \b
+    Example: bookgate cluster nuke --metadata-uri zk+hierarchical://zk-1:2181/ledgers
+    """
 
     async def work(admin: ClusterAdmin) -> ClusterSummary | None:
         await admin.require_cluster()
@@ -85,7 +103,10 @@ def nuke(metadata_uri: MetadataUri = None, config: Config = None, yes: Yes = Fal
 
     summary = _with_admin(metadata_uri, config, work)
     instance_id = summary.instance_id if summary else None
-    print(json.dumps({"removed": instance_id}) if as_json else f"removed cluster {instance_id or '(it was damaged)'}")
+    if as_json:
+        print_result({"removed": instance_id}, as_json)
+    else:
+        print(f"removed cluster {instance_id or '(it was damaged)'}")
 
 
 async def _summary_if_whole(admin: ClusterAdmin) -> ClusterSummary | None:
@@ -97,45 +118,26 @@ async def _summary_if_whole(admin: ClusterAdmin) -> ClusterSummary | None:
 
 
 def _confirm(action: str, summary: ClusterSummary | None, yes: bool) -> None:
-    """Asks on the terminal. Raises IllegalOpException if the answer is not yes."""
-    if yes:
-        return
+    """Asks on the terminal. Raises CommandFailed if the answer is not yes."""
     what = "what is left of the cluster"
     if summary is not None:
         what = f"cluster {summary.instance_id} ({summary.ledgers} ledgers, {summary.known_bookies} bookies known)"
-    if not sys.stdin.isatty():
-        raise IllegalOpException(f"{action} {what}: not confirmed; use --yes where nobody can be asked")
-    print(f"{action} {what}? This can't be undone. Type yes: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() != "yes":
-        raise IllegalOpException("not confirmed; nothing was changed")
+    confirm(f"{action} {what}", yes)
 
 
 def _with_admin(metadata_uri: str | None, config: Path | None, work: Callable[[ClusterAdmin], Awaitable[T]]) -> T:
-    """Connects, works, disconnects; a failure is one line and exit code 1."""
+    """Connects, works, disconnects. Raises BKException."""
 
     async def run() -> T:
         settings = GatewayConfig.load(config, {"metadata_uri": metadata_uri})
         async with create_admin(settings.metadata_uri, settings) as admin:
             return await work(admin)
 
-    try:
-        return asyncio.run(run())
-    except BKException as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    return asyncio.run(run())
 
 
 def _print(summary: ClusterSummary, as_json: bool) -> None:
-    values = asdict(summary)
-    if as_json:
-        print(json.dumps(values))
-        return
-    table = Table(show_header=False)
-    for name, value in values.items():
-        table.add_row(name.replace("_", " "), str(value))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    print_result(asdict(summary), as_json)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
 """The command `bookgate`: ledgers and bookies of a cluster, and whatever other packages mount under it.
 
-Results go to standard output (with `--json` in a form for programs), everything else to standard error. A failure is
-one line, `error: …`, and exit code 1; wrong usage is exit code 2.
+How results, failures and exit codes look is in `reporting.output`. Other packages mount commands through the
+entry-point group `bookgate.commands`: an entry `noun` is a whole command or group, an entry `noun.part` adds its
+commands to those of the noun.
 """
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from ledger.errors import BKException
+from reporting.groups import Group, load_noun, not_installed
 from thinclient.cli_bench import bench_app
 from thinclient.cli_bookies import bookies_app
-from thinclient.cli_ledger import ledger_app
-from thinclient.cli_support import ClientOptions, fail
+from thinclient.cli_support import ClientOptions
 from thinclient.gateway_uri import TlsFiles
 
 _ENTRY_POINTS = "bookgate.commands"
@@ -27,10 +25,18 @@ _ENTRY_POINTS = "bookgate.commands"
 # The same table as in pyproject.toml, for a source tree that is not installed, or was before it got a command.
 BUILT_IN_COMMANDS = {
     "bookie": "bookie.cli:app",
+    "bookie.disk": "bookie.disk_cli:app",
+    "bookie.remote": "thinclient.cli_bookies:bookies_app",
     "cluster": "gateway.cluster_cli:app",
+    "cluster.remote": "thinclient.cli_cluster:cluster_app",
     "config": "bookie.configuration.cli:app",
+    "cookie": "bookie.cookie_cli:app",
     "doctor": "bookie.doctor.cli:app",
     "gateway": "gateway.cli:app",
+    "gateway.remote": "thinclient.cli_cluster:gateway_app",
+    "gc": "thinclient.cli_gc:gc_app",
+    "ledger": "thinclient.cli_ledger:ledger_app",
+    "ledger.admin": "thinclient.cli_ledger_admin:admin_app",
     "standalone": "bookie.standalone_cli:app",
     "run": "bookie.main_job_cli:app",
 }
@@ -38,61 +44,48 @@ _EXTRAS = {"run": "bookie,spark"}
 
 
 def mounted_commands() -> dict[str, str]:
-    """Names of mounted commands and where their typer app is (`module:attribute`)."""
+    """Names of mounted commands, or parts of them, and where their typer app is (`module:attribute`)."""
     found = {entry.name: entry.value for entry in entry_points(group=_ENTRY_POINTS)}
     # An editable install keeps the table of the day it was made.
     return {**BUILT_IN_COMMANDS, **found}
 
 
-class CommandGroup(typer.core.TyperGroup):
+def parts_of_nouns(mounted: Mapping[str, str]) -> dict[str, list[str]]:
+    """The apps that each noun is made of, the one that has its name first."""
+    nouns: dict[str, list[str]] = {}
+    for name in sorted(mounted):
+        nouns.setdefault(name.partition(".")[0], []).append(mounted[name])
+    return nouns
+
+
+class CommandGroup(Group):
     """Loads a mounted command when it is asked for, so that none costs another's start or needs another's packages."""
 
-    # typer's own command classes differ between its versions, hence Any.
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *sorted(mounted_commands())]
+        return [*super().list_commands(ctx), *sorted(parts_of_nouns(mounted_commands()))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        target = mounted_commands().get(cmd_name)
-        if target is None:
+        parts = parts_of_nouns(mounted_commands()).get(cmd_name)
+        if parts is None:
             return super().get_command(ctx, cmd_name)
+        install = f"pip install 'bookgate[{_EXTRAS.get(cmd_name, 'bookie')}]'"
         try:
-            return _load(cmd_name, target)
+            return load_noun(cmd_name, parts, install)
         except ModuleNotFoundError as error:
-            return _not_installed(cmd_name, error.name or str(error))
-
-
-def _load(name: str, target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    command = typer.main.get_command(getattr(import_module(module), attribute))
-    command.name = name
-    return command
-
-
-def _not_installed(name: str, missing: str) -> Any:
-    """Stands in for a command whose packages are missing."""
-    install = f"pip install 'bookgate[{_EXTRAS.get(name, 'bookie')}]'"
-    stub = typer.Typer(add_completion=False)
-
-    @stub.command(
-        name,
-        help=f"Not installed: {escape(install)}",
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
-    def refuse() -> None:
-        fail(f"`bookgate {name}` needs {missing}, which is not installed; run: {install}")
-
-    return typer.main.get_command(stub)
+            missing = error.name or str(error)
+            message = f"`bookgate {cmd_name}` needs {missing}, which is not installed; run: {install}"
+            return not_installed(cmd_name, message, f"Not installed: {install}")
 
 
 app = typer.Typer(
     name="bookgate",
     cls=CommandGroup,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Apache BookKeeper ledgers without ZooKeeper in the client.",
 )
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(bookies_app, name="bookies")
+app.add_typer(bookies_app, name="bookies", hidden=True)
 app.add_typer(bench_app, name="bench")
 
 
@@ -112,12 +105,7 @@ def options(
 
 def main() -> None:
     """The command's entry point."""
-    try:
-        app(prog_name="bookgate")
-    except BKException as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    app(prog_name="bookgate")
 
 
 if __name__ == "__main__":

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress as Bar
-from rich.progress import TextColumn, TimeElapsedColumn
 
 from ledger.metadata import DigestType
+from reporting.groups import new_group
+from reporting.output import AsJson, print_json, progress
 from thinclient.cli_ledger import Digests
-from thinclient.cli_support import AsJson, Gateways, LedgerNumber, Password, print_json, with_client
+from thinclient.cli_support import Gateways, LedgerNumber, Password, with_client
 from thinclient.client import BookKeeper
-from thinclient.load import LoadResult, Progress, random_load, sequential_load, write_load
+from thinclient.load import LoadResult, random_load, sequential_load, write_load
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measures writing and reading: rates and latencies.")
+bench_app = new_group("Measures writing and reading: rates and latencies.")
 
 
 class Order(enum.StrEnum):
@@ -44,21 +41,28 @@ def bench_write(
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Writes to a ledger of its own, closes it, and deletes it unless told to keep it."""
+    """Writes to a ledger of its own, closes it, and deletes it unless told to keep it.
+
+    JSON: {"ledger_id" (with --keep), "payload_bytes", "outstanding", "quorums", "entries", "bytes", "seconds",
+    "entries_per_second", "megabytes_per_second", and latencies in milliseconds}.
+
+    \b
+    Example: bookgate bench write --size 1024 --seconds 10 --keep
+    """
     quorums = ensemble_size, write_quorum_size, ack_quorum_size
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, LoadResult]:
         handle = await bookkeeper.create_ledger(*quorums, DigestType[digest.name], password.encode())
         try:
             async with handle:
-                with _progress("writing", entries) as progress:
+                with progress("writing", entries, "entries") as done:
                     result = await write_load(
                         handle,
                         b"b" * size,
                         outstanding=outstanding,
                         entries=entries,
                         seconds=None if entries else seconds,
-                        progress=progress,
+                        progress=done,
                     )
         finally:
             if not keep:
@@ -83,29 +87,24 @@ def bench_read(
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reads a ledger, for one that `bench write --keep` has left. Latencies are those of a read of --batch entries."""
+    """Reads a ledger, for one that `bench write --keep` has left. Latencies are those of a read of --batch entries.
+
+    JSON: {"ledger_id", "order", "batch", and what `bookgate bench write` has}.
+
+    \b
+    Example: bookgate bench read 7 --order random
+    """
 
     async def work(bookkeeper: BookKeeper) -> LoadResult:
         async with await bookkeeper.open_ledger(ledger_id, password.encode()) as handle:
             wanted = entries or (10_000 if order is Order.RANDOM else handle.last_add_confirmed + 1)
-            with _progress("reading", wanted) as progress:
+            with progress("reading", wanted, "entries") as done:
                 if order is Order.SEQUENTIAL:
-                    return await sequential_load(handle, batch=batch, entries=entries, progress=progress)
-                return await random_load(
-                    handle, outstanding=outstanding, entries=wanted, width=batch, progress=progress
-                )
+                    return await sequential_load(handle, batch=batch, entries=entries, progress=done)
+                return await random_load(handle, outstanding=outstanding, entries=wanted, width=batch, progress=done)
 
     result = with_client(context, gateways, work)
     _print({"ledger_id": ledger_id, "order": order.value, "batch": batch} | result.summary(), as_json)
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Progress]:
-    """A bar on standard error, where somebody may look at it."""
-    columns = (*Bar.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.completed:,.0f} entries"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
 
 
 def _print(facts: dict[str, Any], as_json: bool) -> None:

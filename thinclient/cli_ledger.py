@@ -7,7 +7,7 @@ import enum
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,24 +19,16 @@ from ledger.entry import Entry
 from ledger.errors import IncorrectParameterException
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType
-from thinclient.cli_support import (
-    AsJson,
-    Gateways,
-    LedgerNumber,
-    Password,
-    end_quietly,
-    fail,
-    in_daemon_thread,
-    print_json,
-    print_table,
-    with_client,
-)
+from reporting.groups import new_group
+from reporting.output import AsJson, Yes, confirm, end_quietly, fail, print_json, print_result, print_table
+from thinclient.cli_support import Gateways, LedgerNumber, Password, in_daemon_thread, with_client
 from thinclient.client import BookKeeper
+from thinclient.one_bookie import batches_of_bookie
 
 _CHUNK = 256 * 1024
 """Bytes of input read at once."""
 
-ledger_app = typer.Typer(no_args_is_help=True, help="Ledgers: create, write, read, list, show, recover, delete.")
+ledger_app = new_group("Ledgers: create, write, read, list, recover, delete; their metadata.")
 
 
 class Digests(enum.StrEnum):
@@ -71,7 +63,13 @@ def create(
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Creates a ledger, leaves it open and prints its id. `bookgate ledger write` fills it."""
+    """Creates a ledger, leaves it open and prints its id. `bookgate ledger write` fills it.
+
+    JSON: the ledger, as `bookgate ledger show` has it.
+
+    \b
+    Example: bookgate ledger create --ensemble-size 5 -m owner=me
+    """
     pairs = _pairs(custom_metadata or [])
 
     async def work(bookkeeper: BookKeeper) -> LedgerRecord:
@@ -97,7 +95,7 @@ def create(
 def write(
     context: typer.Context,
     ledger_id: LedgerNumber,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Lines to append; - is standard input.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Lines to append; - is standard input.")] = "-",
     password: Password = "",
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -105,6 +103,11 @@ def write(
     """Appends one entry a line to a ledger that was created and never written, and closes it.
 
     A ledger is written once, by one writer: one that has entries is refused.
+
+    JSON: {"ledger_id", "entries", "bytes"}.
+
+    \b
+    Example: bookgate ledger write 7 lines.txt
     """
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, int]:
@@ -128,6 +131,7 @@ def read(
     first: Annotated[int, typer.Option("--from", min=0, help="First entry.")] = 0,
     last: Annotated[int | None, typer.Option("--to", min=0, help="Last entry; else all that are confirmed.")] = None,
     recover: Annotated[bool, typer.Option("--recover", help="Take an open ledger over and close it.")] = False,
+    bookie: Annotated[str | None, typer.Option("--bookie", "-b", help="Read from this bookie alone.")] = None,
     entry_format: Annotated[
         EntryFormat, typer.Option("--format", help="text: a line an entry; raw: payloads only; json: an object a line.")
     ] = EntryFormat.TEXT,
@@ -135,15 +139,25 @@ def read(
     gateways: Gateways = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Prints the entries of a ledger."""
+    """Prints the entries of a ledger.
+
+    With --bookie only what that bookie holds is read, from it alone: what another would give does not count.
+
+    JSON, an object a line: {"entry_id", "length", "payload"}, or "payload_base64" where it is no text.
+
+    \b
+    Example: bookgate ledger read 7 --from 10 --to 19
+    """
     chosen = EntryFormat.JSON if as_json else entry_format
 
     async def work(bookkeeper: BookKeeper) -> None:
         async with await bookkeeper.open_ledger(ledger_id, password.encode(), recover) as reader:
-            end = reader.last_add_confirmed if last is None else last
-            async for batch in reader.read_batches(first, max(end, first - 1)):
-                sys.stdout.buffer.write(b"".join(_rendered(entry, chosen) for entry in batch))
-                sys.stdout.buffer.flush()
+            end = max(reader.last_add_confirmed if last is None else last, first - 1)
+            if bookie is None:
+                await _print_batches(reader.read_batches(first, end), chosen)
+                return
+            record = reader.record
+        await _print_batches(batches_of_bookie(bookkeeper, record, password.encode(), bookie, first, end), chosen)
 
     try:
         with_client(context, gateways, work)
@@ -165,16 +179,19 @@ def tail(
     gateways: Gateways = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Prints the entries of a ledger as they are confirmed, until it is closed. Its writer is left alone."""
+    """Prints the entries of a ledger as they are confirmed, until it is closed. Its writer is left alone.
+
+    JSON: an object a line, as `bookgate ledger read` has it.
+
+    \b
+    Example: bookgate ledger tail 7 --new
+    """
     chosen = EntryFormat.JSON if as_json else entry_format
 
     async def work(bookkeeper: BookKeeper) -> None:
         async with await bookkeeper.open_ledger(ledger_id, password.encode()) as reader:
             start = reader.last_add_confirmed + 1 if new else first
-            async with aclosing(reader.tail_batches(start, long_poll=not poll)) as batches:
-                async for batch in batches:
-                    sys.stdout.buffer.write(b"".join(_rendered(entry, chosen) for entry in batch))
-                    sys.stdout.buffer.flush()
+            await _print_batches(reader.tail_batches(start, long_poll=not poll), chosen)
 
     try:
         with_client(context, gateways, work)
@@ -187,15 +204,24 @@ def list_ledgers(
     context: typer.Context,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     start_after: Annotated[int | None, typer.Option(min=0, help="Only ids above this one.")] = None,
+    bookie: Annotated[
+        str | None, typer.Option("--bookie", "-b", help="Only those with entries on this bookie, as metadata tells.")
+    ] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lists ledgers in ascending order of their ids."""
+    """Lists ledgers in ascending order of their ids.
+
+    JSON: a list of ledgers, each as `bookgate ledger show` has it.
+
+    \b
+    Example: bookgate ledger list --limit 10 --bookie bookie-1
+    """
 
     async def work(bookkeeper: BookKeeper) -> list[LedgerRecord]:
         records: list[LedgerRecord] = []
         async for page in bookkeeper.list_ledgers(start_after=start_after, page_size=min(limit or 0, 1000)):
-            records += page
+            records += page if bookie is None else [record for record in page if bookie in _bookies_of(record)]
             if limit is not None and len(records) >= limit:
                 break
         return records[:limit]
@@ -212,16 +238,16 @@ def list_ledgers(
 
 @ledger_app.command()
 def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = None, as_json: AsJson = False) -> None:
-    """Shows the metadata of a ledger. Its password is not shown."""
-    record = with_client(context, gateways, lambda bookkeeper: bookkeeper.read_record(ledger_id))
-    description = describe(record)
-    if as_json:
-        print_json(description)
-        return
-    table = Table(show_header=False)
-    for key, value in description.items():
-        table.add_row(key.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
-    print_table(table)
+    """Shows the metadata of a ledger. Its password is not shown.
+
+    JSON: {"ledger_id", "scope_id", "version", "state", "last_entry_id", "length", "ensemble_size",
+    "write_quorum_size", "ack_quorum_size", "digest_type", "fragments": [{"first_entry_id", "bookies"}],
+    "custom_metadata", "created_ms"}.
+
+    \b
+    Example: bookgate ledger show 7
+    """
+    print_result(describe(with_client(context, gateways, lambda client: client.read_record(ledger_id))), as_json)
 
 
 @ledger_app.command()
@@ -232,7 +258,13 @@ def recover(
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Takes an open ledger from its writer: fences it, finds its end, makes that durable and closes it."""
+    """Takes an open ledger from its writer: fences it, finds its end, makes that durable and closes it.
+
+    JSON: the ledger, as `bookgate ledger show` has it, with "recovered": false where it was closed before.
+
+    \b
+    Example: bookgate ledger recover 7
+    """
 
     async def work(bookkeeper: BookKeeper) -> tuple[bool, LedgerRecord]:
         was_closed = (await bookkeeper.read_record(ledger_id)).metadata.is_closed
@@ -252,13 +284,18 @@ def recover(
 def delete(
     context: typer.Context,
     ledger_id: LedgerNumber,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deletes a ledger for good. Its bookies free the space later."""
-    if not yes and not (sys.stdin.isatty() and typer.confirm(f"Delete ledger {ledger_id} for good?", err=True)):
-        fail(f"ledger {ledger_id} was not deleted; confirm with --yes")
+    """Deletes a ledger for good. Its bookies free the space later.
+
+    JSON: {"ledger_id", "deleted": true}.
+
+    \b
+    Example: bookgate ledger delete 7 --yes
+    """
+    confirm(f"Delete ledger {ledger_id}", yes)
 
     async def work(bookkeeper: BookKeeper) -> None:
         await bookkeeper.read_record(ledger_id)
@@ -344,6 +381,17 @@ async def _entries(source: int) -> AsyncIterator[bytes]:
         rest = bytearray(lines[-1])
     if rest:
         yield bytes(rest)
+
+
+async def _print_batches(source: AsyncGenerator[list[Entry], None], form: EntryFormat) -> None:
+    async with aclosing(source) as batches:
+        async for batch in batches:
+            sys.stdout.buffer.write(b"".join(_rendered(entry, form) for entry in batch))
+            sys.stdout.buffer.flush()
+
+
+def _bookies_of(record: LedgerRecord) -> set[str]:
+    return {bookie for fragment in record.metadata.fragments for bookie in fragment.ensemble}
 
 
 def _rendered(entry: Entry, entry_format: EntryFormat) -> bytes:

@@ -1,23 +1,23 @@
-"""What the commands share: options, running a coroutine with a client, printing."""
+"""What the commands of a client share: options, and running a coroutine with a client."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
+import random
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 
-from thinclient.client import BookKeeper
-from thinclient.config import load_config
+from ledger.manager import BookieSet, LedgerManagerFactory, RegisteredBookie
+from thinclient.bookie_connection import tcp_connector
+from thinclient.bookie_pool import BookiePool
+from thinclient.client import BookKeeper, metadata_factory
+from thinclient.config import ClientConfig, load_config
 from thinclient.gateway_uri import TlsFiles
 
 T = TypeVar("T")
@@ -41,7 +41,6 @@ Gateways = Annotated[
         help="Metadata gateways: grpc://host:port,host:port; or a metadata store itself: zk+hierarchical://….",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Password = Annotated[
     str,
     typer.Option("--password", envvar="BOOKGATE_LEDGER_PASSWORD", help="The ledger's password.", show_default=False),
@@ -49,23 +48,60 @@ Password = Annotated[
 LedgerNumber = Annotated[int, typer.Argument(metavar="ID", min=0, help="The ledger's id.", show_default=False)]
 
 
-def fail(message: str) -> NoReturn:
-    """Ends the command with one line on standard error and exit code 1."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(1)
+def client_config(context: typer.Context, gateways: str | None) -> ClientConfig:
+    """The settings of a command's client. Raises IncorrectParameterException."""
+    options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
+    tls = options.tls
+    return load_config(options.file, gateways=gateways, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
 
 
 def with_client(context: typer.Context, gateways: str | None, work: Callable[[BookKeeper], Awaitable[T]]) -> T:
     """Connects, does `work`, disconnects. Raises what either raises."""
-    options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
-    tls = options.tls
-    config = load_config(options.file, gateways=gateways, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
+    config = client_config(context, gateways)
 
     async def run() -> T:
         async with await BookKeeper.connect(config=config) as bookkeeper:
             return await work(bookkeeper)
 
     return run_async(run())
+
+
+def with_metadata(
+    context: typer.Context, gateways: str | None, work: Callable[[LedgerManagerFactory], Awaitable[T]]
+) -> T:
+    """The same for what needs the metadata alone, cookies included."""
+    config = client_config(context, gateways)
+
+    async def run() -> T:
+        factory = metadata_factory(None, config)
+        try:
+            await factory.initialize()
+            return await work(factory)
+        finally:
+            await factory.close()
+
+    return run_async(run())
+
+
+def with_pool(
+    context: typer.Context,
+    gateways: str | None,
+    work: Callable[[BookiePool, Sequence[RegisteredBookie]], Awaitable[T]],
+) -> T:
+    """The same for requests to single bookies: their connections, and the registered ones."""
+    # Only protocol v3 can ask a bookie about itself, whatever the client speaks otherwise.
+    config = client_config(context, gateways).model_copy(update={"wire_protocol": "v3"})
+
+    async def with_factory(factory: LedgerManagerFactory) -> T:
+        discovery = factory.service_discovery
+        found = [each for each in await discovery.bookies(BookieSet.ALL) if each.writable or each.read_only]
+        pool = BookiePool.of(config, discovery, tcp_connector, random.SystemRandom())
+        try:
+            return await work(pool, found)
+        finally:
+            await pool.close_and_wait()
+
+    return with_metadata(context, gateways, with_factory)
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -91,19 +127,3 @@ async def in_daemon_thread(call: Callable[..., T], *arguments: object) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     return await asyncio.wrap_future(future)
-
-
-def print_json(value: object) -> None:
-    """One JSON document on one line."""
-    print(json.dumps(value, ensure_ascii=False))
-
-
-def print_table(table: object) -> None:
-    """A rich table, as wide as it needs to be when nobody looks at it."""
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-
-
-def end_quietly() -> NoReturn:
-    """Whoever read our output has gone: not an error of ours, and nothing more can be printed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0)

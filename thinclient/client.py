@@ -112,7 +112,7 @@ class BookKeeper:
         that is none, or a store whose extra is not installed.
         """
         config = config or ClientConfig()
-        factory = _factory(gateways, config)
+        factory = metadata_factory(gateways, config)
         try:
             await factory.initialize()
             return cls.of_factory(factory, config, auth_provider)
@@ -135,7 +135,7 @@ class BookKeeper:
         uri = _metadata_uri(gateways, config)
         if not is_gateway_uri(uri):
             raise IncorrectParameterException(f"{uri!r} names no gateways: connect to a metadata store with `connect`")
-        return cls.of_factory(_factory(gateways, config), config, auth_provider)
+        return cls.of_factory(metadata_factory(gateways, config), config, auth_provider)
 
     @classmethod
     def of_factory(
@@ -487,7 +487,8 @@ def _metadata_uri(gateways: str | None, config: ClientConfig) -> str:
     return uri
 
 
-def _factory(gateways: str | None, config: ClientConfig) -> LedgerManagerFactory:
+def metadata_factory(gateways: str | None, config: ClientConfig) -> LedgerManagerFactory:
+    """What reaches the metadata of a configuration; `initialize` it first. Raises IncorrectParameterException."""
     uri = _metadata_uri(gateways, config)
     if is_gateway_uri(uri):
         return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls)

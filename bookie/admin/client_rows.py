@@ -10,7 +10,7 @@ import asyncio
 import base64
 import random
 from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -24,7 +24,6 @@ from gateway.admin.refused import AdminException
 from ledger.entry import Entry
 from ledger.errors import BKException, IncorrectParameterException
 from ledger.manager import BookieSet, LedgerManagerFactory
-from ledger.metadata import LedgerMetadata
 from ledger.requests import (
     FREE_DISK_SPACE,
     TOTAL_DISK_CAPACITY,
@@ -40,6 +39,7 @@ from thinclient.bookie_pool import BookiePool
 from thinclient.client import BookKeeper
 from thinclient.config import ClientConfig, load_settings
 from thinclient.read_handle import ReadHandle
+from thinclient.sanity import is_sane
 
 PAGE = 1000
 """Entries of an answer, as in BookKeeper."""
@@ -51,7 +51,6 @@ _READS = 4
 """Answers in the making at once."""
 
 _BATCH = 100
-_SANITY_ENTRIES = 10
 
 _FORMATS: Mapping[str, Callable[[bytes], str]] = {
     "text": lambda payload: payload.decode("ascii", "replace"),
@@ -143,26 +142,7 @@ class OwnClient:
     async def is_sane(self) -> bool:
         """Writes a ledger of some entries to this bookie, reads it back and deletes it; one test at a time."""
         async with self._testing:
-            client, manager = self._bookkeeper(), self._factory.ledger_manager
-            about = {"application": b"bookgate.sanity"}
-            record = await manager.create(None, LedgerMetadata.new((self._bookie_id,), 1, 1, custom_metadata=about))
-            try:
-                return await self._write_and_read(client, record.ledger_id.ledger_id)
-            finally:
-                with suppress(BKException):
-                    await manager.remove(record.ledger_id)
-
-    async def _write_and_read(self, client: BookKeeper, ledger_id: int) -> bool:
-        payloads = [f"entry-{number}".encode() for number in range(_SANITY_ENTRIES)]
-        async with await client.reopen_empty_ledger(ledger_id) as writer:
-            for payload in payloads:
-                await writer.append(payload)
-        reader = await client.open_ledger(ledger_id)
-        found = [bytes(entry.payload) async for entry in reader.read(0, reader.last_add_confirmed)]
-        # Another bookie may have taken over, where this one failed.
-        own = all(fragment.ensemble == (self._bookie_id,) for fragment in reader.metadata.fragments)
-        await reader.close()
-        return own and found == payloads
+            return await is_sane(self._bookkeeper(), self._bookie_id)
 
 
 def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:

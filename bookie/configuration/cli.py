@@ -16,10 +16,10 @@ from bookie.configuration.check import part_of, problems_of
 from bookie.configuration.migrate import migrate_properties
 from bookie.configuration.reference import render
 from bookie.configuration.schema import PARTS, Part, effective, gather, parse_options, read_file
-from ledger.errors import IncorrectParameterException
-from thinclient.cli_support import AsJson, fail, print_json, print_table
+from reporting.groups import new_group
+from reporting.output import AsJson, fail, print_json, print_table
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, check and migrate settings.")
+app = new_group("Show, check and migrate settings.")
 
 
 class PartName(str, Enum):  # noqa: UP042  typer shows the values of this form
@@ -53,17 +53,19 @@ def show(
     as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference of all keys instead.")] = False,
 ) -> None:
-    """Show the settings in effect and where each comes from: default, file, environment or option.
+    """Shows the settings in effect and where each comes from: default, file, environment or option.
 
     Secrets are masked. What is wrong is told on standard error; `bookgate config check` fails for it.
+
+    JSON: {part: {key: {"value", "source"}}}.
+
+    \b
+    Example: bookgate config show bookie --config bookie.toml
     """
     if markdown:
         sys.stdout.write(render())
         return
-    try:
-        _show(_parts(part, config), config, options or [], as_json)
-    except IncorrectParameterException as error:
-        fail(str(error))
+    _show(_parts(part, config), config, options or [], as_json)
 
 
 def _parts(part: PartName | None, config: Path | None) -> list[Part]:
@@ -102,13 +104,16 @@ def check(
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a file, together with the environment, as a start would: every problem is one line; exit code 1."""
-    try:
-        content = read_file(file)
-        chosen = PARTS[part.value] if part else part_of(content)
-        problems = problems_of(chosen, gather(chosen, content, str(file), parse_options(options or [])))
-    except IncorrectParameterException as error:
-        fail(str(error))
+    """Checks a file, together with the environment, as a start would: every problem is one line; exit code 1.
+
+    JSON: {"part", "problems": [{"key", "message", "source"}]}.
+
+    \b
+    Example: bookgate config check bookie.toml
+    """
+    content = read_file(file)
+    chosen = PARTS[part.value] if part else part_of(content)
+    problems = problems_of(chosen, gather(chosen, content, str(file), parse_options(options or [])))
     if as_json:
         described = [{"key": each.key, "message": each.message, "source": each.source} for each in problems]
         print_json({"part": chosen.name, "problems": described})
@@ -124,16 +129,26 @@ def check(
 def migrate(
     file: Annotated[Path, typer.Argument(help="bk_server.conf or bk_client.conf.", show_default=False)],
     target: Annotated[Target, typer.Option("--for", help="Whose settings to write.")] = Target.BOOKIE,
+    as_json: AsJson = False,
 ) -> None:
-    """Print as TOML what a properties file of Apache BookKeeper says.
+    """Prints as TOML what a properties file of Apache BookKeeper says.
 
     Each key without a counterpart, or with another meaning, has a comment.
+
+    JSON: {"part", "toml"}.
+
+    \b
+    Example: bookgate config migrate bk_server.conf
     """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         fail(f"{file} can't be read: {error}")
-    sys.stdout.write(migrate_properties(text, target.value))
+    toml = migrate_properties(text, target.value)
+    if as_json:
+        print_json({"part": target.value, "toml": toml})
+    else:
+        sys.stdout.write(toml)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ from bookie.configuration.check import part_of, problems_of
 from bookie.configuration.schema import gather, read_file
 from bookie.doctor.judge import Finding, Level, judge
 from bookie.doctor.look import look
-from ledger.errors import BKException, IncorrectParameterException
-from thinclient.cli_support import AsJson, ClientOptions, Gateways, fail, print_json, print_table, run_async
-from thinclient.config import load_config
+from ledger.errors import IncorrectParameterException
+from reporting.groups import new_group
+from reporting.output import AsJson, fail, print_json, print_table
+from thinclient.cli_support import Gateways, client_config, run_async
 from thinclient.gateway_uri import is_gateway_uri
 
-app = typer.Typer(help="Look at a deployment and say what to change.", add_completion=False)
+app = new_group("Look at a deployment and say what to change.", asks_for_a_command=False)
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 
@@ -34,21 +35,21 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at gateways, their metadata store and every bookie, and say what to change.
+    """Looks at gateways, their metadata store and every bookie, and says what to change.
 
     Needs nothing but a way to a gateway; what else is out of reach is a finding. Exit code 1 when there is an error;
     warnings leave it 0.
+
+    JSON: {"healthy", "findings": [{"level": "ok" | "warning" | "error", "subject", "what", "advice"}]}.
+
+    \b
+    Example: bookgate doctor --gateways grpc://gw-1:4181 --file bookie.toml
     """
-    options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
-    tls = options.tls
-    try:
-        config = load_config(options.file, gateways=gateways, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
-        if not config.gateways or not is_gateway_uri(config.gateways):
-            fail("name the gateways to look at: --gateways grpc://host:4181,host:4181 or BOOKGATE_GATEWAYS")
-        problems = {str(file): _problems(file) for file in files or []}
-        findings = judge(run_async(look(config, timeout, problems)), ensemble_size)
-    except BKException as error:
-        fail(str(error))
+    config = client_config(context, gateways)
+    if not config.gateways or not is_gateway_uri(config.gateways):
+        fail("name the gateways to look at: --gateways grpc://host:4181,host:4181 or BOOKGATE_GATEWAYS")
+    problems = {str(file): _problems(file) for file in files or []}
+    findings = judge(run_async(look(config, timeout, problems)), ensemble_size)
     _print(findings, as_json)
     if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)

@@ -12,24 +12,24 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from bookie.directories import LAST_MARK_FILE
 from bookie.files import read_whole
 from bookie.inspection import places
 from bookie.inspection.contents import Filter, Findings, JournalFile, LedgerContents, LogFileContents, Row
 from bookie.journal_format import LogMark
+from reporting.groups import new_group
+from reporting.output import AsJson, print_json, print_table
 
-inspect_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Print journals, entry logs and indexes, also those of Apache BookKeeper. Reads only, also beside a running "
-    "bookie. Exit code 1 when something is wrong with what was read.",
+inspect_app = new_group(
+    "Print journals, entry logs and indexes, also those of Apache BookKeeper. Reads only, also beside a running "
+    "bookie. Exit code 1 when something is wrong with what was read."
 )
 
 _SHOWN_PAYLOAD = 32
@@ -51,7 +51,6 @@ Payload = Annotated[
     PayloadForm | None, typer.Option(help="Print what follows an entry's first 32 bytes: the digest, then the payload.")
 ]
 Limit = Annotated[int, typer.Option(min=0, help="Rows printed of a file; 0 for all. JSON has all.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
 Logs = Annotated[list[Path] | None, typer.Option(help="Directories of the entry logs, where they lie elsewhere.")]
 Check = Annotated[bool, typer.Option("--check/--no-check", help="Read what every slot points at.")]
 
@@ -127,11 +126,6 @@ def _printable(data: bytes) -> str:
     return "".join(character if character.isprintable() else "·" for character in data.decode("utf-8", "replace"))
 
 
-def _fail(error: Exception) -> NoReturn:
-    print(f"error: {error}", file=sys.stderr)
-    raise typer.Exit(1) from error
-
-
 @inspect_app.command()
 def journal(
     path: File,
@@ -141,15 +135,18 @@ def journal(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Records of journal files, where their data ends and why."""
+    """Records of journal files, where their data ends and why.
+
+    JSON, an object a line: {"type": "record", …} for each record, then {"type": "journal", facts, "problems"}.
+
+    \b
+    Example: bookgate bookie inspect journal /data/journal --ledger 7
+    """
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
-    try:
-        for file in places.journal_files(path):
-            contents = JournalFile(file, Filter(ledger, entry), with_payload=payload is not None)
-            printer.rows("record", contents)
-            printer.findings("journal", contents.findings)
-    except OSError as error:
-        _fail(error)
+    for file in places.journal_files(path):
+        contents = JournalFile(file, Filter(ledger, entry), with_payload=payload is not None)
+        printer.rows("record", contents)
+        printer.findings("journal", contents.findings)
     printer.end()
 
 
@@ -162,17 +159,20 @@ def log(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Records of entry logs, bytes by ledger, and whether the map at their end agrees with them."""
+    """Records of entry logs, bytes by ledger, and whether the map at their end agrees with them.
+
+    JSON, an object a line: {"type": "record", …}, {"type": "ledger", …}, then {"type": "log", facts, "problems"}.
+
+    \b
+    Example: bookgate bookie inspect log /data/ledgers/current/1f.log --limit 0
+    """
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
-    try:
-        for file in places.log_files(path):
-            contents = LogFileContents(file, Filter(ledger, entry), with_payload=payload is not None)
-            printer.rows("record", contents)
-            by_ledger = sorted(contents.bytes_by_ledger.items())
-            printer.rows("ledger", ({"ledger": number, "bytes in this log": size} for number, size in by_ledger))
-            printer.findings("log", contents.findings)
-    except OSError as error:
-        _fail(error)
+    for file in places.log_files(path):
+        contents = LogFileContents(file, Filter(ledger, entry), with_payload=payload is not None)
+        printer.rows("record", contents)
+        by_ledger = sorted(contents.bytes_by_ledger.items())
+        printer.rows("ledger", ({"ledger": number, "bytes in this log": size} for number, size in by_ledger))
+        printer.findings("log", contents.findings)
     printer.end()
 
 
@@ -186,20 +186,23 @@ def index(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Ledgers of an index, or with a file or --ledger its entries; whether every slot leads to its entry."""
+    """Ledgers of an index, or with a file or --ledger its entries; whether every slot leads to its entry.
+
+    JSON, an object a line: {"type": "ledger" or "entry", …}, then {"type": "index" or "ledger", facts, "problems"}.
+
+    \b
+    Example: bookgate bookie inspect index /data/ledgers
+    """
     printer = Printer(as_json=as_json, payload=None, whole_payload=False, limit=limit)
-    try:
-        given_logs = places.find(logs).logs if logs else None
-        for each, found_logs in _indexes(path):
-            wanted_logs = (found_logs if given_logs is None else given_logs) if check else ()
-            if ledger is None and path.is_dir():
-                _print_ledgers(printer, each, wanted_logs)
-            else:
-                for number in each.ledger_ids() if ledger is None else (ledger,):
-                    _print_ledger(printer, LedgerContents(each, number, wanted_logs, Filter(ledger, entry)))
-            each.close()
-    except OSError as error:
-        _fail(error)
+    given_logs = places.find(logs).logs if logs else None
+    for each, found_logs in _indexes(path):
+        wanted_logs = (found_logs if given_logs is None else given_logs) if check else ()
+        if ledger is None and path.is_dir():
+            _print_ledgers(printer, each, wanted_logs)
+        else:
+            for number in each.ledger_ids() if ledger is None else (ledger,):
+                _print_ledger(printer, LedgerContents(each, number, wanted_logs, Filter(ledger, entry)))
+        each.close()
     printer.end()
 
 
@@ -248,28 +251,85 @@ def ledger_command(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """All that a bookie's directories hold of one ledger: index, entries, and records in the journals."""
+    """All that a bookie's directories hold of one ledger: index, entries, and records in the journals.
+
+    JSON, an object a line: {"type": "entry", …}, {"type": "record", …}, then {"type": "summary", facts, "problems"}.
+
+    \b
+    Example: bookgate bookie inspect ledger 7 /data
+    """
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
     wanted = Filter(ledger, entry)
-    try:
-        found = places.find(paths)
-        known = False
-        for each, logs in places.open_indexes(found):
-            contents = LedgerContents(each, ledger, logs, wanted, with_payload=payload is not None)
-            known |= _print_ledger(printer, contents)
-            each.close()
-        summary = Findings({"ledger": ledger, "in the index": "yes" if known else "no"})
-        for file in (file for directory in found.journals for file in places.journal_files(directory)):
-            journal_file = JournalFile(file, wanted, with_payload=payload is not None)
-            count = itertools.count()
-            printer.rows("record", (row for row in journal_file if next(count) >= 0))
-            summary.facts[f"in journal {file.name}"] = f"{next(count)} records"
-            summary.problems += journal_file.findings.problems
-        for mark in places.marks(found.logs + found.indexes + found.databases):
-            position = LogMark.decode(read_whole(places.FILES, mark) or b"")
-            name = f"mark {mark.name.removeprefix(LAST_MARK_FILE)}".strip()
-            summary.facts[name] = f"journal {position.journal_id:x}.txn, offset {position.offset}: replay begins there"
-        printer.findings("summary", summary)
-    except OSError as error:
-        _fail(error)
+    found = places.find(paths)
+    known = False
+    for each, logs in places.open_indexes(found):
+        contents = LedgerContents(each, ledger, logs, wanted, with_payload=payload is not None)
+        known |= _print_ledger(printer, contents)
+        each.close()
+    summary = Findings({"ledger": ledger, "in the index": "yes" if known else "no"})
+    for file in (file for directory in found.journals for file in places.journal_files(directory)):
+        journal_file = JournalFile(file, wanted, with_payload=payload is not None)
+        count = itertools.count()
+        printer.rows("record", (row for row in journal_file if next(count) >= 0))
+        summary.facts[f"in journal {file.name}"] = f"{next(count)} records"
+        summary.problems += journal_file.findings.problems
+    for mark in places.marks(found.logs + found.indexes + found.databases):
+        position = LogMark.decode(read_whole(places.FILES, mark) or b"")
+        name = f"mark {mark.name.removeprefix(LAST_MARK_FILE)}".strip()
+        summary.facts[name] = f"journal {position.journal_id:x}.txn, offset {position.offset}: replay begins there"
+    printer.findings("summary", summary)
     printer.end()
+
+
+@inspect_app.command("last-mark")
+def last_mark(paths: Directories, as_json: AsJson = False) -> None:
+    """Where the replay of each journal begins, as the lastMark files say.
+
+    JSON: a list of {"file", "journal_file", "journal_id", "offset"}.
+
+    \b
+    Example: bookgate bookie inspect last-mark /data
+    """
+    found = places.find(paths)
+    files = dict.fromkeys(places.marks(found.logs + found.indexes + found.databases))
+    marks = [(file, LogMark.decode(read_whole(places.FILES, file) or b"")) for file in files]
+    if as_json:
+        print_json(
+            [{"file": str(file), "journal_file": f"{each.journal_id:x}.txn", **each._asdict()} for file, each in marks]
+        )
+        return
+    table = Table("file", "journal", "offset")
+    for file, each in marks:
+        table.add_row(escape(str(file)), f"{each.journal_id:x}.txn", str(each.offset))
+    print_table(table)
+
+
+class FileKind(enum.StrEnum):
+    """Kinds of a bookie's files."""
+
+    JOURNAL = "journal"
+    LOG = "log"
+    INDEX = "index"
+
+
+@inspect_app.command()
+def files(
+    paths: Directories,
+    kind: Annotated[FileKind | None, typer.Option("--kind", help="Only these.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Names and sizes of a bookie's files: journals, entry logs, index files, or the files of a RocksDB index.
+
+    JSON: a list of {"kind", "file", "bytes"}.
+
+    \b
+    Example: bookgate bookie inspect files /data --kind journal
+    """
+    found = [(name, file) for name, file in places.data_files(places.find(paths)) if kind in (None, name)]
+    if as_json:
+        print_json([{"kind": name, "file": str(file), "bytes": file.stat().st_size} for name, file in found])
+        return
+    table = Table("kind", "file", Column("bytes", justify="right"))
+    for name, file in found:
+        table.add_row(name, escape(str(file)), str(file.stat().st_size))
+    print_table(table)

@@ -135,6 +135,19 @@ def _has_index_files(path: Path) -> bool:
     return any(index_file.is_level_name(entry.name) for entry in path.iterdir() if entry.is_dir())
 
 
+def data_files(places: Places) -> Iterator[tuple[str, Path]]:
+    """Every data file with its kind (`journal`, `log` or `index`), each kind in order."""
+    for directory in places.journals:
+        yield from (("journal", file) for _, file in sorted(_numbered(directory, journal_format.journal_id_of)))
+    for directory in places.logs:
+        yield from (("log", file) for _, file in sorted(_numbered(directory, log_id_of)))
+    for directory in places.indexes:
+        yield from (("index", file) for file in sorted(directory.rglob("*.idx")))
+    for directory in places.databases:
+        names = (directory / LOCATIONS, directory / LEDGERS)
+        yield from (("index", file) for name in names for file in sorted(name.iterdir()) if file.is_file())
+
+
 def marks(paths: Sequence[Path]) -> list[Path]:
     """The lastMark files of the directories."""
     return [file for path in paths for file in sorted(path.glob(f"{LAST_MARK_FILE}*"))]

@@ -24,7 +24,7 @@ def test_the_built_in_table_is_the_distributions() -> None:
 
 def test_every_command_has_help() -> None:
     ledger = [["ledger", name] for name in ("create", "write", "read", "list", "show", "delete")]
-    for command in ([], ["ledger"], ["bookies"], ["bookies", "list"], *ledger):
+    for command in ([], ["ledger"], ["bookie"], ["bookie", "list"], *ledger):
         result = CliRunner().invoke(cli.app, [*command, "--help"])
         assert result.exit_code == 0
         assert "Usage" in result.output
@@ -46,8 +46,8 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         (["ledger", "show", "1"], "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"),
         (["ledger", "list", "--gateways", "etcd://x:1/y"], "no driver for scheme 'etcd'"),
         (["ledger", "create", "-m", "x"], "--custom-metadata 'x' is not KEY=VALUE"),
-        (["ledger", "delete", "1"], "ledger 1 was not deleted; confirm with --yes"),
-        (["--config", "/nonexistent.toml", "bookies", "list"], "/nonexistent.toml can't be read"),
+        (["ledger", "delete", "1"], "Delete ledger 1: not confirmed; use --yes where nobody can be asked"),
+        (["--config", "/nonexistent.toml", "bookie", "list"], "/nonexistent.toml can't be read"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str) -> None:

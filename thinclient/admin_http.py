@@ -1,0 +1,87 @@
+"""The HTTP admin of a bookie, asked by commands: its address, the token, and refusals as errors of one line."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ledger.bookie_info import HTTP
+from ledger.errors import BKException, IncorrectParameterException
+from ledger.manager import ServiceDiscovery
+
+_TIMEOUT = 60.0
+"""Seconds; a sanity test or the first look at many files takes its time."""
+
+# A proxy of the environment is for the world outside, not for bookies.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class AdminRefusedException(BKException):
+    """The HTTP admin is out of reach or refused; the message has its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminHttp:
+    """One bookie's HTTP admin: `host:port`, and the token where changes need one."""
+
+    address: str
+    token: str | None = None
+
+    def get(self, path: str) -> Any:
+        """The answer, from JSON. Raises AdminRefusedException."""
+        return self._ask("GET", path, None)
+
+    def put(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The same for a change."""
+        return self._ask("PUT", path, body)
+
+    def _ask(self, verb: str, path: str, body: dict[str, Any] | None) -> Any:
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(f"http://{self.address}{path}", data, method=verb)
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        try:
+            with _OPENER.open(request, timeout=_TIMEOUT) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise AdminRefusedException(f"{self.address} answers {error.code}: {_words(error)}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise AdminRefusedException(
+                f"the HTTP admin at {self.address} does not answer: {getattr(reason, 'strerror', None) or reason}; "
+                "see its http_port, or name the address with --http"
+            ) from None
+
+
+def _words(error: urllib.error.HTTPError) -> str:
+    """What the answer says of the refusal."""
+    with error:
+        try:
+            return str(json.loads(error.read())["error"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return str(error.reason)
+
+
+async def admin_address(discovery: ServiceDiscovery, bookie_id: str) -> str:
+    """Where a registered bookie serves HTTP. Raises BookieHandleNotAvailableException, IncorrectParameterException."""
+    info = (await discovery.bookie_service_info(bookie_id)).info
+    endpoint = info.endpoint(HTTP)
+    if endpoint is None:
+        raise IncorrectParameterException(f"bookie {bookie_id} has registered no HTTP admin; name it with --http")
+    return endpoint.address
+
+
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """The token given, or the content of the file. Raises IncorrectParameterException."""
+    if token or file is None:
+        return token or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise IncorrectParameterException(f"the token file {file} can't be read: {error}") from error

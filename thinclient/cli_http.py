@@ -1,0 +1,45 @@
+"""What the commands over HTTP admin share: which bookie, and the token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reporting.output import fail
+from thinclient.admin_http import AdminHttp, admin_address, read_token
+from thinclient.cli_support import with_metadata
+
+BookieName = Annotated[
+    str | None, typer.Argument(metavar="BOOKIE", help="The bookie's id; or use --http.", show_default=False)
+]
+HttpAddress = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Its HTTP admin, where no gateway is to be asked.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar="BOOKGATE_HTTP_TOKEN", help="Token of the HTTP admin.", show_default=False),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", envvar="BOOKGATE_HTTP_TOKEN_FILE", help="File with that token.")
+]
+
+
+def admin_of(
+    context: typer.Context,
+    gateways: str | None,
+    bookie: str | None,
+    http: str | None,
+    token: str | None = None,
+    token_file: Path | None = None,
+) -> AdminHttp:
+    """The HTTP admin that the options name. Raises BKException, CommandFailed."""
+    if (bookie is None) == (http is None):
+        fail("name one bookie: its id (and --gateways), or the address of its HTTP admin with --http host:8080")
+    secret = read_token(token, token_file)
+    if http is not None:
+        return AdminHttp(http.removeprefix("http://").rstrip("/"), secret)
+    named = bookie or ""
+    address = with_metadata(context, gateways, lambda factory: admin_address(factory.service_discovery, named))
+    return AdminHttp(address, secret)
