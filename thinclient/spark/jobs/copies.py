@@ -1,0 +1,331 @@
+"""Reading every copy of a ledger's entries, bookie by bookie: what `audit` is made of, without Spark.
+
+A bookie is read alone by a record that names only it: the same pipelined and batched reads, the same digest check, and
+no other replica to fall back on. What a copy can be: good; *missing* (the bookie says it has no such entry or ledger);
+*corrupt* (its digest is wrong, or the bookie can't read it off its disk); of *wrong length* (see `core.copy_check`);
+*unreachable* (no answer: nothing is known of the copy).
+
+A fault is reported only when it is still there at a second look, by the ledger's newest metadata: a ledger that was
+deleted meanwhile has none, one whose ensemble changed is looked at anew. The last entries of a ledger that is being
+written may be on their way to a slow bookie; they get some seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from ledger.entry_columns import EntryColumns
+from ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    DigestMatchException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    ReadException,
+    TimeoutException,
+    TooManyRequestsException,
+)
+from ledger.manager import LedgerRecord
+from ledger.metadata import Fragment
+from thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
+from thinclient.spark.planning import Slice, readable_record
+
+if TYPE_CHECKING:
+    from thinclient.blocking import BookKeeper, ReadHandle
+
+WINDOW = 16 * 1024
+"""Entries of which lengths are compared together, and held in memory."""
+MAX_RANGES = 1000
+"""Ranges of faults named for one bookie by one task; the counts go on."""
+_PROBED_AT_ONCE = 64
+_PROBE_THREADS = 16
+_PAUSES = (0.2, 1.0, 3.0)
+_LOOKS = 3
+"""How often a slice is begun anew because its ledger's metadata changed."""
+
+
+_MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
+_AWAY = (BookieHandleNotAvailableException, TimeoutException, TooManyRequestsException)
+_CORRUPT = (DigestMatchException, ReadException)
+"""A bookie that can't read an entry off its disk answers EIO, a ReadException."""
+
+
+class Fault(Enum):
+    """What is wrong with a copy."""
+
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+    UNREACHABLE = "unreachable"
+    WRONG_LENGTH = "wrong length"
+
+
+class FaultRange(NamedTuple):
+    """Copies of consecutive entries (of those that the bookie should hold) with the same fault."""
+
+    fault: Fault
+    first_entry_id: int
+    last_entry_id: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What was found on one bookie of one fragment, or, without either, of the ledger as a whole.
+
+    `copies` were looked at, `counts` of them by fault; `ranges` name the first MAX_RANGES of these.
+    """
+
+    record: LedgerRecord
+    fragment: Fragment | None
+    bookie_id: str | None
+    copies: int
+    counts: Counter[Fault]
+    ranges: Sequence[FaultRange]
+
+    @property
+    def good(self) -> int:
+        return max(0, self.copies - self.counts.total())
+
+
+def ledger_report(record: LedgerRecord, fault: Fault, detail: str) -> CopyReport:
+    """A fault of no single copy."""
+    return CopyReport(record, None, None, 0, Counter({fault: 1}), [FaultRange(fault, -1, -1, detail)])
+
+
+def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
+    """The ledger as if this bookie alone held it."""
+    alone = replace(
+        record.metadata,
+        ensemble_size=1,
+        write_quorum_size=1,
+        ack_quorum_size=1,
+        fragments=(Fragment(0, (bookie_id,)),),
+    )
+    return replace(record, metadata=alone)
+
+
+class CopyReader:
+    """Reads slices of one task. A bookie that gave no answer is not asked again."""
+
+    def __init__(self, client: BookKeeper, password: bytes, pause: Callable[[float], None] = time.sleep) -> None:
+        """`password` is for ledgers whose metadata keep none. `pause` takes seconds."""
+        self._client = client
+        self._password = password
+        self._pause = pause
+        self._away: dict[str, str] = {}
+
+    def check(self, piece: Slice, *, is_open: bool = False) -> list[CopyReport]:
+        """The reports of one slice, a bookie each; of a ledger that is gone by now there are none.
+
+        `is_open`: the ledger was not closed when the slice was made.
+        """
+        reports = self._look(piece, is_open)
+        for _ in range(_LOOKS):
+            if not any(report.counts for report in reports):
+                return reports
+            try:
+                newest = self._client.read_record(piece.record.ledger_id)
+            except NoSuchLedgerExistsOnMetadataServerException:
+                return []
+            moved = _by_newer_metadata(piece, newest)
+            if moved is None:
+                return reports
+            piece = moved
+            reports = self._look(piece, is_open)
+        return reports
+
+    def _look(self, piece: Slice, is_open: bool) -> list[CopyReport]:
+        found: list[CopyReport] = []
+        metadata = piece.record.metadata
+        fragments = metadata.fragments
+        for number, fragment in enumerate(fragments):
+            end = fragments[number + 1].first_entry_id - 1 if number + 1 < len(fragments) else piece.last_entry_id
+            first, last = max(piece.first_entry_id, fragment.first_entry_id), min(piece.last_entry_id, end)
+            if first <= last:
+                found += self._fragment(piece.record, fragment, first, last, is_open)
+        return found
+
+    def _fragment(
+        self, record: LedgerRecord, fragment: Fragment, first: int, last: int, is_open: bool
+    ) -> list[CopyReport]:
+        being_written = is_open and fragment is record.metadata.last_fragment
+        reports = [
+            _Report(record, fragment, index, first, last, being_written) for index in range(len(fragment.ensemble))
+        ]
+        previous = self._length_before(record, first)
+        for start in range(first, last + 1, WINDOW):
+            stop = min(last, start + WINDOW - 1)
+            check = LengthCheck(start, stop, previous)
+            for report in reports:
+                self._window(report, check, start, stop)
+            wrong, previous = check.finish()
+            by_bookie = {report.bookie_id: report for report in reports}
+            for bookie_id, entry_id in wrong:
+                by_bookie[bookie_id].add(Fault.WRONG_LENGTH, entry_id, entry_id, "its length field is not the sum")
+        whole = [report.finish() for report in reports]
+        metadata = record.metadata
+        ends = last == metadata.last_entry_id and not is_open
+        if ends and previous not in (None, metadata.length):
+            detail = f"the metadata say {metadata.length} bytes, the entries {previous}"
+            whole.append(ledger_report(record, Fault.WRONG_LENGTH, detail))
+        return whole
+
+    def _length_before(self, record: LedgerRecord, first: int) -> int | None:
+        if first == 0:
+            return 0
+        try:
+            with self._open(record) as handle:
+                return next(iter(handle.read(first - 1, first - 1))).length
+        except (BKException, StopIteration):
+            return None
+
+    def _window(self, report: _Report, check: LengthCheck, first: int, last: int) -> None:
+        bookie_id = report.bookie_id
+        with self._open(record_on(report.record, bookie_id)) as handle:
+            for found in self._held(report, handle, first, last):
+                for copy in self._settled(report, handle, found):
+                    if isinstance(copy, FaultRange):
+                        report.add(*copy)
+                    else:
+                        check.add(bookie_id, copy)
+
+    def _held(self, report: _Report, handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:
+        """What the bookie holds of the window; the runs of a striped ledger are read side by side."""
+        ranges = list(report.ranges_between(first, last))
+        if len(ranges) == 1:
+            yield from self._range(report.bookie_id, handle, *ranges[0])
+            return
+        with ThreadPoolExecutor(_PROBE_THREADS) as pool:
+            for found in pool.map(lambda run: list(self._range(report.bookie_id, handle, *run)), ranges):
+                yield from found
+
+    def _settled(
+        self, report: _Report, handle: ReadHandle, found: FaultRange | EntryColumns
+    ) -> Sequence[FaultRange | EntryColumns]:
+        """The same, or, if it was missing and may be on its way still, what comes of it in some seconds."""
+        again: list[FaultRange | EntryColumns] = [found]
+        if isinstance(found, EntryColumns) or found.fault is not Fault.MISSING or not report.is_being_written:
+            return again
+        for seconds in _PAUSES:
+            self._pause(seconds)
+            again = list(_copies(handle, found.first_entry_id, found.last_entry_id))
+            if not any(isinstance(copy, FaultRange) for copy in again):
+                return again
+        report.is_being_written = False
+        return again
+
+    def _open(self, record: LedgerRecord) -> ReadHandle:
+        stored = record.metadata.password
+        return self._client.open_record(record, password=self._password if stored is None else stored)
+
+    def _range(self, bookie_id: str, handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:
+        if bookie_id in self._away:
+            yield FaultRange(Fault.UNREACHABLE, first, last, self._away[bookie_id])
+            return
+        for found in _copies(handle, first, last):
+            if isinstance(found, FaultRange) and found.fault is Fault.UNREACHABLE:
+                self._away[bookie_id] = found.detail
+            yield found
+
+
+
+class _Report:
+    """A CopyReport that grows."""
+
+    def __init__(
+        self, record: LedgerRecord, fragment: Fragment, index: int, first: int, last: int, is_being_written: bool
+    ) -> None:
+        metadata = record.metadata
+        self.record = record
+        self.bookie_id = fragment.ensemble[index]
+        self.is_being_written = is_being_written
+        self._fragment = fragment
+        self._shape = metadata.ensemble_size, metadata.write_quorum_size, index
+        self._copies = held_entries(*self._shape, first, last)
+        self._counts: Counter[Fault] = Counter()
+        self._ranges: list[FaultRange] = []
+
+    def ranges_between(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        return held_ranges(*self._shape, first, last)
+
+    def add(self, fault: Fault, first: int, last: int, detail: str) -> None:
+        self._counts[fault] += held_entries(*self._shape, first, last)
+        before = self._ranges[-1] if self._ranges else None
+        if (
+            before is not None
+            and before.fault is fault
+            and not held_entries(*self._shape, before.last_entry_id + 1, first - 1)
+        ):
+            self._ranges[-1] = before._replace(last_entry_id=last)
+        elif len(self._ranges) < MAX_RANGES:
+            self._ranges.append(FaultRange(fault, first, last, detail))
+
+    def finish(self) -> CopyReport:
+        return CopyReport(self.record, self._fragment, self.bookie_id, self._copies, self._counts, self._ranges)
+
+
+def _by_newer_metadata(piece: Slice, newest: LedgerRecord) -> Slice | None:
+    """The slice by metadata that name other ensembles or another end; None when they don't."""
+    before = piece.record.metadata
+    if newest.version <= piece.record.version:
+        return None
+    record = readable_record(newest, before.last_entry_id, before.length)
+    now = record.metadata
+    if (now.fragments, now.last_entry_id) == (before.fragments, before.last_entry_id):
+        return None
+    return replace(piece, record=record, last_entry_id=min(piece.last_entry_id, now.last_entry_id))
+
+
+def _copies(handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:
+    """What the only bookie of the handle holds of a range, in order, without payloads."""
+    position = first
+    while position <= last:
+        try:
+            for columns in handle.read_columns(position, last):
+                yield _without_payload(columns)
+                position += len(columns)
+            return
+        except BKException as failed:
+            error = failed
+        fault = _fault_of(error)
+        if fault is Fault.UNREACHABLE or isinstance(error, NoSuchLedgerExistsException):
+            yield FaultRange(fault, position, last, str(error))
+            return
+        # One that lost an entry may have lost many; each is asked for by itself, many at a time.
+        probed = range(position, min(last, position + _PROBED_AT_ONCE - 1) + 1)
+        with ThreadPoolExecutor(_PROBE_THREADS) as pool:
+            yield from pool.map(lambda entry_id: _copy(handle, entry_id), probed)
+        position = probed.stop
+
+
+def _copy(handle: ReadHandle, entry_id: int) -> EntryColumns | FaultRange:
+    """One copy."""
+    try:
+        (columns,) = handle.read_columns(entry_id, entry_id)
+    except BKException as error:
+        return FaultRange(_fault_of(error), entry_id, entry_id, str(error))
+    return _without_payload(columns)
+
+
+def _fault_of(error: BKException) -> Fault:
+    """What an error of a read says of the copy. Raises it when it is not about the copy."""
+    if isinstance(error, _MISSING):
+        return Fault.MISSING
+    if isinstance(error, _AWAY):
+        return Fault.UNREACHABLE
+    if isinstance(error, _CORRUPT):
+        return Fault.CORRUPT
+    raise error
+
+
+def _without_payload(columns: EntryColumns) -> EntryColumns:
+    return EntryColumns(
+        columns.ledger_id, columns.first_entry_id, columns.last_adds_confirmed, columns.lengths, columns.sizes, b""
+    )
