@@ -12,7 +12,6 @@ Source: spark page, tables and traps.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from thinclient.spark import arrow
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
 from thinclient.spark.job_metrics import counted
 from thinclient.spark.options import OptionError, Options, Table, parse_options
-from thinclient.spark.planning import Limits, Slice, plan
+from thinclient.spark.planning import Slice, limits_of, plan
 from thinclient.spark.worker_client import clients
 
 _log = logging.getLogger(__name__)
@@ -85,15 +84,7 @@ class EntriesReader(DataSourceReader):
         """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             slices = readable_slices(client, self._options)
-        return [EntriesPartition(task) for task in plan(slices, self._limits())]
-
-    def _limits(self) -> Limits:
-        return Limits(
-            spread_over=os.cpu_count() or 1,
-            min_partitions=self._options.min_partitions or 1,
-            max_entries=self._options.max_entries_per_partition,
-            max_bytes=self._options.max_bytes_per_partition,
-        )
+        return [EntriesPartition(task) for task in plan(slices, limits_of(self._options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("entries", self._read(partition))

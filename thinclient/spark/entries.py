@@ -95,13 +95,13 @@ def readable_slices(client: BookKeeper, options: Options) -> list[Slice]:
     unfinished = [record for record in records if not record.metadata.is_closed]
     snapshots = {record.ledger_id: readable_record(record) for record in records if record.metadata.is_closed}
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
-        for snapshot in pool.map(lambda record: _snapshot(client, record, options), unfinished):
+        for snapshot in pool.map(lambda record: readable_snapshot(client, record, options), unfinished):
             snapshots[snapshot.ledger_id] = snapshot
     slices = (slice_of(snapshots[record.ledger_id], options) for record in records)
     return [piece for piece in slices if piece is not None]
 
 
-def _snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:
+def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:
     """A ledger that is not closed, as far as it may be read now."""
     recover = options.read_mode is ReadMode.RECOVER
     with client.open_ledger(record.ledger_id, password=options.password, recovery=recover) as handle:

@@ -18,6 +18,7 @@ Source: spark page, "How a read is planned".
 from __future__ import annotations
 
 import heapq
+import os
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,6 +75,16 @@ class Limits:
     min_partitions: int = 1
     max_entries: int | None = None
     max_bytes: int = DEFAULT_MAX_BYTES_PER_PARTITION
+
+
+def limits_of(options: Options) -> Limits:
+    """What the options say, and a task a core of the machine that plans at least."""
+    return Limits(
+        spread_over=os.cpu_count() or 1,
+        min_partitions=options.min_partitions or 1,
+        max_entries=options.max_entries_per_partition,
+        max_bytes=options.max_bytes_per_partition,
+    )
 
 
 def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
@@ -151,7 +162,7 @@ def plan(slices: Sequence[Slice], limits: Limits) -> list[list[Slice]]:
         if bound.takes(_Load().plus(piece)):
             small.append(piece)
         else:
-            tasks.extend([part] for fragment in _by_fragment(piece) for part in bound.cut(fragment))
+            tasks.extend([part] for fragment in by_fragment(piece) for part in bound.cut(fragment))
     return _at_least(limits.min_partitions, _packed(small, bound) + tasks)
 
 
@@ -205,7 +216,7 @@ def _equal_parts(piece: Slice, parts: int) -> Iterator[Slice]:
         yield piece.between(first, end - 1)
 
 
-def _by_fragment(piece: Slice) -> Iterator[Slice]:
+def by_fragment(piece: Slice) -> Iterator[Slice]:
     """The slice cut where a new ensemble begins."""
     borders = [fragment.first_entry_id for fragment in piece.record.metadata.fragments]
     inner = [border for border in borders if piece.first_entry_id < border <= piece.last_entry_id]

@@ -1,7 +1,7 @@
 """The audit: every entry on every replica that should hold it, as a table.
 
 `audit` gives one row for each bookie of each fragment of each ledger, with how many copies were looked at, how many are
-good and what is wrong with the rest, and one more for what is wrong with a ledger as a whole. Nothing is changed, fenced
+good and what is wrong with the rest, and one more for what is wrong with a ledger itself. Nothing is changed, fenced
 or recovered: ledgers that are being written are looked at up to their last add confirmed. Ledgers are opened by the
 password that their metadata keep; the option `password` is for those that keep none.
 

@@ -46,7 +46,8 @@ MAX_RANGES = 1000
 """Ranges of faults named for one bookie by one task; the counts go on."""
 _PROBED_AT_ONCE = 64
 _PROBE_THREADS = 16
-_PAUSES = (0.2, 1.0, 3.0)
+_PAUSES = (0.0, 0.2, 1.0, 3.0)
+"""Seconds before each further look. At once first: others of the same bookie may have been waited for."""
 _LOOKS = 3
 """How often a slice is begun anew because its ledger's metadata changed."""
 
@@ -214,7 +215,8 @@ class CopyReader:
         if isinstance(found, EntryColumns) or found.fault is not Fault.MISSING or not report.is_being_written:
             return again
         for seconds in _PAUSES:
-            self._pause(seconds)
+            if seconds:
+                self._pause(seconds)
             again = list(_copies(handle, found.first_entry_id, found.last_entry_id))
             if not any(isinstance(copy, FaultRange) for copy in again):
                 return again
@@ -233,7 +235,6 @@ class CopyReader:
             if isinstance(found, FaultRange) and found.fault is Fault.UNREACHABLE:
                 self._away[bookie_id] = found.detail
             yield found
-
 
 
 class _Report:

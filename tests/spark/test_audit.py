@@ -1,0 +1,169 @@
+"""The audit finds planted damage, names it, and finds nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import Row, SparkSession
+
+from bookie.standalone import StandaloneCluster
+from tests.integration.bookie.entry_client import EntryClient, add
+from tests.spark.conftest import PASSWORD
+from tests.spark.planted import Copy, plant, sound
+from thinclient.blocking import BookKeeper
+from thinclient.spark.entries import readable_slices
+from thinclient.spark.jobs.audit import FAULTS, audit
+from thinclient.spark.jobs.copies import CopyReader, Fault
+from thinclient.spark.options import parse_options
+from thinclient.spark.planning import Slice, readable_record
+
+
+def lost(ledger_id: int, copy: Copy) -> bytes | None:
+    """bookie-2 lacks entries 10 to 14, and 59."""
+    gone = copy.bookie_id == "bookie-2" and (10 <= copy.entry_id <= 14 or copy.entry_id == 59)
+    return None if gone else sound(ledger_id, copy)
+
+
+def flipped(ledger_id: int, copy: Copy) -> bytes | None:
+    """One bit of entry 7 on bookie-3."""
+    body = bytearray(sound(ledger_id, copy))
+    if (copy.bookie_id, copy.entry_id) == ("bookie-3", 7):
+        body[-1] ^= 4
+    return bytes(body)
+
+
+def stretched(ledger_id: int, copy: Copy) -> bytes | None:
+    """Entry 20 on bookie-1 says that the ledger is longer than it is, with a digest that agrees."""
+    if (copy.bookie_id, copy.entry_id) == ("bookie-1", 20):
+        copy = Copy(copy.bookie_id, copy.entry_id, copy.length + 1, copy.payload)
+    return sound(ledger_id, copy)
+
+
+def forgotten(ledger_id: int, copy: Copy) -> bytes | None:
+    """bookie-1 has nothing of the ledger."""
+    return None if copy.bookie_id == "bookie-1" else sound(ledger_id, copy)
+
+
+def run(spark: SparkSession, cluster: StandaloneCluster, *ledgers: int, **options: str) -> list[Row]:
+    selected = {"ledgerIds": ",".join(map(str, ledgers))} if ledgers else {}
+    return audit(spark, {"gateways": cluster.gateway_uri, **selected, **options}).collect()
+
+
+def damage(rows: list[Row]) -> dict[tuple[int, int | None, str | None], dict[str, int]]:
+    """What is wrong, by ledger, fragment and bookie."""
+    return {
+        (row.ledger_id, row.fragment, row.bookie_id): {name: row[name] for name in FAULTS if row[name]}
+        for row in rows
+        if any(row[name] for name in FAULTS)
+    }
+
+
+def ranges(rows: list[Row], bookie_id: str) -> list[tuple[str, int, int]]:
+    (row,) = (row for row in rows if row.bookie_id == bookie_id)
+    return [(found.fault, found.first_entry_id, found.last_entry_id) for found in row.ranges]
+
+
+def test_planted_damage_is_found_and_nothing_else(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    good, missing, corrupt = (plant(client, cluster, spoil) for spoil in (sound, lost, flipped))
+    long, short_metadata = plant(client, cluster, stretched), plant(client, cluster, length=5)
+    nothing = plant(client, cluster, forgotten)
+    rows = run(spark, cluster, good, missing, corrupt, long, short_metadata, nothing)
+    assert damage(rows) == {
+        (missing, 0, "bookie-2"): {"missing": 6},
+        (corrupt, 0, "bookie-3"): {"corrupt": 1},
+        (long, 0, "bookie-1"): {"wrong_length": 1},
+        (short_metadata, None, None): {"wrong_length": 1},
+        (nothing, 0, "bookie-1"): {"missing": 60},
+    }
+    assert sum(row.copies for row in rows) == 6 * 3 * 60
+    assert all(row.copies == row.good + sum(row[name] for name in FAULTS) for row in rows if row.bookie_id)
+    of_missing = [row for row in rows if row.ledger_id == missing]
+    assert ranges(of_missing, "bookie-2") == [("missing", 10, 14), ("missing", 59, 59)]
+    assert ranges([row for row in rows if row.ledger_id == corrupt], "bookie-3") == [("corrupt", 7, 7)]
+
+
+def test_a_striped_ledger_is_looked_at_where_it_should_be(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    ledger = plant(client, cluster, lost, write_quorum=2)
+    rows = run(spark, cluster, ledger)
+    # Of 10 to 14 and 59, bookie-2 is in the write sets of 10, 12, 13 and none of 11, 14, 59.
+    assert damage(rows) == {(ledger, 0, "bookie-2"): {"missing": 3}}
+    assert [row.copies for row in rows] == [40, 40, 40]
+    assert ranges(rows, "bookie-2") == [("missing", 10, 13)]
+
+
+def test_tasks_that_share_a_fragment_make_one_row_a_bookie(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    ledger = plant(client, cluster, lost)
+    rows = run(spark, cluster, ledger, maxEntriesPerPartition="7")
+    assert len(rows) == 3
+    assert damage(rows) == {(ledger, 0, "bookie-2"): {"missing": 6}}
+    found = ranges(rows, "bookie-2")
+    assert found == sorted(found)
+    assert [entry for _, first, last in found for entry in range(first, last + 1)] == [10, 11, 12, 13, 14, 59]
+
+
+def test_ledgers_as_clients_write_them_are_sound(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    with client.create_ledger(password=PASSWORD) as closed:
+        closed.append_all([b"x" * n for n in range(300)])
+    being_written = client.create_ledger(password=b"another password")
+    for _ in range(50):
+        being_written.append(b"y")
+    empty = client.create_ledger(password=PASSWORD)
+    empty.close()
+    wanted = [ledger.ledger_id.ledger_id for ledger in (closed, being_written, empty)]
+    rows = run(spark, cluster, *wanted)
+    assert damage(rows) == {}
+    assert {row.ledger_id for row in rows} == set(wanted[:2])
+    assert being_written.append(b"still mine") == 50
+    being_written.close()
+
+
+def test_a_bookie_that_is_away_is_said_apart_from_damage(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    ledger = plant(client, cluster)
+    away = cluster.processes[2]
+    away.kill()
+    try:
+        rows = run(spark, cluster, ledger, readTimeoutMs="2000")
+    finally:
+        away.start()
+        away.wait_until_serving()
+    assert damage(rows) == {(ledger, 0, "bookie-3"): {"unreachable": 60}}
+    assert ranges(rows, "bookie-3") == [("unreachable", 0, 59)]
+
+
+def test_a_ledger_deleted_meanwhile_has_no_damage(cluster: StandaloneCluster, client: BookKeeper) -> None:
+    ledger = plant(client, cluster, lost)
+    options = parse_options({"gateways": cluster.gateway_uri, "ledgerIds": str(ledger), "password": PASSWORD.decode()})
+    (piece,) = readable_slices(client, options)
+    reader = CopyReader(client, PASSWORD)
+    assert sum(report.counts.total() for report in reader.check(piece)) == 6
+    client.delete_ledger(ledger)
+    assert reader.check(piece) == []
+
+
+def test_copies_on_their_way_to_a_slow_bookie_are_waited_for(cluster: StandaloneCluster, client: BookKeeper) -> None:
+    ledger = plant(client, cluster, lost, closed=False)
+    record = readable_record(client.read_record(ledger), 59, 0)
+    late = Copy("bookie-2", 59, 0, b"")
+    pauses: list[float] = []
+
+    def arrives(seconds: float) -> None:
+        if not pauses:
+            with EntryClient(cluster.bookies[1]) as bookie:
+                for entry_id in (10, 11, 12, 13, 14, 59):
+                    bookie.ask(add(ledger, entry_id, body=sound(ledger, replace(late, entry_id=entry_id))))
+        pauses.append(seconds)
+
+    reader = CopyReader(client, PASSWORD, pause=arrives)
+    reports = reader.check(Slice(record, 0, 59, 0), is_open=True)
+    assert pauses == [0.2]
+    assert [report.counts[Fault.MISSING] for report in reports] == [0, 0, 0]
