@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookie.config import BookieConfig, load_config
+from bookie.config import load_config
 from bookie.configuration.schema import assignments
 from bookie.inspection.cli import inspect_app
 from reporting.groups import StartByDefault, new_group
@@ -68,6 +68,9 @@ def start(
     \b
     Example: bookgate bookie start --config /etc/bookgate/bookie.toml
     """
+    # Here, since the other commands of a bookie do without; first, so that a package that is missing is told first.
+    from bookie.server import BookieServer
+
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = {
         "metadata_uri": metadata_uri,
@@ -80,23 +83,20 @@ def start(
         "bookie_id": bookie_id,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    _run(load_config(config, **{**assignments(settings or []), **given}), as_json, stop_with_parent)
+    chosen = load_config(config, **{**assignments(settings or []), **given})
+    _run(BookieServer(chosen), as_json, stop_with_parent)
 
 
-def _run(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
+def _run(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_serve(settings, as_json, stop_with_parent))
+        asyncio.run(_serve(server, as_json, stop_with_parent))
     else:
-        uvloop.run(_serve(settings, as_json, stop_with_parent))
+        uvloop.run(_serve(server, as_json, stop_with_parent))
 
 
-async def _serve(settings: BookieConfig, as_json: bool, stop_with_parent: bool) -> None:
-    # Here, since the other commands of a bookie do without all this.
-    from bookie.server import BookieServer
-
-    server = BookieServer(settings)
+async def _serve(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.request_stop)

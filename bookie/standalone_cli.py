@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -43,6 +44,8 @@ def standalone(
     \b
     Example: bookgate standalone --data-dir ./cluster --bookies 3
     """
+    # So that a package that is missing is told here, and not by each of the bookies.
+    import_module("bookie.server")
     cluster = StandaloneCluster(
         data_dir,
         bookies,

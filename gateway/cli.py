@@ -12,7 +12,7 @@ from gateway.config import GatewayConfig
 from gateway.process import Addresses, log_to_stderr, run, serve, stop_event
 from gateway.workers import serve_with_workers
 from reporting.groups import StartByDefault, new_group
-from reporting.output import AsJson, fail, print_json
+from reporting.output import AsJson, print_json
 
 app = new_group("Metadata gateways. Without a command: start one.", StartByDefault)
 
@@ -74,10 +74,7 @@ def start(
     }
     settings = GatewayConfig.load(config, options)
     log_to_stderr(settings.log_level)
-    try:
-        run(_serve(settings, as_json))
-    except ModuleNotFoundError as error:
-        fail(f"the gateway needs {error.name}; install it with: pip install 'bookgate[bookie]'")
+    run(_serve(settings, as_json))
 
 
 async def _serve(settings: GatewayConfig, as_json: bool) -> None:

@@ -27,6 +27,9 @@ from reporting.output import (
     tell_failure,
 )
 
+_EXTRAS = {"kazoo": "zookeeper", "pyarrow": "bookie,spark", "pyspark": "bookie,spark"}
+"""The extra that brings a module, where it is not `bookie`."""
+
 _OWN_OPTIONS = ("--help", "--install-completion", "--show-completion")
 """Options of a group that has no others."""
 
@@ -87,6 +90,11 @@ def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
             end_quietly()
         tell_failure(error, as_json=as_json)
         sys.exit(error.exit_code if isinstance(error, CommandFailed) else FAILED)
+    except ModuleNotFoundError as error:
+        missing = (error.name or str(error)).partition(".")[0]
+        install = f"pip install 'bookgate[{_EXTRAS.get(missing, 'bookie')}]'"
+        tell_error(f"this needs {missing}, which is not installed; run: {install}", as_json=as_json)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except typer.Abort:
