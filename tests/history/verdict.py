@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.history import check_bookies, check_entries, check_ledgers
+from tests.history import check_bookies, check_entries, check_ledgers, check_metadata
 from tests.history.events import History
 from tests.history.story import Story
 from tests.history.violations import InvariantViolated
@@ -30,6 +30,13 @@ CHECKERS: dict[str, Checker] = {
     "S3": check_bookies.damage_is_not_answered_as_missing,
     "S4": check_bookies.foreign_directories_are_refused,
     "S7": check_bookies.wrong_keys_are_refused,
+    "M1": check_metadata.watch_answers_grow,
+    "M2": check_metadata.newest_is_delivered,
+    "M3": check_metadata.resumed_watches_miss_nothing,
+    "M4": check_metadata.clients_never_read_backwards,
+    "M5": check_metadata.listings_are_whole,
+    "M6": check_metadata.lost_outcomes_are_resolved,
+    "M7": check_metadata.store_watches_are_few,
     "D1": check_ledgers.ledgers_are_not_mixed_up,
 }
 

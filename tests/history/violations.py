@@ -146,3 +146,41 @@ class WrongKeyAccepted(InvariantViolated):
 class LedgersAliased(InvariantViolated):
     id = "D1"
     sentence = "(scope, id) never aliases (0, id): paths, cache keys, index keys, partitions"
+
+
+class WatchWentBack(InvariantViolated):
+    id = "M1"
+    sentence = "watch answers for one ledger have strictly growing versions, none twice"
+
+
+class NewestNotDelivered(InvariantViolated):
+    id = "M2"
+    sentence = "the newest version is always delivered in the end; a removal exactly once, then silence"
+
+
+class ResumedWatchMissed(InvariantViolated):
+    id = "M3"
+    sentence = "a resumed watch misses nothing, on whichever gateway, over store disconnects and expiries"
+
+
+class ReadBackwards(InvariantViolated):
+    id = "M4"
+    sentence = "a client never sees metadata older than what it has seen, over gateway switches"
+
+
+class BadListing(InvariantViolated):
+    id = "M5"
+    sentence = (
+        "Iterate is ascending, without duplicates, has every ledger that existed throughout and none that never "
+        "existed, and ends with the end mark or an error"
+    )
+
+
+class LostOutcomeMisjudged(InvariantViolated):
+    id = "M6"
+    sentence = "a Create or Write whose outcome was lost resolves to exactly one winner"
+
+
+class StoreWatchesLeft(InvariantViolated):
+    id = "M7"
+    sentence = "store watches = distinct watched ledgers (plus a constant), zero after the last subscriber has gone"
