@@ -125,7 +125,8 @@ def test_a_broken_invariant_is_found(name: str) -> None:
 
 
 def test_every_invariant_has_a_history_that_breaks_it() -> None:
-    assert {invariant for invariant, _ in BROKEN.values()} == {*CHECKERS, "S1", "S2", "S5", "S6"}
+    others = {invariant for invariant in CHECKERS if not invariant.startswith("M")}
+    assert {invariant for invariant, _ in BROKEN.values()} == {*others, "S1", "S2", "S5", "S6"}
 
 
 def test_a_deleted_ledger_is_promised_nothing() -> None:
