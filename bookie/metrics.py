@@ -7,6 +7,7 @@ Names: operations page, section 6; docs/bookie.md has all of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,13 +215,14 @@ def _sizes(name: str, text: str, sizes: LatencyHistogram) -> Metric:
 
 
 def _add_latency(metric: Metric, latency: OpStats, labels: dict[str, str]) -> None:
-    for sample in latency.samples():
+    for sample in latency.samples(time.monotonic()):
         metric.add_sample(metric.name + sample.suffix, {**labels, **sample.labels}, sample.value)
 
 
 def _add_sizes(metric: Metric, sizes: LatencyHistogram, labels: dict[str, str]) -> None:
-    for fraction in QUANTILES:
+    recent = sizes.recent_quantiles(QUANTILES, time.monotonic())
+    for fraction, value in zip(QUANTILES, recent, strict=True):
         # The histogram thinks of microseconds and answers in milliseconds.
-        metric.add_sample(metric.name, {**labels, "quantile": str(fraction)}, sizes.quantile(fraction) * 1000)
+        metric.add_sample(metric.name, {**labels, "quantile": str(fraction)}, value * 1000)
     metric.add_sample(metric.name + "_count", labels, sizes.count)
     metric.add_sample(metric.name + "_sum", labels, sizes.total_microseconds)

@@ -6,12 +6,15 @@ Values are whole microseconds. Below 64 each has a bucket of its own; above, eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _SUB_BITS = 5
 _EXACT = 1 << (_SUB_BITS + 1)
 _MAX_BITS = 40
+
+WINDOW_SECONDS = 60.0
+"""Quantiles that Prometheus gets are of the last one to two windows: BookKeeper's provider has 60 s too."""
 
 
 def _bucket(microseconds: int) -> int:
@@ -27,6 +30,25 @@ def _upper_bound(bucket: int) -> int:
     return (((bucket & ((1 << _SUB_BITS) - 1)) + (1 << _SUB_BITS) + 1) << shift) - 1
 
 
+class _Window:
+    """The counts as they were when the present window began, and the one before it."""
+
+    __slots__ = ("began", "last", "present")
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        self.present: list[int] = []
+        self.last: list[int] | None = None
+
+    def before(self, counts: list[int], now: float) -> list[int] | None:
+        """The counts at the beginning of the last window, None: nothing was counted then. Begins a new one when due."""
+        if self.began is None:
+            self.began, self.present = now, counts.copy()
+        elif now - self.began >= WINDOW_SECONDS:
+            self.began, self.last, self.present = now, self.present, counts.copy()
+        return self.last
+
+
 class LatencyHistogram:
     """Record with `record`, ask with `quantile`."""
 
@@ -35,6 +57,7 @@ class LatencyHistogram:
         self.count = 0
         self.total_microseconds = 0
         self.max_microseconds = 0
+        self._window = _Window()
 
     def record(self, seconds: float) -> None:
         self.record_value(int(seconds * 1e6))
@@ -54,13 +77,29 @@ class LatencyHistogram:
 
     def quantile(self, fraction: float) -> float:
         """Milliseconds that `fraction` of the values do not exceed; 0 without values."""
-        wanted = fraction * self.count
-        seen = 0
-        for bucket, count in enumerate(self._counts):
+        [found] = self._quantiles([fraction], self._counts)
+        return found
+
+    def recent_quantiles(self, fractions: Sequence[float], now: float) -> list[float]:
+        """The same for several, in rising order, of the values since the window before the last began.
+
+        A window is over when somebody asks `WINDOW_SECONDS` or more after it began; `now` is in seconds of any clock.
+        """
+        if not self.count:
+            return [0.0] * len(fractions)
+        before = self._window.before(self._counts, now)
+        if before is None:
+            return self._quantiles(fractions, self._counts)
+        return self._quantiles(fractions, [count - then for count, then in zip(self._counts, before, strict=True)])
+
+    def _quantiles(self, fractions: Sequence[float], counts: Sequence[int]) -> list[float]:
+        total, seen, found = sum(counts), 0, []
+        wanted = [fraction * total for fraction in fractions]
+        for bucket, count in enumerate(counts):
             seen += count
-            if count and seen >= wanted:
-                return min(_upper_bound(bucket), self.max_microseconds) / 1000
-        return 0.0
+            while count and len(found) < len(wanted) and seen >= wanted[len(found)]:
+                found.append(min(_upper_bound(bucket), self.max_microseconds) / 1000)
+        return found + [0.0] * (len(fractions) - len(found))
 
     def summary(self) -> dict[str, float]:
         """Milliseconds: p50, p99, p99.9, max and mean."""
@@ -96,15 +135,19 @@ class OpStats:
         self.failures += 1
         self.failed.record(seconds)
 
-    def samples(self) -> Iterator[Sample]:
-        """As BookKeeper's Prometheus provider shows it: a summary in milliseconds, `success` as a label."""
+    def samples(self, now: float) -> Iterator[Sample]:
+        """As BookKeeper's Prometheus provider shows it: a summary in milliseconds, `success` as a label.
+
+        Counts and sums are those since the start, quantiles those of the last windows; `now` is in seconds.
+        """
         for label, count, latencies in (
             ("true", self.successes, self.succeeded),
             ("false", self.failures, self.failed),
         ):
             labels = {"success": label}
-            for fraction in QUANTILES:
-                yield Sample("", {**labels, "quantile": str(fraction)}, latencies.quantile(fraction))
+            recent = latencies.recent_quantiles(QUANTILES, now)
+            for fraction, value in zip(QUANTILES, recent, strict=True):
+                yield Sample("", {**labels, "quantile": str(fraction)}, value)
             mean = latencies.total_microseconds / latencies.count / 1000 if latencies.count else 0.0
             yield Sample("_count", labels, count)
             yield Sample("_sum", labels, mean * count)

@@ -97,8 +97,9 @@ class ClientMetrics:
 
     def snapshot(self) -> list[ClientMetric]:
         """All metrics as they stand."""
+        now = time.monotonic()
         found = [
-            ClientMetric(PREFIX + name, "summary", text, list(self.operations[name].samples()))
+            ClientMetric(PREFIX + name, "summary", text, list(self.operations[name].samples(now)))
             for name, text in _OPERATIONS.items()
         ]
         for name, text in _COUNTERS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.latency import LatencyHistogram
+from ledger.latency import WINDOW_SECONDS, LatencyHistogram, OpStats
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=200), st.sampled_from([0.01, 0.5, 0.9, 0.99, 0.999, 1.0]))
@@ -32,3 +32,28 @@ def test_what_is_out_of_range_counts_at_the_border() -> None:
     histogram.record(1e9)
     assert histogram.quantile(0.5) == 0
     assert histogram.quantile(1.0) == histogram.max_microseconds / 1000
+
+
+def test_recent_quantiles_forget_what_is_older_than_two_windows() -> None:
+    histogram = LatencyHistogram()
+    histogram.record(1.0)
+    assert histogram.recent_quantiles([0.5, 1.0], 0.0) == [1000.0, 1000.0]
+    histogram.record(0.000_010)
+    assert histogram.recent_quantiles([0.5, 1.0], WINDOW_SECONDS - 1) == [0.01, 1000.0]
+    assert histogram.recent_quantiles([1.0], WINDOW_SECONDS) == [0.01], "the first window began with the first look"
+    assert histogram.recent_quantiles([1.0], 2 * WINDOW_SECONDS) == [0.0]
+    histogram.record(0.000_020)
+    assert histogram.recent_quantiles([0.5, 1.0], 2 * WINDOW_SECONDS + 1) == [0.02, 0.02]
+    assert histogram.quantile(1.0) == 1000.0, "of the whole time"
+
+
+def test_samples_have_counts_of_all_time_and_recent_quantiles() -> None:
+    stats = OpStats()
+    for _ in range(4):
+        stats.success(0.001)
+    for now in (0.0, WINDOW_SECONDS, 2 * WINDOW_SECONDS):
+        shown = list(stats.samples(now))
+    of_success = {(sample.suffix, sample.labels.get("quantile")): sample.value for sample in shown[:9]}
+    assert of_success["_count", None] == 4
+    assert of_success["_sum", None] == 4.0
+    assert of_success["", "0.99"] == 0.0
