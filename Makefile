@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress test-crash chaos fuzz lint format protos reference bench env env-dev java clean
+.PHONY: help run test test-stress test-crash chaos fuzz lint format protos reference bench env env-dev java prometheus clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -13,7 +13,7 @@ help: ## show the targets
 run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, METADATA=embedded|zookeeper)
 	@$(BIN)/bookgate run --metadata "$(METADATA)" $(if $(INPUT),--input "$(INPUT)")
 
-test: env-dev java lint ## lint and the whole test suite, on all cores
+test: env-dev java prometheus lint ## lint and the whole test suite, on all cores
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
@@ -42,9 +42,10 @@ format: env-dev ## let ruff format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reference: env-dev ## docs/reference from the docstrings, the settings and the metrics
+reference: env-dev ## docs/reference and the dashboards, from the code
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/python docs/generate_metrics.py
+	$(BIN)/python deploy/grafana/generate.py
 	$(BIN)/python -m bookie.configuration.cli show --markdown > docs/reference/configuration.md
 
 protos: env-dev ## regenerate the stubs from the .proto files
@@ -66,6 +67,9 @@ env-dev:
 
 java:
 	@deploy/setup/ensure-java.sh
+
+prometheus: env-dev
+	@deploy/setup/ensure-prometheus.sh $(BIN)
 
 clean: ## remove the environment and everything generated at run time
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

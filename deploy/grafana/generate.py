@@ -1,0 +1,581 @@
+"""Writes deploy/grafana/dashboards/*.json from the description below: `make reference`.
+
+A dashboard is rows of panels, a panel one or more queries. `--check` writes nothing and fails when a file is not what
+would be written. Panels take their place in order: four numbers or two or three charts a row.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "dashboards"
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_COLUMNS = 24
+_CHART_HEIGHT, _NUMBER_HEIGHT = 8, 4
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`queries`: expression and legend. `kind`: timeseries, or stat for one number."""
+
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+    text: str = ""
+    kind: str = "timeseries"
+    width: int = 8
+    red_above: float | None = None
+    red_below: float | None = None
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """`of`: a metric that only what is shown has; its instances can be chosen."""
+
+    uid: str
+    title: str
+    of: str
+    rows: tuple[tuple[str, tuple[Panel, ...]], ...]
+
+
+def chart(title: str, unit: str, *queries: tuple[str, str], text: str = "", width: int = 8) -> Panel:
+    return Panel(title, unit, queries, text, width=width)
+
+
+def number(title: str, unit: str, query: str, text: str = "", **limits: float) -> Panel:
+    return Panel(title, unit, ((query, ""),), text, "stat", 6, **limits)
+
+
+def rate(metric: str, by: str = "instance", more: str = "") -> str:
+    return f'sum by ({by}) (rate({metric}{{instance=~"$instance"{more}}}[$__rate_interval]))'
+
+
+def value(metric: str, by: str = "instance", more: str = "", how: str = "sum") -> str:
+    return f'{how} by ({by}) ({metric}{{instance=~"$instance"{more}}})'
+
+
+def p99(metric: str, more: str = "", quantile: str = "0.99") -> str:
+    """Of a summary in milliseconds."""
+    return value(metric, more=f', success="true", quantile="{quantile}"{more}', how="max")
+
+
+def histogram_p99(metric: str, by: str) -> str:
+    """Of a histogram of seconds."""
+    return f"histogram_quantile(0.99, {rate(metric + '_bucket', f'{by}, le')})"
+
+
+EACH = "{{instance}}"
+_GC_RUNS = 'changes(bookie_gc_THREAD_RUNTIME_count{instance=~"$instance"}[1h])'
+
+BOOKIE = Dashboard(
+    "bookgate-bookie",
+    "Bookgate: bookies",
+    "bookie_SERVER_STATUS",
+    (
+        (
+            "Cluster",
+            (
+                number(
+                    "Bookies that take writes", "none", "count(bookie_SERVER_STATUS == 1) or vector(0)", red_below=3
+                ),
+                number("Read-only", "none", "count(bookie_SERVER_STATUS == 0) or vector(0)", red_above=1),
+                number("Not registered", "none", "count(bookie_SERVER_STATUS == -1) or vector(0)", red_above=1),
+                number("Fullest disk", "percent", 'max({__name__=~"bookie_ledger_dir_.+_usage"})', red_above=90),
+            ),
+        ),
+        (
+            "Requests",
+            (
+                chart("Adds", "ops", (rate("bookkeeper_server_ADD_ENTRY_COUNT"), EACH)),
+                chart("Entries read", "ops", (rate("bookkeeper_server_READ_ENTRY_COUNT"), EACH)),
+                chart(
+                    "Refused",
+                    "ops",
+                    (rate("bookkeeper_server_ADD_ENTRY_REFUSED"), f"{EACH} adds"),
+                    (rate("bookkeeper_server_READ_ENTRY_REFUSED"), f"{EACH} reads"),
+                    text="A read that is answered with 'no such entry' is among them.",
+                ),
+                chart("Written", "Bps", (rate("bookie_WRITE_BYTES"), EACH)),
+                chart("Read", "Bps", (rate("bookie_READ_BYTES"), EACH)),
+                chart(
+                    "Latency, 99 %",
+                    "ms",
+                    (p99("bookkeeper_server_ADD_ENTRY_REQUEST"), f"{EACH} adds"),
+                    (p99("bookkeeper_server_READ_ENTRY_REQUEST"), f"{EACH} reads"),
+                    text="Of the last one to two minutes.",
+                ),
+            ),
+        ),
+        (
+            "Journal",
+            (
+                chart("Queue", "percentunit", ("instance:bookie_journal_queue_used:ratio", EACH), text="Full at 1."),
+                chart(
+                    "Sync",
+                    "ms",
+                    (p99("bookie_journal_JOURNAL_SYNC"), f"{EACH} 99 %"),
+                    (p99("bookie_journal_JOURNAL_SYNC", quantile="0.5"), f"{EACH} 50 %"),
+                ),
+                chart(
+                    "Records of a sync",
+                    "none",
+                    (
+                        rate("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES_sum")
+                        + " / "
+                        + rate("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES_count"),
+                        EACH,
+                    ),
+                    text="How many requests share one sync.",
+                ),
+            ),
+        ),
+        (
+            "Storage",
+            (
+                chart(
+                    "Disks used", "percent", ('{__name__=~"bookie_ledger_dir_.+_usage", instance=~"$instance"}', EACH)
+                ),
+                chart("Write cache", "bytes", (value("bookie_write_cache_size"), EACH)),
+                chart(
+                    "Flush and checkpoint, 99 %",
+                    "ms",
+                    (p99("bookie_flush"), f"{EACH} flush"),
+                    (p99("bookie_CHECKPOINT"), f"{EACH} checkpoint"),
+                ),
+                chart("Clients made to wait", "ops", (rate("bookie_SKIP_LIST_THROTTLING"), EACH)),
+                chart(
+                    "Single reads found in memory",
+                    "ops",
+                    (rate("bookie_write_cache_hits"), f"{EACH} write cache"),
+                    (rate("bookie_read_cache_hits"), f"{EACH} read ahead"),
+                    (rate("bookie_read_cache_misses"), f"{EACH} read from the disk"),
+                ),
+                chart(
+                    "Connections",
+                    "none",
+                    (value("bookkeeper_server_CONNECTIONS"), EACH),
+                    (value("process_open_fds"), f"{EACH} file descriptors"),
+                ),
+            ),
+        ),
+        (
+            "Garbage collection",
+            (
+                chart(
+                    "Entry logs",
+                    "bytes",
+                    (value("bookie_gc_ENTRY_LOG_SPACE_BYTES"), f"{EACH} all"),
+                    (value("bookie_gc_ACTIVE_ENTRY_LOG_SPACE_BYTES"), f"{EACH} of existing ledgers"),
+                ),
+                chart("Ledgers held", "none", (value("bookie_gc_ACTIVE_LEDGER_TOTAL"), EACH)),
+                chart(
+                    "Freed",
+                    "Bps",
+                    (rate("bookie_gc_RECLAIMED_DELETION_SPACE_BYTES"), f"{EACH} by removing logs"),
+                    (rate("bookie_gc_RECLAIMED_COMPACTION_SPACE_BYTES"), f"{EACH} by compaction"),
+                ),
+                chart("Runs in an hour", "none", (_GC_RUNS, EACH)),
+                chart("Time in compaction", "ms", (rate("bookie_gc_COMPACT_RUNTIME_sum"), EACH), text="A second."),
+                chart(
+                    "Trouble",
+                    "none",
+                    (value("bookie_gc_FAILED_LISTINGS"), f"{EACH} failed listings"),
+                    (value("bookie_gc_RECLAIM_FAILED_TO_DELETE"), f"{EACH} logs not removable"),
+                ),
+            ),
+        ),
+        (
+            "Process",
+            (
+                chart("CPU", "percentunit", (rate("process_cpu_seconds_total"), EACH), width=12),
+                chart("Memory", "bytes", (value("process_resident_memory_bytes"), EACH), width=12),
+            ),
+        ),
+    ),
+)
+
+_HITS = rate("bookgate_gateway_cache_hits_total")
+
+GATEWAY = Dashboard(
+    "bookgate-gateway",
+    "Bookgate: gateways",
+    "bookgate_gateway_store_sessions",
+    (
+        (
+            "At a glance",
+            (
+                number("Gateways with a store session", "none", "sum(bookgate_gateway_store_sessions)", red_below=1),
+                number(
+                    "Sessions lost, last hour",
+                    "none",
+                    "sum(increase(bookgate_gateway_store_losses_total[1h]))",
+                    red_above=3,
+                ),
+                number("Slowest Watch stream", "s", "max(bookgate_gateway_watch_lag_seconds)", red_above=10),
+                number("Calls", "reqps", "sum(rate(bookgate_gateway_requests_total[$__rate_interval]))"),
+            ),
+        ),
+        (
+            "Calls",
+            (
+                chart("By method", "reqps", (rate("bookgate_gateway_requests_total", "method"), "{{method}}")),
+                chart(
+                    "That did not succeed",
+                    "reqps",
+                    (
+                        rate("bookgate_gateway_requests_total", "method, code", ', code!="SUCCESS"'),
+                        "{{method}} {{code}}",
+                    ),
+                    text="Answers such as 'no such ledger' are among them.",
+                ),
+                chart(
+                    "Latency, 99 %", "s", (histogram_p99("bookgate_gateway_request_seconds", "method"), "{{method}}")
+                ),
+                chart("Under way", "none", (value("bookgate_gateway_requests_in_flight", "method"), "{{method}}")),
+                chart("Streams", "none", (value("bookgate_gateway_streams"), EACH)),
+                chart("CPU", "percentunit", (rate("process_cpu_seconds_total"), EACH)),
+            ),
+        ),
+        (
+            "Metadata store",
+            (
+                chart("Calls", "reqps", (rate("bookgate_gateway_store_seconds_count", "operation"), "{{operation}}")),
+                chart(
+                    "Latency, 99 %",
+                    "s",
+                    (histogram_p99("bookgate_gateway_store_seconds", "operation"), "{{operation}}"),
+                ),
+                chart("Under way", "none", (value("bookgate_gateway_store_calls"), EACH)),
+            ),
+        ),
+        (
+            "Watches, leases and cache",
+            (
+                chart(
+                    "Watches",
+                    "none",
+                    (value("bookgate_gateway_subscriptions"), f"{EACH} subscriptions"),
+                    (value("bookgate_gateway_watched_ledgers"), f"{EACH} ledgers"),
+                    (value("bookgate_gateway_watch_streams"), f"{EACH} streams"),
+                ),
+                chart("Lag of the slowest Watch stream", "s", (value("bookgate_gateway_watch_lag_seconds"), EACH)),
+                chart(
+                    "Bookies",
+                    "none",
+                    (value("bookgate_gateway_bookie_leases"), f"{EACH} leases"),
+                    (value("bookgate_gateway_bookie_watch_streams"), f"{EACH} watched by"),
+                ),
+                chart(
+                    "Reads answered from the cache",
+                    "percentunit",
+                    (
+                        f"{_HITS} / ({_HITS} + {rate('bookgate_gateway_cache_misses_total')})",
+                        EACH,
+                    ),
+                ),
+                chart("Cache", "bytes", (value("bookgate_gateway_cache_bytes"), EACH)),
+                chart("Dropped from the cache", "ops", (rate("bookgate_gateway_cache_evictions_total"), EACH)),
+            ),
+        ),
+    ),
+)
+
+_CLIENT = "bookkeeper_client_"
+_CHANNEL = _CLIENT + "per_channel_bookie_client_"
+
+CLIENT = Dashboard(
+    "bookgate-client",
+    "Bookgate: clients",
+    _CLIENT + "NUM_PENDING_ADD",
+    (
+        (
+            "At a glance",
+            (
+                number("Appends under way", "none", f"sum({_CLIENT}NUM_PENDING_ADD)"),
+                number(
+                    "Failed appends, last hour",
+                    "none",
+                    f'sum(increase({_CLIENT}ADD_ENTRY_count{{success="false"}}[1h]))',
+                    red_above=1,
+                ),
+                number(
+                    "Digest mismatches, last hour", "none", f"sum(increase({_CLIENT}READ_ENTRY_DM[1h]))", red_above=1
+                ),
+                number("Ensemble changes, last hour", "none", f"sum(increase({_CLIENT}NUM_ENSEMBLE_CHANGE[1h]))"),
+            ),
+        ),
+        (
+            "Entries",
+            (
+                chart(
+                    "Appends",
+                    "ops",
+                    (rate(_CLIENT + "ADD_ENTRY_count", "instance, success"), f"{EACH} {{{{success}}}}"),
+                ),
+                chart(
+                    "Reads", "ops", (rate(_CLIENT + "READ_ENTRY_count", "instance, success"), f"{EACH} {{{{success}}}}")
+                ),
+                chart(
+                    "Latency, 99 %",
+                    "ms",
+                    (p99(_CLIENT + "ADD_ENTRY"), f"{EACH} append"),
+                    (p99(_CLIENT + "READ_ENTRY"), f"{EACH} read"),
+                    text="Of single entries; reads in batches are not among them.",
+                ),
+                chart("Under way", "none", (value(_CLIENT + "NUM_PENDING_ADD"), EACH)),
+                chart("Batches read", "ops", (rate(_CLIENT + "BATCH_READ"), EACH)),
+                chart(
+                    "Long polls of tailing readers",
+                    "ops",
+                    (rate(_CLIENT + "READ_LAST_CONFIRMED_AND_ENTRY_count"), EACH),
+                ),
+            ),
+        ),
+        (
+            "Ledgers",
+            (
+                chart(
+                    "Operations",
+                    "ops",
+                    *(
+                        (rate(f"{_CLIENT}LEDGER_{name}_count"), f"{EACH} {name.lower()}")
+                        for name in ("CREATE", "OPEN", "DELETE", "RECOVER")
+                    ),
+                ),
+                chart(
+                    "Latency, 99 %",
+                    "ms",
+                    *(
+                        (p99(f"{_CLIENT}LEDGER_{name}"), f"{EACH} {name.lower()}")
+                        for name in ("CREATE", "OPEN", "RECOVER")
+                    ),
+                ),
+                chart(
+                    "Ensembles",
+                    "ops",
+                    (rate(_CLIENT + "NUM_ENSEMBLE_CHANGE"), f"{EACH} changed"),
+                    (rate(_CLIENT + "bookie_watcher_BOOKIE_QUARANTINE"), f"{EACH} bookies in quarantine"),
+                    (
+                        rate(_CLIENT + "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL"),
+                        f"{EACH} on too few racks",
+                    ),
+                ),
+            ),
+        ),
+        (
+            "Bookies",
+            (
+                chart(
+                    "Retries and trouble",
+                    "ops",
+                    (rate(_CLIENT + "ADD_ENTRY_UR"), f"{EACH} adds not stored"),
+                    (rate(_CLIENT + "SPECULATIVE_READ_COUNT"), f"{EACH} speculative reads"),
+                    (rate(_CLIENT + "READ_ENTRY_DM"), f"{EACH} digest mismatches"),
+                ),
+                chart(
+                    "Connections",
+                    "none",
+                    (value(_CHANNEL + "ACTIVE_TLS_CHANNEL_COUNTER"), f"{EACH} TLS"),
+                    (value(_CHANNEL + "ACTIVE_NON_TLS_CHANNEL_COUNTER"), f"{EACH} in clear"),
+                ),
+                chart(
+                    "Failures",
+                    "ops",
+                    (rate(_CHANNEL + "TIMEOUT"), f"{EACH} timeouts"),
+                    (rate(_CHANNEL + "FAILED_CONNECTION_COUNTER"), f"{EACH} connections"),
+                ),
+            ),
+        ),
+    ),
+)
+
+_SPARK = "bookgate_spark_"
+_WORKERS = ', worker!=""'
+
+SPARK = Dashboard(
+    "bookgate-spark",
+    "Bookgate: Spark jobs",
+    _SPARK + "rows_total",
+    (
+        (
+            "At a glance",
+            (
+                number(
+                    "Workers",
+                    "none",
+                    f'count(count by (instance, worker) ({_SPARK}rows_total{{instance=~"$instance"}}))',
+                ),
+                number("Rows", "rowsps", f'sum(rate({_SPARK}rows_total{{instance=~"$instance"}}[$__rate_interval]))'),
+                number("Bytes", "Bps", f'sum(rate({_SPARK}bytes_total{{instance=~"$instance"}}[$__rate_interval]))'),
+                number(
+                    "Failed tasks, last hour",
+                    "none",
+                    f'sum(increase({_SPARK}tasks_total{{instance=~"$instance", outcome="failed"}}[1h]))',
+                    red_above=1,
+                ),
+            ),
+        ),
+        (
+            "Job",
+            (
+                chart("Rows", "rowsps", (rate(_SPARK + "rows_total", "instance, table"), f"{EACH} {{{{table}}}}")),
+                chart("Arrow data", "Bps", (rate(_SPARK + "bytes_total", "instance, table"), f"{EACH} {{{{table}}}}")),
+                chart(
+                    "Rows of a batch",
+                    "none",
+                    (f"{rate(_SPARK + 'rows_total')} / {rate(_SPARK + 'batches_total')}", EACH),
+                ),
+                chart(
+                    "Tasks ended", "ops", (rate(_SPARK + "tasks_total", "instance, outcome"), f"{EACH} {{{{outcome}}}}")
+                ),
+                chart(
+                    "Time of a task",
+                    "s",
+                    (f"{rate(_SPARK + 'task_seconds_total')} / {rate(_SPARK + 'tasks_total')}", EACH),
+                ),
+                chart(
+                    "Tasks at once",
+                    "none",
+                    (rate(_SPARK + "task_seconds_total"), EACH),
+                    text="Seconds of tasks a second.",
+                ),
+            ),
+        ),
+        (
+            "Client of the workers",
+            (
+                chart(
+                    "Entries read",
+                    "ops",
+                    (rate(_CLIENT + "READ_ENTRY_count", "instance, success", _WORKERS), f"{EACH} {{{{success}}}}"),
+                ),
+                chart(
+                    "Retries",
+                    "ops",
+                    (rate(_CLIENT + "SPECULATIVE_READ_COUNT", more=_WORKERS), f"{EACH} speculative reads"),
+                    (rate(_CLIENT + "READ_ENTRY_DM", more=_WORKERS), f"{EACH} digest mismatches"),
+                    (rate(_CHANNEL + "TIMEOUT", more=_WORKERS), f"{EACH} timeouts"),
+                    (rate(_CHANNEL + "FAILED_CONNECTION_COUNTER", more=_WORKERS), f"{EACH} failed connections"),
+                ),
+                chart("Batches read", "ops", (rate(_CLIENT + "BATCH_READ", more=_WORKERS), EACH)),
+            ),
+        ),
+    ),
+)
+
+DASHBOARDS = (BOOKIE, GATEWAY, CLIENT, SPARK)
+
+
+def render(dashboard: Dashboard) -> dict[str, Any]:
+    """In Grafana's JSON."""
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "tags": ["bookgate"],
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "schemaVersion": 39,
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [_data_source(), _instances(dashboard.of)]},
+        "links": [
+            {"title": "Bookgate", "type": "dashboards", "tags": ["bookgate"], "asDropdown": True, "includeVars": False}
+        ],
+        "panels": list(_panels(dashboard)),
+    }
+
+
+def _data_source() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
+
+
+def _instances(metric: str) -> dict[str, Any]:
+    query = f"label_values({metric}, instance)"
+    return {
+        "name": "instance",
+        "label": "Instance",
+        "type": "query",
+        "datasource": _SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": "instances"},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
+
+
+def _panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
+    number, top = 0, 0
+    for title, panels in dashboard.rows:
+        number += 1
+        place = {"x": 0, "y": top, "w": _COLUMNS, "h": 1}
+        yield {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+        top, left = top + 1, 0
+        for panel in panels:
+            height = _NUMBER_HEIGHT if panel.kind == "stat" else _CHART_HEIGHT
+            if left + panel.width > _COLUMNS:
+                left, top = 0, top + height
+            number += 1
+            yield _panel(panel, number, {"x": left, "y": top, "w": panel.width, "h": height})
+            left += panel.width
+        top += height
+
+
+def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+    options: dict[str, Any] = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "area"}
+    if panel.kind == "timeseries":
+        options = {
+            "legend": {"displayMode": "list", "placement": "bottom"},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": _SOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, **_thresholds(panel)}, "overrides": []},
+        "options": options,
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": _SOURCE,
+                "expr": expression,
+                "legendFormat": legend or "__auto",
+            }
+            for index, (expression, legend) in enumerate(panel.queries)
+        ],
+    }
+
+
+def _thresholds(panel: Panel) -> dict[str, Any]:
+    if panel.red_above is not None:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.red_above}]
+    elif panel.red_below is not None:
+        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.red_below}]
+    else:
+        steps = [{"color": "text", "value": None}]
+    return {"thresholds": {"mode": "absolute", "steps": steps}}
+
+
+def main() -> None:
+    for dashboard in DASHBOARDS:
+        file = FOLDER / f"{dashboard.uid.removeprefix('bookgate-')}.json"
+        text = json.dumps(render(dashboard), indent=2) + "\n"
+        if "--check" not in sys.argv:
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+            sys.exit(f"{file} is not up to date; run: make reference")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Every alert fires on the series it is for, after its time, and not on healthy ones: by promtool's own unit tests.
+
+Series are in promtool's notation: `a+bxn` is a, then n steps of b; a step is a minute.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.prometheus_server import tool
+from tests.deploy.test_monitoring import RULES, alerts
+
+Series = dict[str, str]
+
+_BOOKIE = 'job="bookie", instance="b:1"'
+_GATEWAY = 'job="gateway", instance="g:1"'
+
+# What a healthy cluster shows.
+HEALTHY: Series = {
+    f"up{{{_BOOKIE}}}": "1x1500",
+    f"up{{{_GATEWAY}}}": "1x1500",
+    **{f'bookie_SERVER_STATUS{{job="bookie", instance="b:{number}"}}': "1x1500" for number in (1, 2, 3)},
+    f"bookie_SERVER_SANITY{{{_BOOKIE}}}": "1x1500",
+    f"bookie_ledger_dir__data_usage{{{_BOOKIE}}}": "50x1500",
+    f"bookie_ledger_writable_dirs{{{_BOOKIE}}}": "2x1500",
+    f"bookie_ledger_num_dirs{{{_BOOKIE}}}": "2x1500",
+    f'bookie_journal_JOURNAL_MEMORY_USED{{{_BOOKIE}, journalIndex="0"}}': "100x1500",
+    f'bookie_journal_JOURNAL_MEMORY_MAX{{{_BOOKIE}, journalIndex="0"}}': "1000x1500",
+    f'bookie_journal_JOURNAL_SYNC{{{_BOOKIE}, journalIndex="0", success="true", quantile="0.99"}}': "4x1500",
+    f"bookie_SKIP_LIST_THROTTLING{{{_BOOKIE}}}": "7x1500",
+    f'bookie_gc_THREAD_RUNTIME_count{{{_BOOKIE}, success="true"}}': "0+1x1500",
+    f"bookie_gc_FAILED_LISTINGS{{{_BOOKIE}}}": "3x1500",
+    f"bookie_gc_RECLAIM_FAILED_TO_DELETE{{{_BOOKIE}}}": "1x1500",
+    f"process_start_time_seconds{{{_BOOKIE}}}": "0x1500",
+    f"process_open_fds{{{_BOOKIE}}}": "100x1500",
+    f"process_max_fds{{{_BOOKIE}}}": "1000x1500",
+    f"bookgate_gateway_store_sessions{{{_GATEWAY}}}": "1x1500",
+    f"bookgate_gateway_store_losses_total{{{_GATEWAY}}}": "2x1500",
+    f'bookgate_gateway_store_seconds_bucket{{{_GATEWAY}, operation="read", le="0.001"}}': "0+60x1500",
+    f'bookgate_gateway_store_seconds_bucket{{{_GATEWAY}, operation="read", le="2.0"}}': "0+60x1500",
+    f'bookgate_gateway_store_seconds_bucket{{{_GATEWAY}, operation="read", le="+Inf"}}': "0+60x1500",
+    f"bookgate_gateway_watch_lag_seconds{{{_GATEWAY}}}": "0.1x1500",
+    f'bookgate_gateway_requests_total{{{_GATEWAY}, method="Iterate", code="SUCCESS"}}': "0+600x1500",
+    f'bookgate_gateway_requests_total{{{_GATEWAY}, method="Iterate", code="CANCELLED"}}': "0+60x1500",
+    f'bookgate_gateway_requests_total{{{_GATEWAY}, method="Read", code="LEDGER_NOT_FOUND"}}': "0+600x1500",
+    'bookkeeper_client_READ_ENTRY_DM{job="client", instance="c:1"}': "0x1500",
+    'bookkeeper_client_ADD_ENTRY_count{job="client", instance="c:1", success="false"}': "2x1500",
+    'bookkeeper_client_ADD_ENTRY_count{job="client", instance="c:1", success="true"}': "0+600x1500",
+    'bookkeeper_client_NUM_ENSEMBLE_CHANGE{job="client", instance="c:1"}': "1x1500",
+    'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="failed", worker="9"}': "1x1500",
+    'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="ok", worker="9"}': "0+6x1500",
+}
+
+
+def _slow_store() -> Series:
+    name = f'bookgate_gateway_store_seconds_bucket{{{_GATEWAY}, operation="read", le='
+    return {f'{name}"0.001"}}': "0x1500", f'{name}"2.0"}}': "0+60x1500", f'{name}"+Inf"}}': "0+60x1500"}
+
+
+def _counted(code: str) -> Series:
+    return {f'bookgate_gateway_requests_total{{{_GATEWAY}, method="Iterate", code="{code}"}}': "0+60x1500"}
+
+
+# What each alert is for, on top of the healthy series, and the time by which it fires.
+ILL: dict[str, tuple[Series, str]] = {
+    "BookieDown": ({f"up{{{_BOOKIE}}}": "0x1500"}, "2m"),
+    "BookieNotRegistered": ({f"bookie_SERVER_STATUS{{{_BOOKIE}}}": "-1x1500"}, "3m"),
+    "BookieReadOnly": ({f"bookie_SERVER_STATUS{{{_BOOKIE}}}": "0x1500"}, "6m"),
+    "BookieNotSane": ({f"bookie_SERVER_SANITY{{{_BOOKIE}}}": "0x1500"}, "1m"),
+    "BookieDiskNearlyFull": ({f"bookie_ledger_dir__data_usage{{{_BOOKIE}}}": "92x1500"}, "12m"),
+    "BookieLedgerDirectoryFull": ({f"bookie_ledger_writable_dirs{{{_BOOKIE}}}": "1x1500"}, "2m"),
+    "BookieJournalQueueSaturated": (
+        {f'bookie_journal_JOURNAL_MEMORY_USED{{{_BOOKIE}, journalIndex="1"}}': "900x1500"}
+        | {f'bookie_journal_JOURNAL_MEMORY_MAX{{{_BOOKIE}, journalIndex="1"}}': "1000x1500"},
+        "7m",
+    ),
+    "BookieJournalSyncSlow": (
+        {f'bookie_journal_JOURNAL_SYNC{{{_BOOKIE}, journalIndex="0", success="true", quantile="0.99"}}': "250x1500"},
+        "11m",
+    ),
+    "BookieThrottlesClients": ({f"bookie_SKIP_LIST_THROTTLING{{{_BOOKIE}}}": "0+5x1500"}, "20m"),
+    "BookieGarbageCollectionStalled": (
+        {f'bookie_gc_THREAD_RUNTIME_count{{{_BOOKIE}, success="true"}}': "5x1500"},
+        "110m",
+    ),
+    "BookieGarbageCollectionBlind": ({f"bookie_gc_FAILED_LISTINGS{{{_BOOKIE}}}": "0+0.1x1500"}, "60m"),
+    "BookieEntryLogNotRemovable": ({f"bookie_gc_RECLAIM_FAILED_TO_DELETE{{{_BOOKIE}}}": "0x10 1x1500"}, "30m"),
+    "FileDescriptorsNearlyUsedUp": ({f"process_open_fds{{{_BOOKIE}}}": "900x1500"}, "6m"),
+    "ClusterUnderWritable": ({f"bookie_SERVER_STATUS{{{_BOOKIE}}}": "0x1500"}, "3m"),
+    "GatewayDown": ({f"up{{{_GATEWAY}}}": "0x1500"}, "2m"),
+    "GatewayStoreSessionLost": ({f"bookgate_gateway_store_sessions{{{_GATEWAY}}}": "0x1500"}, "2m"),
+    "GatewayStoreUnstable": ({f"bookgate_gateway_store_losses_total{{{_GATEWAY}}}": "0+1x1500"}, "15m"),
+    "GatewayStoreSlow": (_slow_store(), "20m"),
+    "GatewayWatchLag": ({f"bookgate_gateway_watch_lag_seconds{{{_GATEWAY}}}": "0+60x1500"}, "5m"),
+    "GatewayIterateErrors": (_counted("LEDGER_METADATA_ERROR"), "12m"),
+    "GatewayErrors": (_counted("UNAVAILABLE"), "12m"),
+    "GatewayOverLimits": (_counted("RESOURCE_EXHAUSTED"), "12m"),
+    "ClientDigestMismatch": ({'bookkeeper_client_READ_ENTRY_DM{job="client", instance="c:1"}': "0x5 1x1500"}, "10m"),
+    "ClientAppendsFail": (
+        {'bookkeeper_client_ADD_ENTRY_count{job="client", instance="c:1", success="false"}': "0+1x1500"},
+        "6m",
+    ),
+    "ClientReplacesBookies": (
+        {'bookkeeper_client_NUM_ENSEMBLE_CHANGE{job="client", instance="c:1"}': "0+2x1500"},
+        "15m",
+    ),
+    "SparkTasksFail": (
+        {'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="failed", worker="9"}': "0x5 2x1500"},
+        "10m",
+    ),
+}
+
+
+def case(name: str, series: Series, at: str, *, fires: bool) -> dict[str, Any]:
+    """One of promtool's tests. `name` is a regular expression of alerts."""
+    return {
+        "name": f"{name} at {at}",
+        "interval": "1m",
+        "input_series": [{"series": each, "values": values} for each, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname=~"{name}", alertstate="firing"}})',
+                "eval_time": at,
+                "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+            }
+        ],
+    }
+
+
+def run(cases: list[dict[str, Any]], directory: Path) -> subprocess.CompletedProcess[str]:
+    file = directory / "tests.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(rule) for rule in RULES], "tests": cases}))
+    command = [tool("promtool"), "test", "rules", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_every_alert_has_a_case() -> None:
+    assert set(ILL) == {rule["alert"] for rule in alerts()}
+
+
+def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
+    result = run([case(name, HEALTHY | more, at, fires=True) for name, (more, at) in ILL.items()], tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_none_fires_on_a_healthy_cluster(tmp_path: Path) -> None:
+    result = run([case(".+", HEALTHY, at, fires=False) for at in ("10m", "3h")], tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["BookieReadOnly", "BookieGarbageCollectionStalled", "GatewayStoreSlow"])
+def test_an_alert_waits_for_its_time(tmp_path: Path, name: str) -> None:
+    result = run([case(name, HEALTHY | ILL[name][0], "3m", fires=False)], tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
