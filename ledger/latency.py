@@ -93,7 +93,8 @@ class LatencyHistogram:
         return self._quantiles(fractions, [count - then for count, then in zip(self._counts, before, strict=True)])
 
     def _quantiles(self, fractions: Sequence[float], counts: Sequence[int]) -> list[float]:
-        total, seen, found = sum(counts), 0, []
+        total, seen = sum(counts), 0
+        found: list[float] = []
         wanted = [fraction * total for fraction in fractions]
         for bucket, count in enumerate(counts):
             seen += count
