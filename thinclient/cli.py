@@ -16,7 +16,6 @@ import typer
 
 from reporting.groups import Group, load_noun, not_installed
 from thinclient.cli_bench import bench_app
-from thinclient.cli_bookies import bookies_app
 from thinclient.cli_support import ClientOptions
 from thinclient.gateway_uri import TlsFiles
 
@@ -85,7 +84,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Apache BookKeeper ledgers without ZooKeeper in the client.",
 )
-app.add_typer(bookies_app, name="bookies", hidden=True)
 app.add_typer(bench_app, name="bench")
 
 

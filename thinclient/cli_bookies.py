@@ -21,7 +21,7 @@ from ledger.requests import (
     Operation,
     Status,
 )
-from reporting.groups import new_group
+from reporting.groups import StartByDefault, new_group
 from reporting.output import AsJson, print_json, print_result, print_table
 from thinclient.bookie_pool import BookiePool
 from thinclient.cli_http import BookieName, HttpAddress, Token, TokenFile, admin_of
@@ -29,7 +29,7 @@ from thinclient.cli_support import Gateways, client_config, with_client, with_po
 from thinclient.client import BookKeeper
 from thinclient.sanity import is_sane
 
-bookies_app = new_group("The cluster's bookies.")
+bookies_app = new_group("The cluster's bookies.", StartByDefault)
 
 BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False)]
 
