@@ -27,7 +27,7 @@ from ledger.errors import BKException
 from reporting.groups import new_group
 from reporting.output import AsJson, fail
 
-app = new_group("Run the main job: real text through a whole cluster and Spark.", asks_for_a_command=False)
+app = new_group(None, asks_for_a_command=False)
 
 _RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
 
@@ -60,7 +60,7 @@ def run(
 ) -> None:
     """Ingests text into a cluster of three bookies, counts it with Spark, and compares with a plain read of the files.
 
-    JSON: {"equal", "files", "top", and figures of each step}.
+    JSON: {"input", "metadata", "equal", "ledgers": [counts of each], "totals", "stages", "left_out", "differences"}.
 
     \b
     Example: bookgate run --input ./texts --metadata zookeeper

@@ -16,7 +16,7 @@ from bookie.standalone import ClusterException, StandaloneCluster
 from reporting.groups import new_group
 from reporting.output import AsJson, fail, print_json
 
-app = new_group("Run a whole cluster on this machine until Ctrl-C.", asks_for_a_command=False)
+app = new_group(None, asks_for_a_command=False)
 
 _LOOK_EVERY_SECONDS = 1.0
 

@@ -1,6 +1,7 @@
-"""Writes docs/reference/thinclient.md from the docstrings of what `thinclient` exports: `make reference`.
+"""Writes docs/reference/thinclient.md from the docstrings of what `thinclient` exports, and docs/reference/commands.md
+from the commands: `make reference`.
 
-`--check` writes nothing and fails when the page is not what would be written.
+`--check` writes nothing and fails when a page is not what would be written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import thinclient
 from ledger import errors
 from thinclient.config import ClientConfig
 
-PAGE = Path(__file__).parent / "reference" / "thinclient.md"
+REFERENCE = Path(__file__).parent / "reference"
 
 
 def render() -> str:
@@ -116,12 +117,16 @@ def _errors() -> str:
 
 
 def main() -> None:
-    page = render()
-    if "--check" not in sys.argv:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-        sys.exit(f"{PAGE} is not up to date; run: make reference")
+    sys.path.insert(0, str(Path(__file__).parent))
+    import command_reference
+
+    pages = {REFERENCE / "thinclient.md": render(), REFERENCE / "commands.md": command_reference.render()}
+    REFERENCE.mkdir(exist_ok=True)
+    for path, page in pages.items():
+        if "--check" not in sys.argv:
+            path.write_text(page, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != page:
+            sys.exit(f"{path} is not up to date; run: make reference")
 
 
 if __name__ == "__main__":

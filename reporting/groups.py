@@ -74,10 +74,15 @@ class StartByDefault(Group):
     default_command = "start"
 
 
-def new_group(help_text: str, cls: type[Group] = Group, *, asks_for_a_command: bool = True) -> typer.Typer:
-    """A typer app in the one manner of all: plain help, and failures as `output` says."""
+def new_group(help_text: str | None, cls: type[Group] = Group, *, asks_for_a_command: bool = True) -> typer.Typer:
+    """A typer app in the one manner of all: plain help, and failures as `output` says.
+
+    Without a help text it is that of the app's callback: of a group that is one command.
+    """
+    # typer takes None for a help text.
+    given: dict[str, Any] = {} if help_text is None else {"help": help_text}
     return typer.Typer(
-        cls=cls, no_args_is_help=asks_for_a_command, rich_markup_mode=None, add_completion=False, help=help_text
+        cls=cls, no_args_is_help=asks_for_a_command, rich_markup_mode=None, add_completion=False, **given
     )
 
 

@@ -19,7 +19,7 @@ from reporting.output import AsJson, fail, print_json, print_table
 from thinclient.cli_support import Gateways, client_config, run_async
 from thinclient.gateway_uri import is_gateway_uri
 
-app = new_group("Look at a deployment and say what to change.", asks_for_a_command=False)
+app = new_group(None, asks_for_a_command=False)
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 

@@ -215,9 +215,9 @@ def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     assert "password" not in shown
     listed = json.loads(bookgate(standalone_cluster, "ledger", "list", "--json").stdout)
     assert shown in listed
-    bookies = json.loads(bookgate(standalone_cluster, "bookies", "list", "--json").stdout)
+    bookies = json.loads(bookgate(standalone_cluster, "bookie", "list", "--json").stdout)
     assert [bookie["state"] for bookie in bookies] == ["writable"] * 3
-    for arguments in (["ledger", "list"], ["ledger", "show", ledger_id], ["bookies", "list"]):
+    for arguments in (["ledger", "list"], ["ledger", "show", ledger_id], ["bookie", "list"]):
         assert bookgate(standalone_cluster, *arguments).returncode == 0
 
     again = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "p", stdin=b"more\n")

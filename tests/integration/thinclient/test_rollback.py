@@ -49,7 +49,7 @@ async def test_on_zookeeper(zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
 
 
 def test_the_command_takes_a_store(standalone_cluster: StandaloneCluster) -> None:
-    command = [sys.executable, "-m", "thinclient.cli", "bookies", "list", "--json"]
+    command = [sys.executable, "-m", "thinclient.cli", "bookie", "list", "--json"]
     command += ["--metadata-uri", standalone_cluster.metadata_uri]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.returncode == 0, done.stderr
