@@ -31,7 +31,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Condition, Lock, Thread
 
 from bookie import directories, journal_format
 from bookie.files import FileSystem, StorageStoppedException, is_no_space
@@ -39,6 +38,7 @@ from bookie.journal import list_journals
 from bookie.journal_format import LogMark
 from bookie.ledger_store import LedgerStore
 from bookie.statistics import FlushStatistics
+from bookie.threads import REAL_THREADS, RunningThread, Threads
 from bookie.write_cache import Snapshot, WriteCache
 
 _log = logging.getLogger(__name__)
@@ -141,8 +141,10 @@ class Checkpointer:
         on_no_space: Callable[[OSError], bool] = lambda error: False,
         on_space: Callable[[], None] = lambda: None,
         is_full: Callable[[Path], bool] = lambda directory: False,
+        threads: Threads = REAL_THREADS,
     ) -> None:
         self._files = files
+        self._threads = threads
         self._flusher = flusher
         self._journal_directories = journal_directories
         self._ledger_directories = ledger_directories
@@ -155,20 +157,19 @@ class Checkpointer:
         self._on_space = on_space
         self._is_full = is_full
         self._out_of_space = False
-        self._running = Lock()
+        self._running = threads.lock()
         self._broken = False
         self._persisted = [journal_format.NO_MARK] * len(journal_directories)
-        self._wake = Condition(Lock())
+        self._wake = threads.condition()
         self._requested = False
         self._closing = False
-        self._thread: Thread | None = None
+        self._thread: RunningThread | None = None
 
     def start(self, persisted: Sequence[LogMark], *, out_of_space: bool = False) -> None:
         """Starts the thread; `persisted` are the marks on disk. `out_of_space`: the replay could not flush."""
         self._persisted = list(persisted)
         self._out_of_space = out_of_space
-        self._thread = Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
+        self._thread = self._threads.start(self._run, "checkpoint")
 
     def request(self) -> None:
         """Asks the thread for a checkpoint now."""

@@ -6,7 +6,7 @@ nothing but what Apache BookKeeper puts there. Source: storage page, sections 1 
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -41,10 +41,13 @@ def prepare(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> None:
     """
     inner = current(directory)
     try:
-        if not inner.exists() and directory.exists():
-            _refuse_old_layout(directory)
-        made = [path for path in (inner, *inner.parents) if not path.exists()]
-        inner.mkdir(parents=True, exist_ok=True)
+        if not files.exists(inner) and files.exists(directory):
+            _refuse_old_layout(directory, files)
+        made = [path for path in (inner, *inner.parents) if not files.exists(path)]
+        for path in reversed(made):
+            files.make_directory(path)
+        if not files.is_directory(inner):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(inner))
         # The innermost name in any case: an earlier process may have been killed before it could.
         for path in reversed(made or [inner]):
             files.sync_directory(path.parent)
@@ -56,8 +59,8 @@ def prepare(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> None:
         ) from error
 
 
-def _refuse_old_layout(directory: Path) -> None:
-    for name in os.listdir(directory):
+def _refuse_old_layout(directory: Path, files: FileSystem) -> None:
+    for name in files.list_directory(directory):
         if name == VERSION_FILE or name.endswith(_OLD_LAYOUT_SUFFIXES):
             raise DirectoryException(
                 f"directory {directory} holds {name} but no {CURRENT}: it is of a layout before version 3. "
@@ -68,46 +71,49 @@ def _refuse_old_layout(directory: Path) -> None:
 class DirectoryLock:
     """Exclusive hold on a set of directories, given up with the process at the latest."""
 
-    def __init__(self, directories: Iterable[Path]) -> None:
+    def __init__(self, directories: Iterable[Path], files: FileSystem = REAL_FILE_SYSTEM) -> None:
         """Raises DirectoryException naming the directory that another process holds."""
+        self._files = files
         self._fds: list[int] = []
         try:
-            for directory in dict.fromkeys(path.resolve() for path in directories):
-                self._fds.append(_lock(directory))
+            for directory in dict.fromkeys(files.resolve(path) for path in directories):
+                self._fds.append(_lock(directory, files))
         except BaseException:
             self.release()
             raise
 
     def release(self) -> None:
         while self._fds:
-            os.close(self._fds.pop())
+            self._files.close(self._fds.pop())
 
 
-def _lock(directory: Path) -> int:
+def _lock(directory: Path, files: FileSystem) -> int:
     path = directory / LOCK_FILE
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = files.open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise DirectoryException(f"can't open {path}: {error.strerror}; make {directory} writable") from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
+        taken = files.lock(fd)
+    except BaseException:
+        files.close(fd)
+        raise
+    if not taken:
+        files.close(fd)
         raise DirectoryException(
             f"directory {directory} is in use by another bookie process; stop that one or configure another directory"
-        ) from error
+        )
     return fd
 
 
-def usage(directory: Path) -> DirectoryUsage:
+def usage(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryUsage:
     """Raises OSError."""
-    status = os.statvfs(directory)
-    return DirectoryUsage(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+    return DirectoryUsage(*files.space(directory))
 
 
-def total_usage(paths: Iterable[Path]) -> DirectoryUsage:
+def total_usage(paths: Iterable[Path], files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryUsage:
     """The sum over the directories' disks, each counted once. Raises OSError."""
-    disks = {os.stat(path).st_dev: usage(path) for path in paths}
+    disks = {files.device(path): usage(path, files) for path in paths}
     return DirectoryUsage(
         sum(disk.total_bytes for disk in disks.values()), sum(disk.free_bytes for disk in disks.values())
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,23 +22,23 @@ from pathlib import Path
 from bookie import directories
 from bookie.core.disk_space import DirectoryUsage, DiskEvent, DiskEventKind, DiskSpace, DiskThresholds
 from bookie.directories import DirectoryException
+from bookie.files import REAL_FILE_SYSTEM, FileSystem
 
 _log = logging.getLogger(__name__)
 
 Usage = Callable[[Path], DirectoryUsage]
 
 
-def measure(directory: Path) -> DirectoryUsage:
+def measure(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryUsage:
     """Usage of the directory's disk. Raises DirectoryException when it can't be read and written, or is none."""
     try:
-        if not directory.is_dir():
+        if not files.is_directory(directory):
             raise DirectoryException(f"directory {directory} is gone; mend the disk and start the bookie again")
-        # Also false where the system has remounted a sick disk read-only.
-        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        if not files.may_change(directory):
             raise DirectoryException(
                 f"directory {directory} can't be written any more; look at the disk, then start the bookie again"
             )
-        return directories.usage(directory)
+        return directories.usage(directory, files)
     except DirectoryException:
         raise
     except OSError as error:

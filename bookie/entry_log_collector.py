@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from bookie.files import FileSystem, StorageCorruptException
 from bookie.gc_statistics import GcPhase, GcStatistics
 from bookie.ledger_store import LedgerStore
 from bookie.storage import Storage
+from bookie.threads import Event
 from bookie.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class EntryLogCollector:
         self,
         files: FileSystem,
         storage: Storage,
-        stopping: threading.Event,
+        stopping: Event,
         statistics: GcStatistics,
         rate: tuple[float, bool],
         clock: Callable[[], float],

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
 
 from bookie import entry_log_format as fmt
 from bookie.entry_log import LogFile, LogRecord, LogScan, read_ledgers_map
 from bookie.entry_log_reader import EntryLogReader
 from bookie.files import FileSystem, is_no_space, read_whole, write_in_place
 from bookie.statistics import StoreStatistics
+from bookie.threads import REAL_THREADS, Threads
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +47,13 @@ class EntryLogs:
         read_ahead_bytes: int = 0,
         writable: Callable[[], Sequence[Path]] | None = None,
         statistics: StoreStatistics | None = None,
+        threads: Threads = REAL_THREADS,
     ) -> None:
         self._files = files
         self._directories = tuple(directories)
         self._max_bytes = max_bytes
         self._writable = writable or (lambda: self._directories)
-        self._lock = Lock()
+        self._lock = threads.lock()
         self._last_id = max(_last_log_id(files, directory) for directory in directories)
         self._current: LogFile | None = None
         self._incomplete: set[int] = set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,37 @@ class FileSystem:
         try:
             path.mkdir()
         except FileExistsError:
+            return False
+        return True
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def resolve(self, path: Path) -> Path:
+        """The path without links in it."""
+        return path.resolve()
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def may_change(self, path: Path) -> bool:
+        """Whether the directory can be read and written; False too where the system has remounted it read-only."""
+        return os.access(path, os.R_OK | os.W_OK | os.X_OK)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """Bytes of the file system that holds the path: all, and those that an ordinary user may still take."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+
+    def device(self, path: Path) -> int:
+        """A number for the file system that holds the path."""
+        return os.stat(path).st_dev
+
+    def lock(self, fd: int) -> bool:
+        """Takes the file for this process until it is closed, or the process ends; False when another has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return False
         return True
 

@@ -23,10 +23,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -45,6 +44,7 @@ from bookie.entry_log_collector import EntryLogCollector
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
 from bookie.gc_statistics import GcPhase, GcStatistics
 from bookie.storage import Storage
+from bookie.threads import REAL_THREADS, Threads
 from bookie.throttle import StoppedException
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
@@ -120,22 +120,26 @@ class GarbageCollector:
         *,
         files: FileSystem = REAL_FILE_SYSTEM,
         locks: ReplicationLocks | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
+        threads: Threads = REAL_THREADS,
     ) -> None:
-        """Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment."""
+        """Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment.
+
+        `clock` is that of the schedule and the rates, in seconds; by default that of `threads`.
+        """
         self._config = config
         self._storage = storage
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._locks = locks
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._threads = threads
+        self._clock = clock or threads.monotonic
+        self._wall_clock = threads.wall_clock
         self.statistics = GcStatistics()
-        now = clock()
+        now = self._clock()
         self._schedule = CompactionSchedule(config.policy, now)
         self._last_over_replicated = now
-        started_ms = int(wall_clock() * 1000)
+        started_ms = int(self._wall_clock() * 1000)
         self._last_ms = dict.fromkeys(CompactionKind, started_ms)
         self._compacting: CompactionKind | None = None
         self._last_location_compaction = now
@@ -147,10 +151,10 @@ class GarbageCollector:
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._stopping = threading.Event()
-        self._thread: ThreadPoolExecutor | None = None
+        self._stopping = threads.event()
+        self._thread: Executor | None = None
         self.logs = EntryLogCollector(
-            files, storage, self._stopping, self.statistics, self._rate(), clock, config.target_log_bytes
+            files, storage, self._stopping, self.statistics, self._rate(), self._clock, config.target_log_bytes
         )
 
     def _rate(self) -> tuple[float, bool]:
@@ -167,7 +171,7 @@ class GarbageCollector:
     def start(self) -> None:
         """Begins to wait for the first run. Storage is open."""
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gc")
+        self._thread = self._threads.executor("gc")
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:

@@ -36,16 +36,15 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Condition, Lock, Thread
 
 from bookie import journal_format as fmt
 from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal_format import LogMark
 from bookie.statistics import JournalStatistics
+from bookie.threads import REAL_THREADS, RunningThread, Threads
 
 _log = logging.getLogger(__name__)
 
@@ -163,8 +162,11 @@ class Journal:
         on_room: Callable[[], None],
         on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False,
         on_space: Callable[[], None] = lambda: None,
+        threads: Threads = REAL_THREADS,
     ) -> None:
         self._files = files
+        self._threads = threads
+        self._monotonic = threads.monotonic
         self._directory = directory
         self._options = options
         self._on_room = on_room
@@ -172,8 +174,8 @@ class Journal:
         self._on_space = on_space
         self._on_durable = on_durable
         self._on_fatal = on_fatal
-        self._lock = Lock()
-        self._ready = Condition(self._lock)
+        self._lock = threads.lock()
+        self._ready = threads.condition(self._lock)
         self._wake_at: float = _BUSY
         """Queued bytes at which the thread wants to be woken."""
         self._accepting = False
@@ -190,7 +192,7 @@ class Journal:
         """Tokens of records that are answered before their sync."""
         self._queued_bytes = 0
         self._taken_at = 0.0
-        self._thread: Thread | None = None
+        self._thread: RunningThread | None = None
         self._file: JournalFile | None = None
         self.synced_mark = fmt.NO_MARK
 
@@ -205,12 +207,11 @@ class Journal:
                 raise
             self._out_of_space = True
             _log.error("the journal in %s has no space for its first file: %s", self._directory, error)
-        self._thread = Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
+        self._thread = self._threads.start(self._run, "journal")
 
     def _begin(self) -> None:
         existing = list_journals(self._files, self._directory)
-        journal_id = existing[-1] + 1 if existing else int(time.time() * 1000) + 1
+        journal_id = existing[-1] + 1 if existing else int(self._threads.wall_clock() * 1000) + 1
         self._file = JournalFile(self._files, self._directory, journal_id, self._options)
         self.synced_mark = LogMark(journal_id, self._file.position)
 
@@ -334,13 +335,13 @@ class Journal:
                     self._give_back = False
                     self._file.cut()
                 self._wait(None, wake_at=0)
-                oldest = time.monotonic()
+                oldest = self._monotonic()
             self._wait_for_group(oldest)
             batch = self._payloads, self._tokens, self._deferred
             was_full = self.is_full
             self._taken_bytes = self._queued_bytes
             self._payloads, self._tokens, self._deferred, self._queued_bytes = [], [], [], 0
-            self._oldest, self._taken_at = oldest, time.monotonic()
+            self._oldest, self._taken_at = oldest, self._monotonic()
         if was_full:
             self._on_room()
         return batch
@@ -353,7 +354,7 @@ class Journal:
             return
         deadline = oldest + options.max_group_wait_ms / 1000
         while not self._closing and not self._group_is_full():
-            remaining = deadline - time.monotonic()
+            remaining = deadline - self._monotonic()
             if remaining <= 0:
                 self.statistics.flushes_after_max_wait += 1
                 return
@@ -381,13 +382,13 @@ class Journal:
                     raise
                 self._stall(error, payloads, tokens + deferred)
                 return
-            times = self._oldest, self._taken_at, time.monotonic()
+            times = self._oldest, self._taken_at, self._monotonic()
             self.statistics.batch_written(self._taken_bytes, len(payloads), *times)
             if deferred:
                 self._on_durable(deferred)
             self._file.sync()
             self.synced_mark = LogMark(self._file.journal_id, self._file.position)
-            self.statistics.batch_synced(len(payloads), *times, time.monotonic())
+            self.statistics.batch_synced(len(payloads), *times, self._monotonic())
         if tokens:
             self._on_durable(tokens)
         if self._out_of_space:
@@ -445,8 +446,8 @@ class Journal:
         """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""
         if self._file is None or self._file.position <= self._options.max_size:
             return
-        started = time.monotonic()
+        started = self._monotonic()
         following = JournalFile(self._files, self._directory, self._file.journal_id + 1, self._options)
-        self.statistics.creation.success(time.monotonic() - started)
+        self.statistics.creation.success(self._monotonic() - started)
         self._file.close()
         self._file = following

@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from threading import Lock
 from weakref import WeakValueDictionary
 
 from bookie.files import StorageCorruptException
@@ -20,6 +19,7 @@ from bookie.index_file import IndexHeader
 from bookie.ledger_index import LedgerIndex
 from bookie.ledger_store import LedgerStore, store_of
 from bookie.stored_ledger import StoredLedger
+from bookie.threads import REAL_THREADS, Threads
 from ledger.ledger_id import NO_ENTRY, LedgerId
 
 _Key = tuple[int, int]
@@ -37,10 +37,10 @@ def decode_lac_ids(packet: bytes) -> tuple[int, int]:
 class LedgerTable:
     """`limit` bounds the ledgers kept although nobody uses them."""
 
-    def __init__(self, stores: Sequence[LedgerStore], limit: int) -> None:
+    def __init__(self, stores: Sequence[LedgerStore], limit: int, threads: Threads = REAL_THREADS) -> None:
         self._stores = stores
         self._limit = limit
-        self._lock = Lock()
+        self._lock = threads.lock()
         self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
         self._newest: StoredLedger | None = None
         """What `recent` found last: adds come in runs of one ledger."""

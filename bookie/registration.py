@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bookie import cookie, directories
 from bookie.config import BookieConfig
-from bookie.files import REAL_FILE_SYSTEM
+from bookie.files import REAL_FILE_SYSTEM, FileSystem
 from gateway.version import own_version
 from ledger.bookie_info import (
     BOOKIE_RPC,
@@ -52,7 +52,12 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
     return BookieServiceInfo(bookie_id, tuple(endpoints), {VERSION_PROPERTY: own_version()})
 
 
-async def check_cookie(config: BookieConfig, bookie_id: str, registration: RegistrationManager) -> None:
+async def check_cookie(
+    config: BookieConfig,
+    bookie_id: str,
+    registration: RegistrationManager,
+    files: FileSystem = REAL_FILE_SYSTEM,
+) -> None:
     """Refuses directories that are another bookie's; stamps those of a new bookie. The directories are locked.
 
     The directories are stamped before the metadata store: a crash in between leaves directories that hold nothing but
@@ -65,19 +70,19 @@ async def check_cookie(config: BookieConfig, bookie_id: str, registration: Regis
     decision = cookie.check(
         master,
         stored.value if stored else None,
-        directories.read_version_files(REAL_FILE_SYSTEM, paths),
-        directories.empty_directories(REAL_FILE_SYSTEM, paths),
+        directories.read_version_files(files, paths),
+        directories.empty_directories(files, paths),
         allow_expansion=config.allow_storage_expansion,
     )
     if decision is cookie.Decision.OK:
         return
     content = master.encode()
     if decision is cookie.Decision.NEW_ENVIRONMENT:
-        directories.write_version_files(REAL_FILE_SYSTEM, dict.fromkeys(paths, content))
+        directories.write_version_files(files, dict.fromkeys(paths, content))
         await registration.write_cookie(bookie_id, content, None)
         _log.info("bookie %s is new: its directories were stamped", bookie_id)
         return
     # The metadata store last: what its cookie does not list yet is new, so a start that was cut short is repeated.
-    directories.write_version_files(REAL_FILE_SYSTEM, dict.fromkeys(paths, content))
+    directories.write_version_files(files, dict.fromkeys(paths, content))
     await registration.write_cookie(bookie_id, content, stored.version if stored else None)
     _log.info("bookie %s has more directories: all were stamped", bookie_id)

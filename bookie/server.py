@@ -16,9 +16,8 @@ import contextlib
 import errno
 import logging
 import socket
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -31,8 +30,8 @@ from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
 from bookie.core.bookie_mode import BookieMode
 from bookie.disk_monitor import DiskMonitor, Usage, measure
+from bookie.doors import BACKLOG, REAL_DOORS, Doors
 from bookie.entry_reads import EntryReads
-from bookie.files import REAL_FILE_SYSTEM
 from bookie.garbage_collector import GarbageCollector
 from bookie.gc_statistics import GcCollector
 from bookie.long_polls import LongPolls
@@ -43,16 +42,13 @@ from bookie.state_manager import StateManager
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.admin.server import AdminServer
-from gateway.drivers import create_factory
 from gateway.metrics import GatewayMetrics
-from gateway.server import GatewayServer
 from gateway.version import own_version
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory, RegistrationManager
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
 _T = TypeVar("_T")
 
 
@@ -63,10 +59,11 @@ class BookieFailedException(BKException):
 class BookieServer:
     """One bookie. `start`, then `run_until_stopped`, then `stop` (also after a start that failed)."""
 
-    def __init__(self, config: BookieConfig, usage: Usage = measure) -> None:
-        """`usage` measures a directory's disk."""
+    def __init__(self, config: BookieConfig, usage: Usage | None = None, doors: Doors = REAL_DOORS) -> None:
+        """`usage` measures a directory's disk, by default through `doors`."""
         self._config = config
-        self._usage = usage
+        self._doors = doors
+        self._usage = usage or partial(measure, files=doors.files)
         self.statistics = BookieStatistics()
         """What requests are counted in; read only."""
         self._metrics = CollectorRegistry()
@@ -86,7 +83,7 @@ class BookieServer:
     def addresses(self) -> dict[str, str | None]:
         """`bookie_id`, `metadata_uri`, and `host:port` of `bookie`, `gateway` and `http`; complete after `start`.
 
-        `gateway` is None for a bookie that is itself a client of gateways.
+        `gateway` is None for a bookie that is itself a client of gateways, `http` where it is not served.
         """
         return self._addresses
 
@@ -107,26 +104,21 @@ class BookieServer:
         # Storage's threads need it before anything is served.
         self._loop = asyncio.get_running_loop()
         entry_listener = self._listen("port", config.port)
-        http_listener = self._listen("http_port", config.http_port)
-        ports = {"bookie": entry_listener.getsockname()[1], "http": http_listener.getsockname()[1]}
+        http_listener = self._listen("http_port", config.http_port) if self._doors.http else None
+        ports = {"bookie": entry_listener.getsockname()[1]}
+        if http_listener is not None:
+            ports["http"] = http_listener.getsockname()[1]
         bookie_id = bookie_id_of(config, ports["bookie"])
 
         hosted = config.hosted_gateway()
-        factory = create_factory(config.metadata_uri, hosted)
+        factory = self._doors.metadata(config.metadata_uri, hosted)
         self._stack.push_async_callback(factory.close)
         await factory.initialize()
 
         self._connected = lambda: factory.connected
         storage = await self._open_storage(bookie_id, factory.registration_manager)
-        if not config.metadata_behind_gateway:
-            gateway = GatewayServer(
-                factory,
-                hosted.host,
-                hosted.port,
-                bookmark_seconds=hosted.bookmark_seconds,
-                limits=hosted.limits(),
-                tls=hosted.tls_files(),
-            )
+        if not config.metadata_behind_gateway and self._doors.gateway is not None:
+            gateway = self._doors.gateway(factory, hosted)
             ports["gateway"] = await gateway.start()
             self._metrics.register(gateway.metrics)
             self._gateway_metrics = gateway.metrics
@@ -134,7 +126,8 @@ class BookieServer:
 
         await self._serve_entries(storage, entry_listener)
         self._collect_garbage(storage, factory, bookie_id)
-        await self._serve_http(storage, http_listener, factory, bookie_id)
+        if http_listener is not None:
+            await self._serve_http(storage, http_listener, factory, bookie_id)
         self._stack.push_async_callback(self._state.close)
         self.service_info = service_info(config, bookie_id, ports)
         await self._state.register(self.service_info)
@@ -145,6 +138,7 @@ class BookieServer:
             "bookie_id": bookie_id,
             "metadata_uri": config.metadata_uri,
             "gateway": None,
+            "http": None,
             **{kind: f"{host}:{port}" for kind, port in ports.items()},
         }
         self._mode.start()
@@ -158,26 +152,25 @@ class BookieServer:
     def _listen(self, setting: str, port: int) -> socket.socket:
         """Binds and listens. Raises OSError that names the port and the setting."""
         host = self._config.host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener = self._stack.enter_context(contextlib.closing(made))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
         try:
-            listener.bind((host, port))
-            listener.listen(_BACKLOG)
+            listener = self._doors.listen(host, port)
         except OSError as error:
             raise OSError(error.errno, _bind_problem(error, host, port, setting)) from error
-        return listener
+        return self._stack.enter_context(contextlib.closing(listener))
 
     async def _open_storage(self, bookie_id: str, registration: RegistrationManager) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
         config = self._config
-        self.storage = storage = Storage(config.storage(), self._durable_from_journal, self._failed_from_thread)
+        self.storage = storage = Storage(
+            config.storage(),
+            self._durable_from_journal,
+            self._failed_from_thread,
+            self._doors.files,
+            self._doors.threads,
+        )
         self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
-        await check_cookie(config, bookie_id, registration)
+        await check_cookie(config, bookie_id, registration, self._doors.files)
         self._monitor = DiskMonitor(
             config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage, config.journals
         )
@@ -186,9 +179,9 @@ class BookieServer:
             registration,
             config.ledgers,
             persist=config.persist_bookie_status,
-            now_ms=lambda: time.time_ns() // 1_000_000,
+            now_ms=lambda: int(self._doors.threads.wall_clock() * 1000),
             on_fatal=self._fail,
-            files=REAL_FILE_SYSTEM,
+            files=self._doors.files,
         )
         await _in_thread(self._state.restore)
         await _in_thread(self._monitor.check_now)
@@ -199,7 +192,7 @@ class BookieServer:
         storage.on_no_space = self._no_space_from_thread
         storage.on_space = self._space_from_thread
         await _in_thread(storage.open)
-        if await _in_thread(lambda: mark_dirty(REAL_FILE_SYSTEM, config.ledgers)):
+        if await _in_thread(lambda: mark_dirty(self._doors.files, config.ledgers)):
             _log.warning("the bookie was not stopped cleanly the last time; its journal has been replayed")
         self._dirty = True
         return storage
@@ -207,19 +200,20 @@ class BookieServer:
     async def _close_storage(self, storage: Storage) -> None:
         await _in_thread(storage.close)
         if self._dirty and self._failure is None:
-            await _in_thread(lambda: mark_clean(REAL_FILE_SYSTEM, self._config.ledgers))
+            await _in_thread(lambda: mark_clean(self._doors.files, self._config.ledgers))
 
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
-        reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        threads = self._doors.threads
+        reader = threads.executor("reader")
         self._stack.callback(reader.shutdown)
         reads = EntryReads(storage, reader, self.statistics, self._config.max_batch_read_size)
-        self.long_polls = LongPolls(storage, reads, reader)
+        self.long_polls = LongPolls(storage, reads, reader, threads.monotonic, threads.wall_clock)
         self.long_polls.latency = self.statistics.long_poll_latency
         self._stack.callback(self.long_polls.close)
         self._processor = RequestProcessor(storage, reads, self.long_polls, self.statistics, self._mode)
         storage.on_room = self._room_from_thread
         storage.on_deleted = self._deleted_from_thread
-        server = await self._loop.create_server(self._connect, sock=listener, backlog=_BACKLOG)
+        server = await self._loop.create_server(self._connect, sock=listener, backlog=BACKLOG)
         self._stack.callback(self._close_connections)
         self._stack.callback(server.close)
 
@@ -257,7 +251,7 @@ class BookieServer:
             storage,
             factory,
             client,
-            lambda: check_cookie(self._config, bookie_id, factory.registration_manager),
+            lambda: check_cookie(self._config, bookie_id, factory.registration_manager, self._doors.files),
             self.statistics,
             self._gateway_metrics,
             bookie_id,
@@ -276,7 +270,12 @@ class BookieServer:
 
     def _collect_garbage(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
         collector = GarbageCollector(
-            self._config.garbage_collection(storage.config.entry_log_max_bytes), storage, factory, bookie_id
+            self._config.garbage_collection(storage.config.entry_log_max_bytes),
+            storage,
+            factory,
+            bookie_id,
+            files=self._doors.files,
+            threads=self._doors.threads,
         )
         self.garbage_collector = collector
         self._metrics.register(GcCollector(collector.statistics))

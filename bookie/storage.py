@@ -26,13 +26,11 @@ from __future__ import annotations
 import heapq
 import logging
 import struct
-import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import NamedTuple
 
 from bookie import directories, index_file, journal_format
@@ -57,6 +55,7 @@ from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
 from bookie.stored_entries import StoredEntries, stored_ledger
 from bookie.stored_ledger import LedgerDeletedException, StoredLedger
+from bookie.threads import REAL_THREADS, Threads
 from bookie.write_cache import WriteCache
 from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
@@ -99,14 +98,16 @@ class Storage(StoredEntries):
         on_durable: Callable[[list[object]], None],
         on_fatal: Callable[[BaseException], None],
         files: FileSystem = REAL_FILE_SYSTEM,
+        threads: Threads = REAL_THREADS,
     ) -> None:
         super().__init__(WriteCache(config.write_cache_bytes))
         self._config = config
         self._files = files
+        self._threads = threads
         self._on_fatal = on_fatal
         self._on_durable = on_durable
         self._journals_entries = config.journal_entries
-        self._fatal_lock = Lock()
+        self._fatal_lock = threads.lock()
         self._failed = False
         self.on_room: Callable[[], None] = lambda: None
         """Called from the checkpoint or the journal thread when there may be room for adds again."""
@@ -127,7 +128,7 @@ class Storage(StoredEntries):
         self.is_full_journal_directory: Callable[[Path], bool] = lambda directory: False
         """Whether a journal directory's disk is full: journal files kept as backup go then. Asked at checkpoints."""
         self._lock: DirectoryLock | None = None
-        self._deleted = FencedAndDeleted(time.monotonic)
+        self._deleted = FencedAndDeleted(threads.monotonic)
         options = _journal_options(config)
         self._journals = tuple(
             Journal(
@@ -139,12 +140,13 @@ class Storage(StoredEntries):
                 lambda: self.on_room(),
                 lambda error, tokens: self.on_no_space(error, tokens),
                 lambda: self.on_space(),
+                threads,
             )
             for path in config.journal_directories
         )
         self._journal = self._journals[0] if len(self._journals) == 1 else None
         """The only journal: the path of every add is spared the choice."""
-        self._table = LedgerTable((), config.ledger_state_limit)
+        self._table = LedgerTable((), config.ledger_state_limit, threads)
         self._checkpointer: Checkpointer | None = None
         self._flush_statistics = FlushStatistics()
         self._store_statistics = StoreStatistics()
@@ -164,8 +166,8 @@ class Storage(StoredEntries):
             config = self._config
             paths = (*config.journal_directories, *config.ledger_directories, *config.index_directories)
             for path in paths:
-                directories.prepare(path)
-            self._lock = DirectoryLock(paths)
+                directories.prepare(path, self._files)
+            self._lock = DirectoryLock(paths, self._files)
 
     def open(self) -> None:
         """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
@@ -190,8 +192,9 @@ class Storage(StoredEntries):
             lambda: self.writable_ledger_directories(),
             lambda: self.writable_index_directories(),
             self._store_statistics,
+            self._threads,
         )
-        self._table = LedgerTable(self.stores, config.ledger_state_limit)
+        self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
         patient = PatientFlusher(flusher, lambda error: self.on_no_space(error, []))
@@ -209,6 +212,7 @@ class Storage(StoredEntries):
             on_no_space=self._flush_found_no_space,
             on_space=lambda: self.on_space(),
             is_full=lambda directory: self.is_full_journal_directory(directory),
+            threads=self._threads,
         )
         for journal, (_, end) in zip(self._journals, replays, strict=True):
             journal.open(end)
@@ -523,7 +527,7 @@ class Storage(StoredEntries):
 
     def usage(self) -> DirectoryUsage:
         """Room on the ledger directories' disks together. Raises OSError."""
-        return directories.total_usage(self._config.ledger_directories)
+        return directories.total_usage(self._config.ledger_directories, self._files)
 
     def _request_checkpoint(self) -> None:
         if self._checkpointer is not None:

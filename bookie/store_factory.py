@@ -16,6 +16,7 @@ from bookie.ledger_cache import LedgerCache
 from bookie.ledger_store import LedgerStore
 from bookie.statistics import StoreStatistics
 from bookie.storage_config import StorageConfig
+from bookie.threads import REAL_THREADS, Threads
 
 Writable = Callable[[], Sequence[Path]]
 """The configured directories (parents of `current`) that may take new files."""
@@ -27,16 +28,17 @@ def open_stores(
     writable_ledgers: Writable,
     writable_indexes: Writable,
     statistics: StoreStatistics,
+    threads: Threads = REAL_THREADS,
 ) -> tuple[LedgerStore, ...]:
     """The stores, open. The directories are made and locked. Raises OSError."""
     ledgers = [directories.current(path) for path in config.ledger_directories]
     indexes = [directories.current(path) for path in config.index_directories] or ledgers
     logs_in = _current_of(writable_ledgers)
     if config.storage == "db":
-        return _database_stores(config, files, ledgers, indexes, statistics)
+        return _database_stores(config, files, ledgers, indexes, statistics, threads)
     index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes), statistics)
     index.finish_relocations()
-    return (LedgerStore(index, _logs(config, files, ledgers, logs_in, statistics), statistics),)
+    return (LedgerStore(index, _logs(config, files, ledgers, logs_in, statistics, threads), statistics),)
 
 
 def _database_stores(
@@ -45,6 +47,7 @@ def _database_stores(
     ledgers: Sequence[Path],
     indexes: Sequence[Path],
     statistics: StoreStatistics,
+    threads: Threads = REAL_THREADS,
 ) -> tuple[LedgerStore, ...]:
     """A directory that is full takes its ledgers' logs all the same: they have no other."""
     from bookie.rocksdb_index import RocksDbIndex  # RocksDB is loaded only where it is used
@@ -58,7 +61,7 @@ def _database_stores(
     try:
         for ledger_directory, index_directory in zip(ledgers, indexes, strict=True):
             index = RocksDbIndex(files, index_directory, config.ledger_cache_bytes // len(ledgers))
-            logs = _logs(config, files, [ledger_directory], lambda: (), statistics)
+            logs = _logs(config, files, [ledger_directory], lambda: (), statistics, threads)
             opened.append(LedgerStore(index, logs, statistics))
     except BaseException:
         for store in opened:
@@ -73,6 +76,7 @@ def _logs(
     ledgers: Sequence[Path],
     writable: Writable,
     statistics: StoreStatistics,
+    threads: Threads = REAL_THREADS,
 ) -> EntryLogs:
     return EntryLogs(
         files,
@@ -82,6 +86,7 @@ def _logs(
         read_ahead_bytes=config.read_ahead_bytes // len(config.ledger_directories if config.storage == "db" else (0,)),
         writable=writable,
         statistics=statistics,
+        threads=threads,
     )
 
 

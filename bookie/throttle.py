@@ -6,8 +6,9 @@ for a scan of a log costs a fraction of rewriting it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from bookie.threads import Event
 
 _READ_SHARE = 0.1
 _SHORTEST_WAIT = 0.05
@@ -21,9 +22,7 @@ class StoppedException(Exception):
 class Throttle:
     """`per_second` units pass, records or bytes; 0 is without limit. For one thread."""
 
-    def __init__(
-        self, per_second: float, *, by_bytes: bool, stopping: threading.Event, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, per_second: float, *, by_bytes: bool, stopping: Event, clock: Callable[[], float]) -> None:
         self._per_second = per_second
         self._by_bytes = by_bytes
         self._stopping = stopping

@@ -181,13 +181,17 @@ class _Inode:
 
 
 class _NameChange(NamedTuple):
-    """A pending change of a directory: the name now stands for `inode`, or for nothing."""
+    """A pending change of a directory: the name now stands for `inode`, or for nothing. It happens whole or not."""
 
     operation: int
     path: Path
     inode: _Inode | None
+    old: Path | None = None
+    """For a rename: the name that is gone with the same change."""
 
     def apply(self, names: dict[Path, _Inode]) -> None:
+        if self.old is not None:
+            names.pop(self.old, None)
         if self.inode is None:
             names.pop(self.path, None)
         else:
@@ -212,6 +216,7 @@ class MemoryDisk(FileSystem):
         self._pending_names: dict[Path, list[_NameChange]] = {}
         self._open: dict[int, _Open] = {}
         self._next_fd = 1000
+        self._locked: list[int] = []
         self._powered = True
         self.capacity = capacity
         self.partial_writes = False
@@ -251,6 +256,15 @@ class MemoryDisk(FileSystem):
             inode.sync()
             self._names[path] = self._durable_names[path] = inode
 
+    def flip(self, path: Path, offset: int, bit: int) -> None:
+        """Turns over a bit of what is at rest, unnoticed."""
+        with self._lock:
+            inode = self._find(path)
+            for content in (self._content(inode, path), inode.durable):
+                byte = content.read(1, offset)
+                if byte:
+                    content.write(bytes([byte[0] ^ 1 << bit]), offset)
+
     # Power
 
     def lose_power(self) -> None:
@@ -260,6 +274,7 @@ class MemoryDisk(FileSystem):
     def start_again(self) -> None:
         """After lose_power: as if only the process had been killed. What was pending is seen, and still pending."""
         self._open.clear()
+        self._locked.clear()
         self._powered = True
 
     def after_power_loss(self, survival: Survival) -> MemoryDisk:
@@ -325,6 +340,8 @@ class MemoryDisk(FileSystem):
         with self._lock:
             self._opened(fd)
             del self._open[fd]
+            if fd in self._locked:
+                self._locked.remove(fd)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         with self._lock:
@@ -376,6 +393,8 @@ class MemoryDisk(FileSystem):
             self._operation("sync directory", path)
             for change in self._pending_names.pop(path, ()):
                 change.apply(self._durable_names)
+                if change.old is not None:
+                    self._settled(change)
 
     @property
     def syncs_file_systems(self) -> bool:
@@ -421,11 +440,9 @@ class MemoryDisk(FileSystem):
             self._rename("unlink", path, None)
 
     def rename(self, path: Path, target: Path) -> None:
-        """The new name, then the old one gone: over a power loss this is less than the atomic change of a real disk."""
         with self._lock:
             self._need_power()
-            self._rename("rename", target, self._find(path))
-            self._rename("unlink", path, None)
+            self._rename("rename", target, self._find(path), path)
 
     def link(self, path: Path, name: Path) -> None:
         with self._lock:
@@ -439,7 +456,51 @@ class MemoryDisk(FileSystem):
             self._need_power()
             return self._find(path) is self._find(other)
 
+    def exists(self, path: Path) -> bool:
+        with self._lock:
+            self._need_power()
+            return path in self._names
+
+    def resolve(self, path: Path) -> Path:
+        return path
+
+    def is_directory(self, path: Path) -> bool:
+        with self._lock:
+            self._need_power()
+            inode = self._names.get(path)
+            return inode is not None and inode.content is None
+
+    def may_change(self, path: Path) -> bool:
+        return self.is_directory(path)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        with self._lock:
+            self._need_power()
+            self._find(path)
+            total = 1 << 62 if self.capacity is None else self.capacity
+            return total, max(0, total - self._used_pages() * _PAGE)
+
+    def device(self, path: Path) -> int:
+        with self._lock:
+            self._need_power()
+            self._find(path)
+            return 1
+
+    def lock(self, fd: int) -> bool:
+        with self._lock:
+            self._need_power()
+            inode = self._opened(fd).inode
+            if any(self._open[holder].inode is inode for holder in self._locked if holder in self._open):
+                return False
+            self._locked.append(fd)
+            return True
+
     # Behind it
+
+    def _settled(self, change: _NameChange) -> None:
+        """A rename between two directories is durable as soon as one of them is."""
+        for parent, pending in self._pending_names.items():
+            self._pending_names[parent] = [other for other in pending if other is not change]
 
     def _operation(self, kind: str, path: Path) -> int:
         """Takes a number for a change, and lets the hook make it fail."""
@@ -465,14 +526,16 @@ class MemoryDisk(FileSystem):
             raise
         change.apply(inode.content)
 
-    def _rename(self, kind: str, path: Path, inode: _Inode | None) -> None:
-        change = _NameChange(self.operations, path, inode)
-        pending = self._pending_names.setdefault(path.parent, [])
-        pending.append(change)
+    def _rename(self, kind: str, path: Path, inode: _Inode | None, old: Path | None = None) -> None:
+        change = _NameChange(self.operations, path, inode, old)
+        parents = {path.parent: None} if old is None else {path.parent: None, old.parent: None}
+        for parent in parents:
+            self._pending_names.setdefault(parent, []).append(change)
         try:
             self._operation(kind, path)
         except BaseException:
-            pending.remove(change)
+            for parent in parents:
+                self._pending_names[parent].remove(change)
             raise
         change.apply(self._names)
 

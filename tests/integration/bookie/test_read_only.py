@@ -15,6 +15,7 @@ import pytest
 
 from bookie.config import load_config
 from bookie.core.disk_space import DirectoryUsage
+from bookie.doors import REAL_DOORS, Doors
 from bookie.server import BookieFailedException, BookieServer
 from gateway.config import GatewayConfig
 from gateway.drivers import create_factory
@@ -113,9 +114,10 @@ async def _view_of(stack: AsyncExitStack, uri: str) -> LedgerManagerFactory:
 async def running(root: Path, uri: str, view_uri: str | None = None, **settings: Any) -> AsyncIterator[Running]:
     ports: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0}
     disk = settings.pop("disk", None) or Disk()
+    doors = settings.pop("doors", REAL_DOORS)
     settings = {"disk_check_interval_seconds": 0.05, "min_usable_for_high_priority_writes_mb": 0, **settings}
     config = load_config(metadata_uri=uri, data_dir=root / "data", host="127.0.0.1", **{**ports, **settings})
-    server = BookieServer(config, disk)
+    server = BookieServer(config, disk, doors)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         await server.start()
@@ -271,7 +273,7 @@ async def test_dirty_tells_of_a_running_bookie(tmp_path: Path) -> None:
 
 
 async def test_a_new_session_registers_the_bookie_in_the_mode_it_is_in(
-    tmp_path: Path, zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, zookeeper: LocalZooKeeper
 ) -> None:
     made: list[LedgerManagerFactory] = []
 
@@ -279,8 +281,8 @@ async def test_a_new_session_registers_the_bookie_in_the_mode_it_is_in(
         made.append(create_factory(uri, settings))
         return made[-1]
 
-    monkeypatch.setattr("bookie.server.create_factory", remembered)
-    async with running(tmp_path, zookeeper.metadata_uri(f"/{tmp_path.name}")) as bookie:
+    doors = Doors(metadata=remembered)
+    async with running(tmp_path, zookeeper.metadata_uri(f"/{tmp_path.name}"), doors=doors) as bookie:
         factory = made[0]
         assert isinstance(factory, ZooKeeperLedgerManagerFactory)
         bookie.disk.used = 960

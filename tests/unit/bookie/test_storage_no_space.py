@@ -182,7 +182,7 @@ class FullStart(PatientRun):
 
 
 def journals(disk: MemoryDisk, root: Path) -> list[Path]:
-    return disk.files(root / "journal")
+    return disk.files(root / "journal" / "current")
 
 
 def test_a_start_on_a_full_disk_serves_everything_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

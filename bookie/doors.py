@@ -1,0 +1,80 @@
+"""Everything by which a bookie reaches the world outside itself, as one value: disks, threads and clocks, the network,
+the metadata store, and the servers that it hosts beside the entry protocol.
+
+The defaults are the real ones. A simulator passes its own, and leaves out what it does not simulate.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bookie.files import REAL_FILE_SYSTEM, FileSystem
+from bookie.threads import REAL_THREADS, Threads
+from gateway.config import GatewayConfig
+from gateway.drivers import create_factory
+from gateway.metrics import GatewayMetrics
+from gateway.server import GatewayServer
+from ledger.manager import LedgerManagerFactory
+
+BACKLOG = 1024
+
+
+class HostedGateway(Protocol):
+    """The metadata gateway, as far as the bookie around it is concerned."""
+
+    @property
+    def metrics(self) -> GatewayMetrics: ...
+
+    async def start(self) -> int:
+        """Serves; the port. Raises OSError, BKException."""
+
+    async def stop(self, grace: float) -> None: ...
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> HostedGateway:
+    """The gateway that the settings ask for, not yet serving."""
+    return GatewayServer(
+        factory,
+        config.host,
+        config.port,
+        bookmark_seconds=config.bookmark_seconds,
+        limits=config.limits(),
+        tls=config.tls_files(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """See the module."""
+
+    files: FileSystem = REAL_FILE_SYSTEM
+    threads: Threads = REAL_THREADS
+    listen: Callable[[str, int], socket.socket] = listen
+    """Given to the event loop's `create_server`."""
+    metadata: Callable[[str, GatewayConfig], LedgerManagerFactory] = create_factory
+    gateway: Callable[[LedgerManagerFactory, GatewayConfig], HostedGateway] | None = make_gateway
+    """None: no gateway is hosted, as where the metadata itself is behind gateways."""
+    http: bool = True
+    """Whether HTTP admin is served."""
+
+
+REAL_DOORS = Doors()

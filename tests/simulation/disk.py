@@ -1,0 +1,250 @@
+"""The disk of a simulated host: a `MemoryDisk` whose operations take virtual time, and fail as the world says.
+
+Syncs take time always; other operations now and then, which is where another thread gets its turn and a crash may come.
+A sync takes its effect at a moment within the time that it takes. What a process has open is its own: the files of one
+that is gone do nothing any more.
+
+Not its job: what survives (`MemoryDisk`), when faults come (`World` and its plans).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from bookie.files import FileSystem
+from tests.faults.memory_disk import MemoryDisk, Operation, Survival
+from tests.simulation.loop import Process, WorldLoop
+from tests.simulation.transcript import Transcript
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class DiskFaults:
+    """What is wrong with a disk at the moment. Rates are probabilities an operation."""
+
+    slowness: float = 1.0
+    """Every operation takes so many times as long."""
+    failing_syncs: float = 0.0
+    failing_writes: float = 0.0
+    failing_reads: float = 0.0
+    flipped_reads: float = 0.0
+    """Reads of data that come back with a bit turned over."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskTimes:
+    """Seconds. A sync takes between the two; of other operations a share takes up to `other`."""
+
+    sync: tuple[float, float] = (0.0002, 0.002)
+    other: float = 0.0005
+    share: float = 0.02
+
+
+class Disk:
+    """What outlives processes and power losses."""
+
+    def __init__(
+        self, loop: WorldLoop, rng: random.Random, times: DiskTimes, transcript: Transcript, *roots: Path
+    ) -> None:
+        self.transcript = transcript
+        self.loop = loop
+        self.rng = rng
+        self.times = times
+        self.roots = roots
+        self.media = MemoryDisk(*roots)
+        self.faults = DiskFaults()
+        self.counts: dict[str, int] = {}
+        """Faults that took effect, by kind."""
+        self.on_sync: Callable[[], None] = lambda: None
+        """Called when something has become durable, before whoever asked for it knows."""
+
+    def process_gone(self) -> None:
+        """What was written stays, synced or not; nobody has a file open."""
+        self.media.start_again()
+
+    def lose_power(self, survival: Survival) -> None:
+        """Of what was not synced only what `survival` says is there afterwards."""
+        self.media = self.media.after_power_loss(survival)
+
+    def wipe(self) -> None:
+        """An empty disk takes its place."""
+        self.media = MemoryDisk(*self.roots)
+
+    def corrupt(self, path: Path, offset: int, bit: int = 0) -> None:
+        """Turns over a bit of what is at rest."""
+        self.media.flip(path, offset, bit)
+
+    def count(self, kind: str) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+
+class ProcessFiles(FileSystem):
+    """A disk as one process sees it."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self._disk = disk
+        self._media = disk.media
+        self._process = process
+
+    # Time and faults
+
+    def _wait(self, seconds: float) -> None:
+        self._disk.loop.suspend(seconds * self._disk.faults.slowness)
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if not self._process.alive:
+            self._disk.loop.die_here()
+
+    def _pass(self) -> None:
+        disk = self._disk
+        if disk.rng.random() < disk.times.share or disk.faults.slowness > 1:
+            self._wait(disk.rng.random() * disk.times.other)
+
+    def _fails(self, kind: str, rate: float, path: str = "") -> None:
+        if rate and self._disk.rng.random() < rate:
+            self._disk.count(kind)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path or kind)
+
+    def _sync(self, kind: str, sync: Callable[[], None]) -> None:
+        disk = self._disk
+        low, high = disk.times.sync
+        seconds = low + (high - low) * disk.rng.random()
+        before = disk.rng.random()
+        self._wait(seconds * before)
+        if disk.faults.failing_syncs and disk.rng.random() < disk.faults.failing_syncs:
+            disk.count("failed syncs")
+            self._media.on_operation = _fail
+        try:
+            sync()
+        finally:
+            self._media.on_operation = _nothing
+        disk.transcript.note(self._process.host, kind)
+        disk.on_sync()
+        self._wait(seconds * (1 - before))
+
+    # FileSystem
+
+    def open(self, path: Path, flags: int) -> int:
+        self._pass()
+        return self._media.open(path, flags)
+
+    def close(self, fd: int) -> None:
+        if self._process.alive and not self._disk.loop.over:
+            self._media.close(fd)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        self._pass()
+        faults = self._disk.faults
+        self._fails("failed reads", faults.failing_reads)
+        data = self._media.pread(fd, size, offset)
+        if data and faults.flipped_reads and self._disk.rng.random() < faults.flipped_reads:
+            self._disk.count("flipped reads")
+            return _flipped(data, self._disk.rng)
+        return data
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        self._pass()
+        self._fails("failed writes", self._disk.faults.failing_writes)
+        self._media.pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._pass()
+        self._media.allocate(fd, size)
+
+    def free_bytes(self, fd: int) -> int:
+        return self._media.free_bytes(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._pass()
+        self._media.truncate(fd, size)
+
+    def size(self, fd: int) -> int:
+        return self._media.size(fd)
+
+    def data_extents(self, fd: int, start: int) -> Iterator[tuple[int, int]]:
+        return self._media.data_extents(fd, start)
+
+    def fdatasync(self, fd: int) -> None:
+        self._sync("fdatasync", lambda: self._media.fdatasync(fd))
+
+    def fsync(self, fd: int) -> None:
+        self._sync("fsync", lambda: self._media.fsync(fd))
+
+    def sync_directory(self, path: Path) -> None:
+        self._sync("sync directory", lambda: self._media.sync_directory(path))
+
+    @property
+    def syncs_file_systems(self) -> bool:
+        return True
+
+    def open_file_system(self, path: Path) -> int:
+        return self._media.open_file_system(path)
+
+    def sync_file_system(self, fd: int) -> None:
+        self._sync("syncfs", lambda: self._media.sync_file_system(fd))
+
+    def make_directory(self, path: Path) -> bool:
+        self._pass()
+        return self._media.make_directory(path)
+
+    def exists(self, path: Path) -> bool:
+        return self._media.exists(path)
+
+    def resolve(self, path: Path) -> Path:
+        return path
+
+    def is_directory(self, path: Path) -> bool:
+        return self._media.is_directory(path)
+
+    def may_change(self, path: Path) -> bool:
+        return self._media.may_change(path)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        return self._media.space(path)
+
+    def device(self, path: Path) -> int:
+        return self._media.device(path)
+
+    def lock(self, fd: int) -> bool:
+        return self._media.lock(fd)
+
+    def list_directory(self, path: Path) -> list[str]:
+        self._pass()
+        return self._media.list_directory(path)
+
+    def unlink(self, path: Path) -> None:
+        self._pass()
+        self._media.unlink(path)
+
+    def link(self, path: Path, name: Path) -> None:
+        self._pass()
+        self._media.link(path, name)
+
+    def same_file(self, path: Path, other: Path) -> bool:
+        return self._media.same_file(path, other)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._pass()
+        self._media.rename(path, target)
+
+
+def _fail(operation: Operation) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(operation.path))
+
+
+def _nothing(operation: Operation) -> None:
+    return
+
+
+def _flipped(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    changed[int(rng.random() * len(changed))] ^= 1 << int(rng.random() * 8)
+    return bytes(changed)

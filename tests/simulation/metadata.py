@@ -1,0 +1,327 @@
+"""A metadata store for worlds that are not about metadata: always right, never stale, a round trip away.
+
+It runs on a host of its own, which can be cut off: calls then fail as those to a store out of reach do. A bookie's
+registration outlives its process by `session_seconds`.
+
+Not its job: ZooKeeper's semantics and the gateway, which have simulations of their own behind the same interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.config import GatewayConfig
+from ledger.bookie_info import BookieServiceInfo
+from ledger.errors import (
+    BookieHandleNotAvailableException,
+    LedgerExistException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from ledger.ledger_id import LedgerId
+from ledger.manager import (
+    BookieSet,
+    BookiesListener,
+    ClusterInfo,
+    LedgerManager,
+    LedgerManagerFactory,
+    LedgerMetadataListener,
+    LedgerRecord,
+    RegisteredBookie,
+    RegistrationManager,
+    ServiceDiscovery,
+    Versioned,
+)
+from ledger.metadata import LedgerMetadata
+from tests.simulation.loop import CURRENT, Process, WorldLoop
+from tests.simulation.network import Network
+
+HOST = "metadata"
+_GIVE_UP_AFTER = 5.0
+
+
+class Metadata(Protocol):
+    """What a world needs of a metadata store."""
+
+    def factory(self, uri: str, config: GatewayConfig | None = None) -> LedgerManagerFactory:
+        """For the process that calls; not yet initialized."""
+
+
+@dataclass(slots=True)
+class _Registration:
+    info: BookieServiceInfo
+    read_only: bool
+    process: Process
+
+
+class MemoryMetadata:
+    """The store itself. `on_change` hears of every change of a ledger: its record before and after."""
+
+    def __init__(self, loop: WorldLoop, network: Network, session_seconds: float) -> None:
+        self.loop = loop
+        self._network = network
+        self._session_seconds = session_seconds
+        self.ledgers: dict[LedgerId, LedgerRecord] = {}
+        self.cookies: dict[str, Versioned[bytes]] = {}
+        self.registrations: dict[str, _Registration] = {}
+        self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
+        self.bookie_listeners: list[tuple[Process, BookieSet, BookiesListener]] = []
+        self.next_ledger_id = 0
+        self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
+        network.host(HOST)
+
+    def factory(self, uri: str, config: GatewayConfig | None = None) -> LedgerManagerFactory:
+        return _Factory(self)
+
+    async def request(self) -> None:
+        """A request on its way to the store. Raises MetaStoreException."""
+        await self._packet(CURRENT.get().host, HOST)
+
+    async def answer(self) -> None:
+        """Its answer on the way back: lost, though what was asked is done, it raises MetaStoreException."""
+        await self._packet(HOST, CURRENT.get().host)
+
+    async def _packet(self, source: str, target: str) -> None:
+        give_up = self.loop.time() + _GIVE_UP_AFTER
+        await asyncio.sleep(self._network.arrival() - self.loop.time())
+        while not self._network.passes(source, target):
+            if self.loop.time() > give_up:
+                raise MetaStoreException("the metadata store is out of reach")
+            await asyncio.sleep(0.1)
+
+    def changed(self, ledger_id: LedgerId, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
+        for observe in self.on_change:
+            observe(before, after)
+        for process, listener in self.ledger_listeners.get(ledger_id, []):
+            self.tell(process, listener, ledger_id, after)
+        if after is None:
+            self.ledger_listeners.pop(ledger_id, None)
+
+    def tell(self, process: Process, listener: Callable[..., None], *what: object) -> None:
+        """Calls back in a process, one way later."""
+        self.loop.call_at_exact(self._network.arrival(), listener, *what, context=process.context)
+
+    def set_of(self, bookie_set: BookieSet) -> list[RegisteredBookie]:
+        found: dict[str, RegisteredBookie] = {}
+        for bookie_id, registration in self.registrations.items():
+            read_only = registration.read_only
+            if bookie_set is BookieSet.ALL or read_only is (bookie_set is BookieSet.READ_ONLY):
+                found[bookie_id] = RegisteredBookie(registration.info, not read_only, read_only)
+        if bookie_set is BookieSet.ALL:
+            for bookie_id in self.cookies:
+                found.setdefault(bookie_id, RegisteredBookie(BookieServiceInfo(bookie_id, ()), False, False))
+        return [found[bookie_id] for bookie_id in sorted(found)]
+
+    def register(self, info: BookieServiceInfo, read_only: bool, process: Process) -> None:
+        holder = self.registrations.get(info.bookie_id)
+        if holder is not None and holder.process is not process and holder.process.alive:
+            raise LedgerExistException(f"another process is bookie {info.bookie_id}")
+        if holder is None or holder.process is not process:
+            process.on_end.append(lambda: self._session_ends_soon(info.bookie_id, process))
+        self.registrations[info.bookie_id] = _Registration(info, read_only, process)
+        self.bookies_changed()
+
+    def _session_ends_soon(self, bookie_id: str, process: Process) -> None:
+        def expire() -> None:
+            registration = self.registrations.get(bookie_id)
+            if registration is not None and registration.process is process:
+                del self.registrations[bookie_id]
+                self.bookies_changed()
+
+        when = self.loop.time() + self._session_seconds
+        self.loop.call_at_exact(when, expire, context=self.loop.outside.context)
+
+    def bookies_changed(self) -> None:
+        for process, bookie_set, listener in self.bookie_listeners:
+            self.tell(process, listener, self.set_of(bookie_set))
+
+
+class _Ledgers(LedgerManager):
+    def __init__(self, store: MemoryMetadata) -> None:
+        self._store = store
+
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        store = self._store
+        await store.request()
+        if ledger_id is None:
+            store.next_ledger_id += 1
+            ledger_id = LedgerId.unscoped(store.next_ledger_id)
+        if ledger_id in store.ledgers:
+            raise LedgerExistException(f"ledger {ledger_id} exists")
+        record = store.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, 0)
+        store.changed(ledger_id, None, record)
+        await store.answer()
+        return record
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        await self._store.request()
+        record = self._found(ledger_id)
+        await self._store.answer()
+        return record
+
+    def _found(self, ledger_id: LedgerId) -> LedgerRecord:
+        record = self._store.ledgers.get(ledger_id)
+        if record is None:
+            raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
+        return record
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        store = self._store
+        await store.request()
+        before = self._found(ledger_id)
+        if before.version != expected_version:
+            await store.answer()
+            raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
+        record = store.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, expected_version + 1)
+        store.changed(ledger_id, before, record)
+        await store.answer()
+        return record
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        store = self._store
+        await store.request()
+        before = self._found(ledger_id)
+        if expected_version is not None and before.version != expected_version:
+            await store.answer()
+            raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
+        del store.ledgers[ledger_id]
+        store.changed(ledger_id, before, None)
+        await store.answer()
+
+    async def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        after = -1 if start_after is None else start_after
+        while True:
+            await self._store.request()
+            ids = sorted(
+                ledger_id.ledger_id
+                for ledger_id in self._store.ledgers
+                if ledger_id.scope_id == scope_id
+                and ledger_id.ledger_id > after
+                and (end_before is None or ledger_id.ledger_id < end_before)
+            )[:10]
+            await self._store.answer()
+            if not ids:
+                return
+            yield ids
+            after = ids[-1]
+
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        process = CURRENT.get()
+        self._store.ledger_listeners.setdefault(ledger_id, []).append((process, listener))
+        self._store.tell(process, listener, ledger_id, self._store.ledgers.get(ledger_id))
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        listeners = self._store.ledger_listeners.get(ledger_id, [])
+        listeners[:] = [other for other in listeners if other[1] != listener]
+
+
+class _Discovery(ServiceDiscovery):
+    def __init__(self, store: MemoryMetadata) -> None:
+        self._store = store
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        await self._store.request()
+        found = self._store.set_of(bookie_set)
+        await self._store.answer()
+        return found
+
+    async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        for bookie in await self.bookies(BookieSet.ALL):
+            if bookie.bookie_id == bookie_id and (bookie.writable or bookie.read_only):
+                return bookie
+        raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
+
+    async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        store, watch = self._store, (CURRENT.get(), bookie_set, listener)
+        await store.request()
+        store.bookie_listeners.append(watch)
+        store.tell(watch[0], listener, store.set_of(bookie_set))
+
+        def end() -> None:
+            if watch in store.bookie_listeners:
+                store.bookie_listeners.remove(watch)
+
+        return end
+
+    async def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo("simulated", "MemoryMetadata")
+
+
+class _Registrations(RegistrationManager):
+    def __init__(self, store: MemoryMetadata) -> None:
+        self._store = store
+
+    async def cluster_instance_id(self) -> str:
+        return "simulated"
+
+    async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        await self._store.request()
+        self._store.register(info, read_only, CURRENT.get())
+        await self._store.answer()
+
+    async def unregister_bookie(self, bookie_id: str) -> None:
+        await self._store.request()
+        if self._store.registrations.pop(bookie_id, None) is not None:
+            self._store.bookies_changed()
+        await self._store.answer()
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
+        await self._store.request()
+        return self._store.cookies.get(bookie_id)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
+        await self._store.request()
+        self._check_version(bookie_id, expected_version)
+        self._store.cookies[bookie_id] = Versioned(cookie, 0 if expected_version is None else expected_version + 1)
+        await self._store.answer()
+
+    async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
+        await self._store.request()
+        self._check_version(bookie_id, expected_version)
+        del self._store.cookies[bookie_id]
+        await self._store.answer()
+
+    def _check_version(self, bookie_id: str, expected: int | None) -> None:
+        stored = self._store.cookies.get(bookie_id)
+        if (stored.version if stored else None) != expected:
+            raise MetadataVersionException(f"the cookie of {bookie_id} is not at version {expected}")
+
+
+class _Factory(LedgerManagerFactory):
+    def __init__(self, store: MemoryMetadata) -> None:
+        self._store = store
+        self._ledgers = _Ledgers(store)
+        self._discovery = _Discovery(store)
+        self._registrations = _Registrations(store)
+
+    async def initialize(self) -> None:
+        await self._store.request()
+        await self._store.answer()
+
+    @property
+    def ledger_manager(self) -> LedgerManager:
+        return self._ledgers
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        return self._discovery
+
+    @property
+    def registration_manager(self) -> RegistrationManager:
+        return self._registrations
+
+    @property
+    def connected(self) -> bool:
+        return True
+
+    async def revision(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        return

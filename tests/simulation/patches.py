@@ -1,0 +1,41 @@
+"""The clocks and the sources of randomness of the running process, replaced for as long as a world runs.
+
+What matters to the product comes in through its interfaces. These are the rest: statistics that time something, random
+names, the defaults of parameters.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def replaced(rng: random.Random, monotonic: Callable[[], float], epoch: float) -> Iterator[None]:
+    """Clocks show virtual time; `os.urandom`, and with it `uuid4`, `secrets` and `SystemRandom`, and the functions of
+    `random` give what `rng` gives."""
+    clocks: dict[str, Callable[[], Any]] = {
+        "time": lambda: epoch + monotonic(),
+        "time_ns": lambda: int((epoch + monotonic()) * 1e9),
+        "monotonic": monotonic,
+        "monotonic_ns": lambda: int(monotonic() * 1e9),
+        "perf_counter": monotonic,
+        "perf_counter_ns": lambda: int(monotonic() * 1e9),
+    }
+    changes: list[tuple[Any, str, Any]] = [(time, name, clock) for name, clock in clocks.items()]
+    changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    state = random.getstate()
+    random.seed(rng.getrandbits(64))
+    try:
+        for module, name, value in changes:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+        random.setstate(state)

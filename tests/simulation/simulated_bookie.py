@@ -1,0 +1,244 @@
+"""A bookie of a simulated world: the real `BookieServer` on a host and a disk of its own.
+
+States: *down* (no process), *starting*, *up*, and *paused* as a part of those. A start that fails, and a bookie that
+stops by itself, ends the process, as the command `bookgate bookie` does. The disk outlives processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from bookie.config import BookieConfig
+from bookie.doors import Doors
+from bookie.server import BookieServer
+from bookie.storage import Storage
+from bookie.threads import RunningThread, Threads
+from ledger.errors import BKException
+from ledger.ledger_id import LedgerId
+from tests.faults.memory_disk import Survival, everything_survives, some_survive
+from tests.simulation.disk import Disk, ProcessFiles
+from tests.simulation.loop import Process
+from tests.simulation.threads import SimulatedThreads
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PORT = 3181
+
+SMALL: dict[str, Any] = {
+    "host": "0.0.0.0",
+    "port": PORT,
+    "http_port": 0,
+    "gateway_port": 0,
+    "flush_interval_seconds": 1.0,
+    "disk_check_interval_seconds": 2.0,
+    "min_usable_for_high_priority_writes_mb": 0,
+    "min_usable_for_entry_log_mb": 0,
+    "min_usable_for_index_mb": 0,
+}
+"""Settings of a bookie in a world, unless it is told otherwise."""
+
+
+class StoredLedgerState(NamedTuple):
+    """What a bookie has of a ledger; entries as packets."""
+
+    master_key: bytes
+    fenced: bool
+    explicit_lac: bytes | None
+    entries: dict[int, bytes]
+
+
+class SimulatedBookie:
+    """Its name is its host's name, and its id."""
+
+    def __init__(self, world: World, name: str, disk: Disk, **settings: Any) -> None:
+        self._world = world
+        self.name = name
+        self.bookie_id = f"{name}:{PORT}"
+        self.disk = disk
+        self.config = BookieConfig(
+            metadata_uri=settings.pop("metadata_uri", "sim://metadata"),
+            data_dir=root_of(name),
+            advertised_address=name,
+            **{**SMALL, **settings},
+        )
+        self.process: Process | None = None
+        self.server: BookieServer | None = None
+        self.serving = False
+        self.failure: BaseException | None = None
+        """Why the last start failed, or the last process ended by itself."""
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None
+
+    @property
+    def paused(self) -> bool:
+        return self.process is not None and self.process.paused
+
+    async def start(self) -> bool:
+        """Starts a process; whether it serves. It may be killed meanwhile, or fail: `failure` says why."""
+        world = self._world
+        if self.process is not None:
+            raise RuntimeError(f"{self.name} runs already")
+        world.note(self.name, "starts")
+        world.network.host(self.name).up = True
+        process = self.process = world.new_process(self.name, self.name)
+        self.failure = None
+        settled: asyncio.Future[bool] = world.loop.create_future()
+        process.on_end.append(partial(_settle, settled, False))
+        world.spawn(process, self._main(process, settled))
+        return await settled
+
+    async def _main(self, process: Process, settled: asyncio.Future[bool]) -> None:
+        world = self._world
+        server = self.server = BookieServer(self.config, doors=self._doors(process))
+        try:
+            await server.start()
+            self.serving = True
+            world.note(self.name, "serves")
+            settled.set_result(True)
+            await server.run_until_stopped()
+        except (BKException, OSError) as error:
+            self._fails(error)
+        try:
+            await server.stop()
+        except (BKException, OSError) as error:
+            self._fails(error)
+        if self.failure is None:
+            world.note(self.name, "is stopped")
+        self._process_ends(host_is_up=True)
+
+    def _fails(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._world.note(self.name, f"ends by itself: {error}")
+
+    def _doors(self, process: Process) -> Doors:
+        world = self._world
+
+        def listen(host: str, port: int) -> socket.socket:
+            return cast("socket.socket", world.network.listen(process, port))
+
+        return Doors(
+            files=ProcessFiles(self.disk, process),
+            threads=SimulatedThreads(world.loop, process),
+            listen=listen,
+            metadata=world.metadata.factory,
+            gateway=world.hosted_gateway,
+            http=False,
+        )
+
+    # Ends
+
+    async def stop(self) -> None:
+        """A graceful stop; returns when the process is gone."""
+        process, server = self.process, self.server
+        if process is None or server is None:
+            return
+        gone: asyncio.Future[bool] = self._world.loop.create_future()
+        process.on_end.append(partial(_settle, gone, True))
+        self._world.loop.call_soon(server.request_stop, context=process.context)
+        await gone
+
+    def kill(self) -> None:
+        """SIGKILL: the process is gone; what it wrote is in the host's cache."""
+        if self.process is not None:
+            self._world.note(self.name, "is killed")
+            self._process_ends(host_is_up=True)
+
+    def power_off(self, survival: Survival | None = None) -> None:
+        """The host loses power. Of what was not synced an arbitrary part survives, unless told otherwise."""
+        world = self._world
+        world.note(self.name, "loses power")
+        world.network.host(self.name).up = False
+        self._process_ends(host_is_up=False)
+        self.disk.lose_power(survival or some_survive(world.random(f"power of {self.name}").getrandbits(32)))
+
+    def wipe(self) -> None:
+        """Kills it, and gives it an empty disk."""
+        self.kill()
+        self._world.note(self.name, "gets an empty disk")
+        self.disk.wipe()
+
+    async def restart(self) -> bool:
+        """Kills it if it runs, and starts it again."""
+        self.kill()
+        return await self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None:
+            self._world.note(self.name, "is paused")
+            self.process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None and self.process.paused:
+            self._world.note(self.name, "goes on")
+            self.process.resume()
+
+    def _process_ends(self, *, host_is_up: bool) -> None:
+        process, self.process = self.process, None
+        self.server, self.serving = None, False
+        if process is not None:
+            self._world.end_process(process, host_is_up=host_is_up)
+            self.disk.process_gone()
+
+    # Looking into it
+
+    def stored(self, survival: Survival = everything_survives) -> dict[int, StoredLedgerState]:
+        """What a start would find if the bookie ended now: by default killed, or by a power loss.
+
+        By ledger id. The bookie does not notice. Raises OSError where a start would fail.
+        """
+        return read_stored(self.disk, self.config, survival)
+
+
+def _settle(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def root_of(name: str) -> Path:
+    return Path("/") / name
+
+
+class _Idle(Threads):
+    """Threads that never run: for storage that is looked at and not written."""
+
+    def start(self, run: Callable[[], None], name: str) -> RunningThread:
+        return _NoThread()
+
+    def executor(self, name: str) -> Executor:
+        raise RuntimeError("nothing is written here")
+
+
+class _NoThread:
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self) -> None:
+        return
+
+
+def read_stored(disk: Disk, config: BookieConfig, survival: Survival) -> dict[int, StoredLedgerState]:
+    """See SimulatedBookie.stored."""
+    media = disk.media.after_power_loss(survival)
+    errors: list[BaseException] = []
+    storage = Storage(config.storage(), lambda tokens: None, errors.append, media, _Idle())
+    storage.open()
+    found: dict[int, StoredLedgerState] = {}
+    for number in storage.ledger_ids():
+        ledger = storage.ledger(LedgerId.unscoped(number))
+        if ledger is None:
+            continue
+        ids = [first + index for first, count in storage.entry_ids(ledger) for index in range(count)]
+        entries = {entry_id: storage.read_entry(ledger, entry_id) for entry_id in ids}
+        found[number] = StoredLedgerState(ledger.master_key, ledger.fenced, ledger.explicit_lac, entries)
+    return found
