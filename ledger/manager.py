@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ledger.bookie_info import BookieServiceInfo
@@ -35,11 +35,15 @@ class Versioned(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """A ledger as the store holds it."""
+    """A ledger as the store holds it. `created_ms` is the store's own time of its creation, where a read told it.
+
+    Metadata has one of its own only if the client chose to write it.
+    """
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
     version: int
+    created_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def _members(ids: Sequence[int]) -> str:
 
 
 def shown(record: LedgerRecord) -> dict[str, Any]:
-    """Metadata under the names that BookKeeper's JSON has. -1 for a creation time that only the store knows."""
+    """Metadata under the names that BookKeeper's JSON has; -1 for a creation time that nobody knows."""
     metadata = record.metadata
     digest = metadata.digest_type
     return {
@@ -198,7 +198,7 @@ def shown(record: LedgerRecord) -> dict[str, Any]:
         "closed": metadata.is_closed,
         "length": metadata.length,
         "lastEntryId": metadata.last_entry_id,
-        "ctime": -1 if metadata.ctime_ms is None else metadata.ctime_ms,
+        "ctime": next((ms for ms in (metadata.ctime_ms, record.created_ms) if ms is not None), -1),
         "digestType": None if digest is None else _DIGEST_NAMES.get(digest, digest.name),
         "allEnsembles": {
             str(fragment.first_entry_id): [{"id": bookie} for bookie in fragment.ensemble]

@@ -122,13 +122,15 @@ class SqliteLedgerManager(LedgerManager):
         return None if row is None else _stored(ledger_id, row)
 
 
-_Row = tuple[int, int, bytes]
-"""Version, revision of the creation, metadata."""
+_Row = tuple[int, int, bytes, int | None]
+"""Version, revision of the creation, metadata, time of the creation."""
+
+_NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 
 def _row(connection: sqlite3.Connection, ledger_id: LedgerId) -> _Row | None:
     row: _Row | None = connection.execute(
-        "SELECT version, created_revision, metadata FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)
+        "SELECT version, created_revision, metadata, created_ms FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)
     ).fetchone()
     return row
 
@@ -138,8 +140,8 @@ def _rows(connection: sqlite3.Connection, ledger_ids: Sequence[LedgerId]) -> lis
 
 
 def _stored(ledger_id: LedgerId, row: _Row) -> Stored:
-    version, created_revision, data = row
-    return Stored(LedgerRecord(ledger_id, decode_of(ledger_id, data), version), created_revision)
+    version, created_revision, data, created_ms = row
+    return Stored(LedgerRecord(ledger_id, decode_of(ledger_id, data), version, created_ms), created_revision)
 
 
 def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BKException:
@@ -160,7 +162,7 @@ def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: Ledg
         return chosen
     revision = transaction.ledger_changed(ledger_key(chosen))
     transaction.execute(
-        "INSERT INTO ledgers (key, version, created_revision, metadata) VALUES (?, 0, ?, ?)",
+        f"INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, ?, ?, {_NOW_MS})",
         (ledger_key(chosen), revision, data),
     )
     return chosen

@@ -43,7 +43,7 @@ _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE ledgers (
     key BLOB PRIMARY KEY, version INTEGER NOT NULL, created_revision INTEGER NOT NULL,
-    metadata BLOB NOT NULL);
+    metadata BLOB NOT NULL, created_ms INTEGER);
 CREATE TABLE cookies (bookie_id TEXT PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL);
 CREATE TABLE registrations (
     bookie_id TEXT PRIMARY KEY, read_only INTEGER NOT NULL, content BLOB NOT NULL,
@@ -199,10 +199,18 @@ def _create_or_check(connection: sqlite3.Connection, path: str) -> None:
             raise MetaStoreException(f"{path} is a database of something else, not a metadata database")
         else:
             _create(connection)
+        _add_creation_time(connection)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+def _add_creation_time(connection: sqlite3.Connection) -> None:
+    """Files of the first version lack the column. That version goes on with the file that has it: nothing needs it."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(ledgers)")}
+    if "created_ms" not in columns:
+        connection.execute("ALTER TABLE ledgers ADD COLUMN created_ms INTEGER")
 
 
 def _create(connection: sqlite3.Connection) -> None:

@@ -307,7 +307,7 @@ def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
         raise ZKException(f"ZooKeeper refused to read ledger {ledger_id}: {content!r}")
     data, stat = content
     try:
-        return Stored(LedgerRecord(ledger_id, decode(data), stat.version), stat.czxid)
+        return Stored(LedgerRecord(ledger_id, decode(data), stat.version, stat.ctime), stat.czxid)
     except MetadataFormatException as error:
         raise MetadataFormatException(f"metadata of ledger {ledger_id}: {error}") from error
 

@@ -57,7 +57,7 @@ def bookie_problems(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> list
 
 
 def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
-    subject = f"bookie {bookie.bookie_id}"
+    subject = bookie.bookie_id
     if not bookie.writable and not bookie.read_only:
         yield Problem(
             Severity.ERROR,

@@ -1,0 +1,166 @@
+// The frame of the console: which view is shown, who is asked how often, and the banner when something is wrong.
+
+import { get, hasToken, setToken } from "./api.js";
+import { clusterView } from "./cluster.js";
+import { collectionView } from "./collection.js";
+import { askToken } from "./dialogs.js";
+import { h, replace } from "./dom.js";
+import { ledgerView } from "./ledger.js";
+import { ledgersView } from "./ledgers.js";
+import { ratesView } from "./rates.js";
+import { parsed } from "./routes.js";
+
+const CLUSTER_MS = 4000;
+
+const VIEWS = [
+  { name: "cluster", title: "Cluster", view: clusterView },
+  { name: "ledgers", title: "Ledgers", view: ledgersView },
+  { name: "rates", title: "Rates", view: ratesView },
+  { name: "collection", title: "Garbage collection", view: collectionView },
+];
+const HIDDEN = [{ name: "ledger", title: "Ledger", view: ledgerView, under: "ledgers" }];
+
+const main = document.getElementById("main");
+const nav = document.getElementById("nav");
+const banner = document.getElementById("banner");
+const serverPlace = document.getElementById("server");
+
+let current = null;
+let cluster = null;
+let bannerShown = "";
+
+function navigate() {
+  current?.aborter.abort();
+  const { name, rest, query } = parsed();
+  const chosen = [...VIEWS, ...HIDDEN].find((each) => each.name === name);
+  const aborter = new AbortController();
+  current = { aborter, changed: null };
+  drawNav(chosen?.under ?? chosen?.name);
+  document.title = `${chosen?.title ?? "Nothing here"}${rest.length ? ` ${rest[0]}` : ""} · Bookgate`;
+  const root = h("div", { class: `view ${name}` });
+  main.replaceChildren(root);
+  window.scrollTo(0, 0);
+  if (!chosen) {
+    root.append(h("p", { class: "empty" }, "There is nothing here. ", h("a", { href: "#/cluster" }, "To the cluster")));
+    return;
+  }
+  const mine = current;
+  const context = {
+    rest,
+    query,
+    signal: aborter.signal,
+    cluster: () => cluster,
+    /** Calls `listener` now, if the cluster is known, and whenever it is told anew. */
+    onCluster(listener) {
+      mine.changed = listener;
+      if (cluster) listener(cluster);
+    },
+    refreshCluster,
+    /** Calls `work` now and then, until the view is left or it says so; a hidden page asks for nothing. */
+    every(ms, work) {
+      const round = async () => {
+        if (aborter.signal.aborted) return;
+        if (!document.hidden) await work();
+        if (!aborter.signal.aborted) setTimeout(round, ms);
+      };
+      round();
+    },
+    /** What a view shows when it could not be told. */
+    failed(place, error) {
+      if (error.name === "AbortError") return;
+      replace(place, h("p", { class: "problem", role: "alert" }, error.message));
+    },
+  };
+  chosen.view(root, context);
+}
+
+function drawNav(active) {
+  replace(
+    nav,
+    VIEWS.map(({ name, title }) =>
+      h("a", { href: `#/${name}`, "data-key": name, "aria-current": name === active ? "page" : null }, title),
+    ),
+  );
+}
+
+function drawServer() {
+  const { server } = cluster;
+  const lock =
+    server.changes === "token"
+      ? h("button", { class: "small", "data-key": "lock", onclick: lockOrUnlock }, hasToken() ? "Forget the token" : "Enter the token")
+      : null;
+  replace(
+    serverPlace,
+    h("span", { class: "at", title: `served at ${location.host}` }, server.kind === "gateway" ? `gateway ${location.host}` : server.name),
+    h("span", { class: "version" }, server.version.replace("bookgate/", "")),
+    server.state === "draining" ? h("span", { class: "chip warn" }, "draining") : null,
+    lock,
+  );
+}
+
+async function lockOrUnlock() {
+  if (hasToken()) setToken(null);
+  else if (!(await askToken())) return;
+  drawServer();
+  navigate();
+}
+
+function drawBanner(problems) {
+  const shown = JSON.stringify(problems);
+  if (shown === bannerShown) return;
+  bannerShown = shown;
+  const lines = problems.map((problem) =>
+    h(
+      "li",
+      { class: problem.severity },
+      h("b", null, problem.subject),
+      ` ${problem.text}`,
+      problem.advice ? h("span", { class: "advice" }, problem.advice) : null,
+    ),
+  );
+  const worst = problems.some((problem) => problem.severity === "error") ? "error" : "warning";
+  const list =
+    lines.length > 3
+      ? [h("ul", null, lines.slice(0, 3)), h("details", null, h("summary", null, `${lines.length - 3} more`), h("ul", null, lines.slice(3)))]
+      : [h("ul", null, lines)];
+  replace(banner, lines.length ? h("div", { class: `banner ${worst}` }, list) : null);
+}
+
+async function refreshCluster() {
+  try {
+    cluster = await get("/cluster");
+    drawBanner(cluster.problems);
+    drawServer();
+    current?.changed?.(cluster);
+  } catch (error) {
+    const text = error.status === 0 ? "does not answer; what is shown is what it said last" : error.message;
+    drawBanner([{ severity: "error", subject: "this server", text }]);
+  }
+}
+
+async function followCluster() {
+  if (!document.hidden) await refreshCluster();
+  setTimeout(followCluster, CLUSTER_MS);
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, textarea, select, dialog");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const search = document.querySelector("[data-search]");
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
+  } else if (event.key >= "1" && event.key <= String(VIEWS.length)) {
+    location.hash = `#/${VIEWS[Number(event.key) - 1].name}`;
+  }
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+window.addEventListener("hashchange", navigate);
+await refreshCluster();
+navigate();
+setTimeout(followCluster, CLUSTER_MS);

@@ -1,0 +1,109 @@
+// The three questions that the console asks: the token, "are you sure?", and nothing (it tells what went wrong).
+
+import { change, hasToken, setToken } from "./api.js";
+import { h } from "./dom.js";
+
+/** Shows a dialog made by `build(close)`; gives what `close` was given, null for Escape. */
+function ask(title, build) {
+  return new Promise((resolve) => {
+    const dialog = h("dialog", { "aria-label": title });
+    const finish = (answer) => {
+      dialog.close();
+      dialog.remove();
+      resolve(answer);
+    };
+    dialog.append(h("h2", null, title), build(finish));
+    dialog.addEventListener("cancel", (event) => {
+      event.preventDefault();
+      finish(null);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+function buttons(finish, yes, kind) {
+  return h(
+    "div",
+    { class: "buttons" },
+    h("button", { type: "button", onclick: () => finish(null) }, "Cancel"),
+    h("button", { type: "submit", class: kind }, yes),
+  );
+}
+
+/** Asks for the token; true when there is one now. `problem` says why it is asked again. */
+export async function askToken(problem) {
+  const given = await ask("Token", (finish) => {
+    const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token" });
+    const submit = (event) => {
+      event.preventDefault();
+      finish(input.value.trim());
+    };
+    return h(
+      "form",
+      { onsubmit: submit },
+      h("p", null, "This server shows entries and takes changes with its token (http_token) only. ",
+        "It is kept in this page's memory and forgotten when the page is closed."),
+      problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
+      input,
+      buttons(finish, "Use it", "primary"),
+    );
+  });
+  if (given) setToken(given);
+  return Boolean(given);
+}
+
+/** Asks before something is done. With `word`, it has to be typed. */
+export async function confirm(title, text, yes, { word, danger } = {}) {
+  const answer = await ask(title, (finish) => {
+    const input = word ? h("input", { autocomplete: "off", required: true, "aria-label": `Type ${word}` }) : null;
+    const problem = h("p", { class: "problem", role: "alert" });
+    const submit = (event) => {
+      event.preventDefault();
+      if (input && input.value.trim() !== word) problem.textContent = `That is not ${word}.`;
+      else finish(true);
+    };
+    return h(
+      "form",
+      { onsubmit: submit },
+      h("p", null, text),
+      word ? h("p", null, "Type ", h("code", null, word), " to go on:") : null,
+      input,
+      problem,
+      buttons(finish, yes, danger ? "danger" : "primary"),
+    );
+  });
+  return answer === true;
+}
+
+export function tell(title, text) {
+  return ask(title, (finish) => {
+    const submit = (event) => {
+      event.preventDefault();
+      finish(true);
+    };
+    const button = h("button", { type: "submit", class: "primary", autofocus: true }, "Close");
+    return h("form", { onsubmit: submit }, h("p", null, text), h("div", { class: "buttons" }, button));
+  });
+}
+
+/** Carries out a change, with the token where one is needed. True when it is done; otherwise the person was told. */
+export async function carryOut(needs, method, path, query, body) {
+  if (needs === "off") {
+    await tell("Changes are off", "No token is configured and this server can be reached from other machines: set its http_token_file.");
+    return false;
+  }
+  if (needs === "token" && !hasToken() && !(await askToken())) return false;
+  for (;;) {
+    try {
+      await change(method, path, query, body);
+      return true;
+    } catch (error) {
+      if (error.status !== 401) {
+        await tell("That did not work", error.message);
+        return false;
+      }
+      if (!(await askToken("That is not the token of this server."))) return false;
+    }
+  }
+}

@@ -1,0 +1,69 @@
+// How states are called and coloured, and where ledgers are linked to.
+
+import { chip, h } from "./dom.js";
+
+const LEDGER_STATES = {
+  OPEN: ["open", "info"],
+  IN_RECOVERY: ["in recovery", "warn"],
+  CLOSED: ["closed", "calm"],
+  DAMAGED: ["damaged", "bad"],
+};
+
+export const STATES = Object.keys(LEDGER_STATES);
+
+export function stateWord(state) {
+  return LEDGER_STATES[state]?.[0] ?? state;
+}
+
+export function ledgerChip(state) {
+  return chip(stateWord(state), LEDGER_STATES[state]?.[1]);
+}
+
+/** A bookie's state as one chip: what it is registered as, unless it does not answer. */
+export function bookieChip(bookie) {
+  if (bookie.state === "unavailable") return chip("not registered", "bad");
+  if (bookie.answers === false) return chip("no answer", "bad", `registered as ${bookie.state}`);
+  return chip(bookie.state, bookie.state === "writable" ? "good" : "warn");
+}
+
+const COPY = { ok: "good", differs: "bad", "bad digest": "bad", missing: "warn", refused: "warn", "no answer": "bad" };
+
+export function copyChip(state) {
+  return chip(state, COPY[state]);
+}
+
+export function digestChip(digest) {
+  return digest === "ok" ? chip("ok", "good") : chip(digest === "bad" ? "bad digest" : "unreadable", "bad");
+}
+
+/** `/ledger/7`, with its scope where it has one. */
+export function ledgerHref(ledgerId, scopeId) {
+  return scopeId && scopeId !== "0" ? `#/ledger/${ledgerId}?scope=${scopeId}` : `#/ledger/${ledgerId}`;
+}
+
+export function customMetadata(pairs, total) {
+  return [
+    pairs.map(({ key, value, encoding, size }) =>
+      h(
+        "span",
+        { class: "pair", title: size > value.length ? `${size} bytes` : null },
+        h("b", null, key),
+        encoding === "hex" ? h("code", null, `0x${value}`) : value,
+      ),
+    ),
+    total > pairs.length ? h("span", { class: "muted" }, `${total - pairs.length} more`) : null,
+  ];
+}
+
+/** What a view says that this server has nothing for; other servers that have it are named. */
+export function notHere(what, cluster) {
+  const others = (cluster?.bookies ?? []).filter((bookie) => bookie.console && bookie.state !== "unavailable");
+  return h(
+    "div",
+    { class: "empty" },
+    h("p", null, `${what}: not on this server, which is a gateway without a bookie.`),
+    others.length
+      ? h("p", null, "Bookies that show it: ", others.map((bookie) => h("a", { class: "gap", href: bookie.console + location.hash, rel: "noopener" }, bookie.id)))
+      : null,
+  );
+}
