@@ -11,17 +11,19 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from gateway.messages import failure, ledger_id_from, success
+from gateway.messages import failure, ledger_id_from
 from gateway.store_budget import StoreBudget
 from ledger.errors import (
     BKException,
     IncorrectParameterException,
+    MetadataFormatException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.id_set import encode_ids
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory
+from ledger.manager import LedgerManagerFactory, StoredLedger
+from ledger.metadata_codec import stored_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     GetLedgerRangesRequest,
@@ -33,6 +35,8 @@ DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
 MAX_METADATA_A_RESPONSE = 1_000
 """Ledgers with metadata that are read before they are sent."""
+
+_SUCCESS = StatusCode.SUCCESS
 
 MAX_BYTES_A_RESPONSE = 1024 * 1024
 """Where a response with metadata is cut; a single ledger may be larger."""
@@ -99,7 +103,7 @@ class Listing:
     async def _read(self, scope_id: int, ids: Sequence[int]) -> list[LedgerMetadataResponse]:
         """Those that (still) exist, in order; a damaged one with the code that says so."""
         async with self._budget.part_of_batch("read_many"):
-            outcomes = await self._factory.ledger_manager.read_many([LedgerId(scope_id, number) for number in ids])
+            outcomes = await self._factory.ledger_manager.read_listed([LedgerId(scope_id, number) for number in ids])
         revision = await self._factory.revision()
         found = []
         for number, outcome in zip(ids, outcomes, strict=True):
@@ -107,11 +111,29 @@ class Listing:
                 continue
             if isinstance(outcome, MetaStoreException):
                 raise outcome
-            if isinstance(outcome, BKException):
-                found.append(failure(outcome, LedgerId(scope_id, number), revision))
-            else:
-                found.append(success(outcome, revision))
+            try:
+                found.append(_answer(outcome, revision))
+            except BKException as error:
+                found.append(failure(error, LedgerId(scope_id, number), revision))
         return found
+
+
+def _answer(outcome: StoredLedger | BKException, revision: int) -> LedgerMetadataResponse:
+    """As `messages.success`, with the metadata as they are stored. Raises what was wrong."""
+    if isinstance(outcome, BKException):
+        raise outcome
+    try:
+        metadata = stored_format(outcome.data)
+    except MetadataFormatException as error:
+        raise MetadataFormatException(f"metadata of ledger {outcome.ledger_id}: {error}") from error
+    return LedgerMetadataResponse(
+        code=_SUCCESS,
+        ledger_id=outcome.ledger_id.ledger_id,
+        ledger_scope_id=outcome.ledger_id.scope_id,
+        version=outcome.version,
+        metadata=metadata,
+        revision=revision,
+    )
 
 
 def _check(request: GetLedgerRangesRequest) -> None:

@@ -21,6 +21,7 @@ from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_codec import encode
 
 T = TypeVar("T")
 
@@ -44,6 +45,15 @@ class LedgerRecord:
     metadata: LedgerMetadata
     version: int
     created_ms: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """The same with its metadata as they are stored (`metadata_codec`), not looked at."""
+
+    ledger_id: LedgerId
+    data: bytes
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,18 @@ class LedgerManager(ABC):
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         """Reads each ledger as `read` does; answers in the order of the ids, a failure as its exception."""
         return [await _outcome(self.read(ledger_id)) for ledger_id in ledger_ids]
+
+    async def read_listed(self, ledger_ids: Sequence[LedgerId]) -> list[StoredLedger | BKException]:
+        """Reads ledgers of which a listing told, ids ascending, for who passes them on; answers as `read_many` does.
+
+        Stores that can give what they hold as it is override this; here it is made again from the records.
+        """
+        return [
+            record
+            if isinstance(record, BKException)
+            else StoredLedger(record.ledger_id, encode(record.metadata), record.version)
+            for record in await self.read_many(ledger_ids)
+        ]
 
     @abstractmethod
     def ledger_ranges(

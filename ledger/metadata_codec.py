@@ -10,6 +10,7 @@ A CLOSED ledger without a last entry id is refused as damaged: the Java reader t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -25,6 +26,11 @@ _LONGEST_VERSION = 9
 _IN_RECOVERY_MARK = -102
 _CLOSED = "CLOSED"
 _VARINT32_BYTES = 5
+# Looked up with every ledger of a listing: an enumeration's own look-up by value takes as long as the rest of a field.
+_FORMAT_CLOSED = LedgerMetadataFormat.CLOSED
+_STATES = {int(state): state for state in LedgerState}
+_DIGEST_TYPES = {int(kind): kind for kind in DigestType}
+_FRAGMENTS_KEPT = 4096
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
@@ -59,6 +65,19 @@ def decode(data: bytes) -> LedgerMetadata:
         raise MetadataFormatException(f"ledger metadata can't be read: {error}") from error
 
 
+def stored_format(data: bytes) -> LedgerMetadataFormat:
+    """The message of what is stored, for who passes it on unread: the rules of metadata are for the reader to check.
+
+    Raises MetadataFormatException for what is no metadata at all.
+    """
+    version, body = _split_header(data)
+    if version != 3:
+        return to_format(decode(data))
+    message = _parse_delimited(body)
+    _check_fields(message)
+    return message
+
+
 def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
     """The protobuf message, as the gateway carries it and version 3 stores it."""
     message = LedgerMetadataFormat(
@@ -83,29 +102,25 @@ def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> LedgerMetadata:
     """Reads the protobuf message. Raises MetadataFormatException naming what is wrong."""
-    if not message.IsInitialized():
-        raise MetadataFormatException(
-            "ledger metadata lacks a required field (quorumSize, ensembleSize, length, state)"
-        )
-    closed = message.state == LedgerMetadataFormat.CLOSED
-    if closed and not message.HasField("lastEntryId"):
-        raise MetadataFormatException("ledger metadata is damaged: CLOSED without a last entry id")
+    _check_fields(message)
+    closed = message.state == _FORMAT_CLOSED
     has_password = message.HasField("password")
-    if has_password and not message.HasField("digestType"):
-        raise MetadataFormatException("ledger metadata is damaged: a password without a digest type")
+    segments = message.segment
     try:
         return LedgerMetadata(
             ensemble_size=message.ensembleSize,
             write_quorum_size=message.quorumSize,
             ack_quorum_size=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
             fragments=tuple(
-                Fragment(segment.firstEntryId, tuple(segment.ensembleMember))
-                for segment in sorted(message.segment, key=lambda segment: segment.firstEntryId)
+                [
+                    _fragment(segment.firstEntryId, tuple(segment.ensembleMember))
+                    for segment in (segments if len(segments) == 1 else sorted(segments, key=_first_entry_id))
+                ]
             ),
-            state=LedgerState(message.state),
+            state=_STATES[message.state],
             last_entry_id=message.lastEntryId if closed else NO_ENTRY,
             length=message.length if closed else 0,
-            digest_type=DigestType(message.digestType) if has_password else None,
+            digest_type=_DIGEST_TYPES[message.digestType] if has_password else None,
             password=message.password if has_password else None,
             ctime_ms=message.ctime if message.HasField("ctime") else None,
             custom_metadata={entry.key: entry.value for entry in message.customMetadata},
@@ -114,6 +129,26 @@ def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> Ledge
         )
     except IncorrectParameterException as error:
         raise MetadataFormatException(str(error)) from error
+
+
+def _check_fields(message: LedgerMetadataFormat) -> None:
+    """What a message must have. Raises MetadataFormatException."""
+    if not message.IsInitialized():
+        raise MetadataFormatException(
+            "ledger metadata lacks a required field (quorumSize, ensembleSize, length, state)"
+        )
+    if message.state == _FORMAT_CLOSED and not message.HasField("lastEntryId"):
+        raise MetadataFormatException("ledger metadata is damaged: CLOSED without a last entry id")
+    if message.HasField("password") and not message.HasField("digestType"):
+        raise MetadataFormatException("ledger metadata is damaged: a password without a digest type")
+
+
+def _first_entry_id(segment: LedgerMetadataFormat.Segment) -> int:
+    return segment.firstEntryId
+
+
+_fragment = lru_cache(_FRAGMENTS_KEPT)(Fragment)
+"""Ledgers of a listing share most of their ensembles: one object for all of them."""
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ledger import manager
+from ledger.bookie_info import BookieServiceInfo
 from ledger.entry import Entry
 from ledger.entry_columns import EntryColumns
 from ledger.errors import BKException, ClientClosedException
@@ -558,6 +559,15 @@ class BookKeeper:
     def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
         """A ledger's metadata and version."""
         return self._run(self._client.read_record(ledger_id))
+
+    def tell_bookies(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Where bookies are, from one who has asked already; see `thinclient.BookKeeper.tell_bookies`."""
+        known = tuple(bookies)
+
+        async def tell() -> None:
+            self._client.tell_bookies(known)
+
+        self._run(tell())
 
     def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0

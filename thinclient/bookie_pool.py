@@ -4,7 +4,9 @@ A bookie has one connection of the client's protocol, or several, of which a led
 them stands, once it is asked for, one of v2 for batch reads (`batch_connection`) and, in a client of v2, one of v3.
 
 A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is made;
-an id of the form host:port that discovery does not know, or that it can't be asked about, is taken literally.
+an id of the form host:port that discovery does not know, or that it can't be asked about, is taken literally. Of
+bookies that the client was told of (`tell`) discovery is asked from the second connection on, since the first may have
+gone to where the bookie is no more.
 When the event loop itself was held up (by what the application does on it), frames were not sent and answers not read:
 that time does not count, and all deadlines move by it.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Iterable
 from functools import partial
 from typing import Protocol, Self
 
@@ -85,6 +88,8 @@ class BookiePool:
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_due = 0.0
         self._closed = False
+        self._told: dict[str, Address] = {}
+        self._told_and_used: set[str] = set()
         self.next_txn_id = itertools.count(1).__next__
         """Unique among all requests of this client."""
 
@@ -157,6 +162,15 @@ class BookiePool:
         beside = partial(self._connection, V3, bookie_id, ledger_id)
         return V2Connection(bookie_id, self._address, self._settings, self._connector, self._rng, v3=beside)
 
+    def tell(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Where bookies are, as somebody knows already: service discovery is asked only when one is not there."""
+        for info in bookies:
+            endpoint = info.endpoint(BOOKIE_RPC)
+            address = None if endpoint is None else Address(endpoint.host, endpoint.port)
+            if address is not None and self._told.get(info.bookie_id) != address:
+                self._told[info.bookie_id] = address
+                self._told_and_used.discard(info.bookie_id)
+
     async def free_bytes(self, bookie_id: str) -> int:
         """Free bytes of the bookie's ledger directories. Raises BKException."""
         request = GetBookieInfoRequest(self.next_txn_id(), FREE_DISK_SPACE)
@@ -217,6 +231,18 @@ class BookiePool:
             self._scan_later()
 
     async def _address(self, bookie_id: str) -> Address:
+        told = self._told.get(bookie_id)
+        if told is None:
+            return await self._looked_up(bookie_id)
+        if bookie_id not in self._told_and_used:
+            self._told_and_used.add(bookie_id)
+            return told
+        try:
+            return await self._looked_up(bookie_id)
+        except BKException:
+            return told
+
+    async def _looked_up(self, bookie_id: str) -> Address:
         info, reason = BookieServiceInfo.legacy(bookie_id), "discovery did not answer in time"
         # What can be taken literally need not wait until discovery gives up: that takes as long as a whole connect.
         literal = info.endpoint(BOOKIE_RPC) is not None

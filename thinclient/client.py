@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from ledger.bookie_info import BookieServiceInfo
 from ledger.drivers import load_driver
 from ledger.errors import (
     BKException,
@@ -386,6 +387,13 @@ class BookKeeper:
         """The bookies of the cluster, ordered by id."""
         self._check_open()
         return await self._service_discovery.bookies(bookie_set)
+
+    def tell_bookies(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Where bookies are, from one who has asked already: reading from them needs no service discovery then.
+
+        It is asked all the same once a bookie is not, or no longer, where this says.
+        """
+        self._context.pool.tell(bookies)
 
     async def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0

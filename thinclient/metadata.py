@@ -58,6 +58,8 @@ T = TypeVar("T")
 Answer = Awaitable[wire.LedgerMetadataResponse]
 Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
 
+_SUCCESS = StatusCode.SUCCESS
+
 _MAX_REPEATS = 5
 """How often a change is sent again after its answer was lost; each has the whole timeout."""
 
@@ -363,7 +365,7 @@ class RpcLedgerManager(LedgerManager):
 
     def _record(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord:
         self._note(response)
-        if response.code != StatusCode.SUCCESS:
+        if response.code != _SUCCESS:
             raise code_error(response.code, response.message, what)
         return record_of(response)
 

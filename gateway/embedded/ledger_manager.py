@@ -18,7 +18,7 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord
+from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord, StoredLedger
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import decode, encode
 
@@ -67,6 +67,17 @@ class SqliteLedgerManager(LedgerManager):
             part = ledger_ids[start : start + _TOGETHER]
             rows = await self._store.read(partial(_rows, ledger_ids=part))
             results += [_record_or_error(ledger_id, row) for ledger_id, row in zip(part, rows, strict=True)]
+        return results
+
+    async def read_listed(self, ledger_ids: Sequence[LedgerId]) -> list[StoredLedger | BKException]:
+        """One query for each `_TOGETHER`: what lies between two listed ledgers was listed, or created since."""
+        results: list[StoredLedger | BKException] = []
+        for start in range(0, len(ledger_ids), _TOGETHER):
+            part = ledger_ids[start : start + _TOGETHER]
+            rows = await self._store.read(_between(ledger_key(part[0]), ledger_key(part[-1])))
+            for ledger_id in part:
+                row = rows.get(ledger_key(ledger_id))
+                results.append(_missing(ledger_id) if row is None else StoredLedger(ledger_id, row[1], row[0]))
         return results
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
@@ -200,6 +211,18 @@ def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[byte
             "SELECT key FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?", (first, last, _RUN)
         )
         return [key for (key,) in rows]
+
+    return select
+
+
+def _between(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], dict[bytes, tuple[int, bytes]]]:
+    """Version and metadata by key, from `first` to `last`, both included."""
+
+    def select(connection: sqlite3.Connection) -> dict[bytes, tuple[int, bytes]]:
+        rows = connection.execute(
+            "SELECT key, version, metadata FROM ledgers WHERE key >= ? AND key <= ?", (first, last)
+        )
+        return {key: (version, data) for key, version, data in rows}
 
     return select
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TypeVar
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
@@ -39,9 +40,11 @@ from ledger.errors import (
     ZKException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord
+from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord, StoredLedger
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import decode, encode
+
+T = TypeVar("T")
 
 _CREATE_ATTEMPTS = 3
 _FIRST_FORMAT_WITH_TOKEN = 3
@@ -133,12 +136,23 @@ class ZooKeeperLedgerManager(LedgerManager):
         return (await self._read_stored(ledger_id, None)).record
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)
+
+    async def read_listed(self, ledger_ids: Sequence[LedgerId]) -> list[StoredLedger | BKException]:
+        return await self._read_parts(ledger_ids, _undecoded)
+
+    async def _read_parts(
+        self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
+    ) -> list[T | BKException]:
         parts = [ledger_ids[start : start + _READ_TOGETHER] for start in range(0, len(ledger_ids), _READ_TOGETHER)]
-        found = await asyncio.gather(*(self._read_together(part) for part in parts))
+        found = await asyncio.gather(*(self._read_together(part, of) for part in parts))
         return [record for part in found for record in part]
 
-    async def _read_together(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        records: list[LedgerRecord | BKException] = []
+    async def _read_together(
+        self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
+    ) -> list[T | BKException]:
+        """What `of` makes of each node; what it raises stands in the place of that."""
+        records: list[T | BKException] = []
         paths = [self._path_or_error(ledger_id) for ledger_id in ledger_ids]
         async with self._slots:
             contents = iter(await self._session.get_many([path for path in paths if isinstance(path, str)]))
@@ -148,7 +162,7 @@ class ZooKeeperLedgerManager(LedgerManager):
                 continue
             content = next(contents)
             try:
-                records.append(_stored(ledger_id, content).record)
+                records.append(of(ledger_id, content))
             except BKException as error:
                 records.append(error)
         return records
@@ -299,13 +313,22 @@ def _with_token(metadata: LedgerMetadata) -> tuple[LedgerMetadata, bytes]:
     return metadata, encode(metadata)
 
 
-def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
-    """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
+def _content(ledger_id: LedgerId, content: NodeContent | Exception) -> NodeContent:
     if isinstance(content, NoNodeError):
         raise _missing(ledger_id)
     if isinstance(content, Exception):
         raise ZKException(f"ZooKeeper refused to read ledger {ledger_id}: {content!r}")
-    data, stat = content
+    return content
+
+
+def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> StoredLedger:
+    data, stat = _content(ledger_id, content)
+    return StoredLedger(ledger_id, data, stat.version)
+
+
+def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
+    """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
+    data, stat = _content(ledger_id, content)
     try:
         return Stored(LedgerRecord(ledger_id, decode(data), stat.version, stat.ctime), stat.czxid)
     except MetadataFormatException as error:

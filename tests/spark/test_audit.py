@@ -15,7 +15,7 @@ from thinclient.spark.entries import readable_slices
 from thinclient.spark.jobs.audit import FAULTS, audit
 from thinclient.spark.jobs.copies import CopyReader, Fault
 from thinclient.spark.options import parse_options
-from thinclient.spark.planning import Slice, readable_record
+from thinclient.spark.planning import Shapes, readable_record
 
 
 def lost(ledger_id: int, copy: Copy) -> bytes | None:
@@ -164,6 +164,6 @@ def test_copies_on_their_way_to_a_slow_bookie_are_waited_for(cluster: Standalone
         pauses.append(seconds)
 
     reader = CopyReader(client, PASSWORD, pause=arrives)
-    reports = reader.check(Slice(record, 0, 59, 0), is_open=True)
+    reports = reader.check(Shapes().slice_of(record), is_open=True)
     assert pauses == [0.2]
     assert [report.counts[Fault.MISSING] for report in reports] == [0, 0, 0]

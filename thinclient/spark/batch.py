@@ -11,23 +11,22 @@ Source: spark page, tables and traps.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ledger.bookie_info import BookieServiceInfo
 from ledger.manager import BookieSet
 from thinclient.spark import arrow
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
 from thinclient.spark.job_metrics import counted
 from thinclient.spark.options import OptionError, Options, Table, parse_options
-from thinclient.spark.planning import Slice, limits_of, plan
+from thinclient.spark.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
+from thinclient.spark.pushdown import EVERYTHING, Bounds
 from thinclient.spark.worker_client import clients
-
-_log = logging.getLogger(__name__)
 
 _SCHEMAS = {
     Table.ENTRIES: arrow.ENTRIES_SCHEMA,
@@ -60,15 +59,22 @@ class BookKeeperDataSource(DataSource):
             raise OptionError(
                 "option startingOffsets is 'latest', which is for streams; a batch read begins at earliest"
             )
-        return _READERS[self._checked.table](self._checked)
+        return _READERS[self._checked.table, self._checked.pushdown](self._checked)
 
 
 class EntriesPartition(InputPartition):
-    """Slices that one task reads, in order."""
+    """Slices that one task reads, in order, and where their bookies were when the scan was planned."""
 
-    def __init__(self, slices: list[Slice]) -> None:
+    def __init__(self, slices: list[Slice], bookies: tuple[BookieServiceInfo, ...] = ()) -> None:
         super().__init__(None)
         self.slices = slices
+        self.bookies = bookies
+
+    def __getstate__(self) -> tuple[PackedSlices, tuple[BookieServiceInfo, ...]]:
+        return packed(self.slices), self.bookies
+
+    def __setstate__(self, state: tuple[PackedSlices, tuple[BookieServiceInfo, ...]]) -> None:
+        self.__init__(unpacked(state[0]), state[1])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"EntriesPartition({len(self.slices)} slices, {sum(piece.entries for piece in self.slices)} entries)"
@@ -79,12 +85,15 @@ class EntriesReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._bounds = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
         """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            slices = readable_slices(client, self._options)
-        return [EntriesPartition(task) for task in plan(slices, limits_of(self._options))]
+            tasks = plan(readable_slices(client, self._options, self._bounds), limits_of(self._options))
+            bookies = client.bookies(BookieSet.ALL) if tasks else ()
+        infos = {bookie.bookie_id: bookie.info for bookie in bookies}
+        return [EntriesPartition(task, _of_task(task, infos)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("entries", self._read(partition))
@@ -95,12 +104,19 @@ class EntriesReader(DataSourceReader):
         losses = Losses()
         batches = arrow.EntryBatches(self._options.include_payload)
         with clients.use(self._options.gateways, self._options.client_settings) as client:
+            client.tell_bookies(partition.bookies)
             for piece in partition.slices:
                 for entries in slice_entries(client, piece, self._options, losses):
-                    yield from batches.add(piece.record.ledger_id, entries)
+                    yield from batches.add(piece.ledger_id, entries)
         yield from batches.finish()
-        if losses.entries:
-            _log.warning("%d entries were lost and skipped (failOnDataLoss is false)", losses.entries)
+        losses.report()
+
+
+def _of_task(task: list[Slice], infos: Mapping[str, BookieServiceInfo]) -> tuple[BookieServiceInfo, ...]:
+    """Those bookies that hold entries of a task."""
+    shapes = {id(piece.shape): piece.shape for piece in task}
+    named = {name for shape in shapes.values() for fragment in shape.fragments for name in fragment.ensemble}
+    return tuple(infos[name] for name in sorted(named) if name in infos)
 
 
 class LedgersReader(DataSourceReader):
@@ -108,14 +124,31 @@ class LedgersReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._bounds = EVERYTHING
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("ledgers", self._read())
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            for records in selected_records(client, self._options):
+            for records in selected_records(client, self._options, self._bounds):
                 yield arrow.ledgers_batch(records)
+
+
+class FilteredEntriesReader(EntriesReader):
+    """With the option `pushdown`: the class has `pushFilters`, which makes Spark insist on its own switch."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._bounds = Bounds()
+        return list(self._bounds.take(filters))
+
+
+class FilteredLedgersReader(LedgersReader):
+    """The same for ledgers, which have no column `entry_id`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._bounds = Bounds()
+        return list(self._bounds.take(filters))
 
 
 class BookiesReader(DataSourceReader):
@@ -134,8 +167,11 @@ class BookiesReader(DataSourceReader):
             yield arrow.bookies_batch(bookies)
 
 
-_READERS: Mapping[Table, Callable[[Options], DataSourceReader]] = {
-    Table.ENTRIES: EntriesReader,
-    Table.LEDGERS: LedgersReader,
-    Table.BOOKIES: BookiesReader,
+_READERS: Mapping[tuple[Table, bool], Callable[[Options], DataSourceReader]] = {
+    (Table.ENTRIES, False): EntriesReader,
+    (Table.ENTRIES, True): FilteredEntriesReader,
+    (Table.LEDGERS, False): LedgersReader,
+    (Table.LEDGERS, True): FilteredLedgersReader,
+    (Table.BOOKIES, False): BookiesReader,
 }
+"""By table and whether filters are pushed."""

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.entry import Entry
@@ -32,13 +32,15 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from thinclient.spark.options import Options, ReadMode
 from thinclient.spark.planning import (
+    Shapes,
     Slice,
     check_digest_type,
     is_wanted,
     readable_record,
-    slice_of,
+    wanted_part,
     wanted_range,
 )
+from thinclient.spark.pushdown import EVERYTHING, Bounds, Interval
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -53,24 +55,35 @@ _FINAL = (*_LOST, ClientClosedException, DigestMatchException, UnauthorizedAcces
 _FIRST_PAUSE_SECONDS = 0.2
 
 
-def selected_records(client: BookKeeper, options: Options) -> Iterator[list[LedgerRecord]]:
-    """The ledgers that the options select, in pages, from one listing.
+def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> Iterator[list[LedgerRecord]]:
+    """The ledgers that the options select and the bounds leave, in pages, from one listing.
 
     Raises NoSuchLedgerExistsOnMetadataServerException for ids that were asked for and are gone (failOnDataLoss).
     """
-    wanted, start_after, end_before = wanted_range(options), None, None
-    if wanted is not None and options.scope_id == 0:
-        start_after = wanted.first - 1 if wanted.first > 0 else None
-        end_before = wanted.last + 1 if wanted.last is not None else None
-    missing = set(options.ledger_ids or ())
-    for page in client.list_ledgers(scope_id=options.scope_id, start_after=start_after, end_before=end_before):
-        records = [record for record in page if is_wanted(record, options)]
+    scope_id, wanted = options.scope_id, wanted_range(options, bounds)
+    if wanted.first > wanted.last or scope_id not in bounds.scope_id:
+        return
+    after, before = _listing_ends(scope_id, wanted)
+    missing = {ledger_id for ledger_id in options.ledger_ids or () if bounds.takes_ledger(scope_id, ledger_id)}
+    for page in client.list_ledgers(scope_id=scope_id, start_after=after, end_before=before):
+        records = [
+            record
+            for record in page
+            if is_wanted(record, options) and bounds.takes_ledger(scope_id, record.ledger_id.ledger_id)
+        ]
         if missing:
             missing.difference_update(record.ledger_id.ledger_id for record in page)
         if records:
             yield records
     if missing:
         _ledgers_are_gone(sorted(missing), options)
+
+
+def _listing_ends(scope_id: int, wanted: Interval) -> tuple[int | None, int | None]:
+    """The id after which a listing begins and that before which it ends; None for all that the scope has."""
+    lowest = 0 if scope_id == 0 else Interval().first
+    after = wanted.first - 1 if wanted.first > lowest else None
+    return after, wanted.last + 1 if wanted.last < Interval().last else None
 
 
 def _ledgers_are_gone(ids: list[int], options: Options) -> None:
@@ -83,22 +96,48 @@ def _ledgers_are_gone(ids: list[int], options: Options) -> None:
     _log.warning("left out %d ledgers that do not exist: %s%s", len(ids), named, more)
 
 
-def readable_slices(client: BookKeeper, options: Options) -> list[Slice]:
+def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> list[Slice]:
     """What is to be read, ordered by ledger id.
 
     Raises UnauthorizedAccessException and DigestMatchException before any bookie is asked.
     """
-    records = [record for page in selected_records(client, options) for record in page]
-    for record in records:
-        client.open_record(record, password=options.password)
-        check_digest_type(record, options.digest_type)
-    unfinished = [record for record in records if not record.metadata.is_closed]
-    snapshots = {record.ledger_id: readable_record(record) for record in records if record.metadata.is_closed}
+    found, unfinished = list[Slice](), list[LedgerRecord]()
+    shapes, passwords = Shapes(), _Passwords(client, options)
+    for page in selected_records(client, options, bounds):
+        for record in page:
+            passwords.check(record)
+            check_digest_type(record, options.digest_type)
+            if record.metadata.is_closed:
+                found += _wanted(shapes.slice_of(record), options, bounds)
+            else:
+                unfinished.append(record)
+    if not unfinished:
+        return found
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         for snapshot in pool.map(lambda record: readable_snapshot(client, record, options), unfinished):
-            snapshots[snapshot.ledger_id] = snapshot
-    slices = (slice_of(snapshots[record.ledger_id], options) for record in records)
-    return [piece for piece in slices if piece is not None]
+            found += _wanted(shapes.slice_of(snapshot), options, bounds)
+    return sorted(found, key=lambda piece: piece.ledger_id)
+
+
+def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]:
+    part = wanted_part(whole, options, bounds)
+    return () if part is None else (part,)
+
+
+class _Passwords:
+    """Has the client look at the password of each ledger, once for all ledgers with the same one."""
+
+    def __init__(self, client: BookKeeper, options: Options) -> None:
+        self._client = client
+        self._given = options.password
+        self._right: set[bytes | None] = set()
+
+    def check(self, record: LedgerRecord) -> None:
+        """Raises UnauthorizedAccessException."""
+        stored = record.metadata.password
+        if stored not in self._right:
+            self._client.open_record(record, password=self._given).close()
+            self._right.add(stored)
 
 
 def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:
@@ -121,14 +160,35 @@ def _length_at(entries: Iterator[Entry]) -> int:
 
 @dataclass(slots=True)
 class Losses:
-    """Entries that were skipped, to be told at the end."""
+    """Entries of one task that were skipped. Told in the log, by range and in the end in sum.
+
+    The log is the one place that a task has to say something other than rows. Each line carries numbers in its
+    `context` (`ledger_id`, `first`, `last`; `lost_entries`), which Spark's `python_worker_logs()` has as columns.
+    """
 
     entries: int = 0
 
     def skip(self, piece: Slice, first: int, last: int, error: BKException) -> None:
         """Counts entries as lost."""
         self.entries += last - first + 1
-        _log.warning("skipped entries %d to %d of ledger %s: %s", first, last, piece.record.ledger_id, error)
+        context = {"ledger_id": str(piece.ledger_id), "first": str(first), "last": str(last)}
+        _log.warning(
+            "skipped entries %d to %d of ledger %s: %s",
+            first,
+            last,
+            piece.ledger_id,
+            error,
+            extra={"context": context},
+        )
+
+    def report(self) -> None:
+        """At the end of the task."""
+        if self.entries:
+            _log.warning(
+                "%d entries were lost and skipped (failOnDataLoss is false)",
+                self.entries,
+                extra={"context": {"lost_entries": str(self.entries)}},
+            )
 
 
 def slice_entries(
@@ -154,7 +214,7 @@ def slice_entries(
             failed_at = progress.next
             if isinstance(error, _FINAL) or failures > options.num_retries:
                 raise _told(error, piece, progress.next) from error
-            _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.record.ledger_id, error)
+            _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.ledger_id, error)
             pause(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
 
 
@@ -174,20 +234,21 @@ def _told(error: BKException, piece: Slice, first: int) -> BKException:
     """The same error with ledger and range, and with the way out where there is one."""
     hint = "; failOnDataLoss=false skips what is lost" if isinstance(error, _LOST) else ""
     return type(error)(
-        f"entries {first} to {piece.last_entry_id} of ledger {piece.record.ledger_id} can't be read: {error}{hint}"
+        f"entries {first} to {piece.last_entry_id} of ledger {piece.ledger_id} can't be read: {error}{hint}"
     )
 
 
 def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     """The slice by newer metadata; None when there is none, or the ledger is gone."""
     try:
-        with client.open_ledger(piece.record.ledger_id, password=options.password, recovery=False) as handle:
-            record: LedgerRecord = handle.record
+        record = client.read_record(piece.ledger_id)
+        client.open_record(record, password=options.password).close()
     except BKException:
         return None
-    if record.version <= piece.record.version:
+    if record.version <= piece.version:
         return None
-    return replace(piece, record=readable_record(record, piece.last_entry_id, piece.size))
+    fresh = Shapes().slice_of(readable_record(record, piece.end, piece.length))
+    return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=piece.last_entry_id, size=piece.size)
 
 
 def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses: Losses) -> Iterator[Sequence[Entry]]:

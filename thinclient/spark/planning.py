@@ -8,9 +8,9 @@ this way:
 * A larger ledger is cut at the borders of its fragments, so that a task speaks to one ensemble, and each piece into
   tasks of about equal size. Such a task holds nothing else.
 
-A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole. `max_entries` is kept
-exactly. Bytes are an estimate (the ledger's length spread evenly over its entries), since nothing knows the size of an
-entry before it is read, and the length in metadata can be wrong.
+A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole, and it packs at most
+MOST_LEDGERS together. `max_entries` is kept exactly. Bytes are an estimate (the ledger's length spread evenly over its
+entries), since nothing knows the size of an entry before it is read, and the length in metadata can be wrong.
 
 Source: spark page, "How a read is planned".
 """
@@ -20,35 +20,49 @@ from __future__ import annotations
 import heapq
 import os
 import sys
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ledger.errors import DigestMatchException
-from ledger.ledger_id import NO_ENTRY
+from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
-from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import DEFAULT_MAX_BYTES_PER_PARTITION, Options
+from thinclient.spark.pushdown import EVERYTHING, Bounds, Interval
 
 _ENTRY_COST = 64
 """Bytes that an entry weighs beyond its payload, so that ledgers of tiny entries spread out too."""
 _LEDGER_COST = 64 * 1024
 """Bytes that opening one more ledger weighs: round trips to its bookies."""
+MOST_LEDGERS = 4096
+"""Small ledgers in one task: a million of them are not lost with the one task that fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Entries `first_entry_id` to `last_entry_id`, both included, of a ledger.
 
-    The record is what a reader of bookies needs and no more: its metadata is closed at what may be read. `size` is the
-    payload bytes expected.
+    There may be a million, so what ledgers have in common stands in one `shape` for all of them: metadata without
+    custom metadata and end. `end` and `length` are the ledger's last entry that may be read, and its payload bytes up
+    to there. `size` is the payload bytes expected in the slice.
     """
 
-    record: LedgerRecord
+    ledger_id: LedgerId
+    shape: LedgerMetadata
+    version: int
+    end: int
+    length: int
     first_entry_id: int
     last_entry_id: int
     size: int
+
+    @property
+    def record(self) -> LedgerRecord:
+        """What a reader of bookies needs and no more: closed at what may be read."""
+        metadata: LedgerMetadata = replace(self.shape, last_entry_id=self.end, length=self.length)
+        return LedgerRecord(self.ledger_id, metadata, self.version)
 
     @property
     def entries(self) -> int:
@@ -61,7 +75,68 @@ class Slice:
     def between(self, first_entry_id: int, last_entry_id: int) -> Slice:
         """A part of this slice, with its share of the size."""
         share = self.size * (last_entry_id - first_entry_id + 1) // self.entries
-        return replace(self, first_entry_id=first_entry_id, last_entry_id=last_entry_id, size=share)
+        return self._replace(first_entry_id=first_entry_id, last_entry_id=last_entry_id, size=share)
+
+
+PackedSlices = tuple[tuple[LedgerMetadata, ...], tuple[bytes, ...]]
+"""Slices as they travel: the shapes, and a column of 64-bit numbers for everything else."""
+
+
+def packed(slices: Sequence[Slice]) -> PackedSlices:
+    """Slices without an object a slice."""
+    if not slices:
+        return (), ()
+    ledger_ids, shapes, *numbers = zip(*slices, strict=True)
+    distinct = {id(shape): shape for shape in shapes}
+    index_of = {key: index for index, key in enumerate(distinct)}
+    columns = (
+        [ledger_id.scope_id for ledger_id in ledger_ids],
+        [ledger_id.ledger_id for ledger_id in ledger_ids],
+        [index_of[id(shape)] for shape in shapes],
+        *numbers,
+    )
+    return tuple(distinct.values()), tuple(array("q", column).tobytes() for column in columns)
+
+
+def unpacked(travelled: PackedSlices) -> list[Slice]:
+    """What `packed` packed."""
+    shapes, columns = travelled
+    if not shapes:
+        return []
+    scopes, ids, indexes, *numbers = (memoryview(column).cast("q") for column in columns)
+    return [
+        Slice(LedgerId(scope_id, ledger_id), shapes[index], *rest)
+        for scope_id, ledger_id, index, *rest in zip(scopes, ids, indexes, *numbers, strict=True)
+    ]
+
+
+class Shapes:
+    """One metadata object for all ledgers that differ in nothing that a reader needs but id, version and end."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], LedgerMetadata] = {}
+
+    def slice_of(self, record: LedgerRecord) -> Slice:
+        """All of a closed record."""
+        metadata = record.metadata
+        shape = self._shape(metadata)
+        last, length = metadata.last_entry_id, metadata.length
+        return Slice(record.ledger_id, shape, record.version, last, length, 0, last, length)
+
+    def _shape(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        key = (
+            metadata.fragments,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            metadata.digest_type,
+            metadata.password,
+            metadata.format_version,
+        )
+        shape = self._known.get(key)
+        if shape is None:
+            shape = replace(metadata, custom_metadata={}, ctime_ms=None, creator_token=0, last_entry_id=-1, length=0)
+            self._known[key] = shape
+        return shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +163,22 @@ def limits_of(options: Options) -> Limits:
 
 
 def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
-    """The record as a snapshot of what may be read, without what executors have no use for.
-
-    A ledger that is not closed counts as closed at `last_add_confirmed`.
-    """
-    metadata: LedgerMetadata = replace(record.metadata, custom_metadata={})
-    if not metadata.is_closed:
-        metadata = metadata.close(last_add_confirmed, length)
-    return replace(record, metadata=metadata)
+    """The record as a snapshot of what may be read: one that is not closed counts as closed at `last_add_confirmed`."""
+    if record.metadata.is_closed:
+        return record
+    return replace(record, metadata=record.metadata.close(last_add_confirmed, length))
 
 
-def wanted_range(options: Options) -> LedgerRange | None:
-    """The ids that a listing must cover; None for all of the scope."""
+def wanted_range(options: Options, bounds: Bounds = EVERYTHING) -> Interval:
+    """The ledger ids that a listing must cover."""
+    wanted = bounds.listed_range()
     if options.ledger_ids is not None:
-        return LedgerRange(options.ledger_ids[0], options.ledger_ids[-1])
-    return options.ledger_range
+        wanted.narrow(options.ledger_ids[0], options.ledger_ids[-1])
+    if options.ledger_range is not None:
+        wanted.narrow(options.ledger_range.first)
+        if options.ledger_range.last is not None:
+            wanted.narrow(last=options.ledger_range.last)
+    return wanted
 
 
 def is_wanted(record: LedgerRecord, options: Options) -> bool:
@@ -140,17 +216,17 @@ def check_digest_type(record: LedgerRecord, digest_type: DigestType | None) -> N
         )
 
 
-def slice_of(record: LedgerRecord, options: Options) -> Slice | None:
-    """The entries of a readable record that the offsets of the options leave; None when there are none."""
-    ledger_id, metadata = record.ledger_id.ledger_id, record.metadata
-    if metadata.last_entry_id == NO_ENTRY:
-        return None
-    first = (options.starting_offsets or {}).get(ledger_id, 0)
-    end = (options.ending_offsets or {}).get(ledger_id, metadata.last_entry_id + 1)
-    last = min(metadata.last_entry_id, end - 1)
+def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> Slice | None:
+    """The entries of a readable ledger that offsets and bounds leave; None when there are none."""
+    ledger_id = whole.ledger_id.ledger_id
+    first, last = max(0, bounds.entry_id.first), min(whole.end, bounds.entry_id.last)
+    if options.starting_offsets:
+        first = max(first, options.starting_offsets.get(ledger_id, 0))
+    if options.ending_offsets:
+        last = min(last, options.ending_offsets.get(ledger_id, last + 1) - 1)
     if first > last:
         return None
-    return Slice(record, 0, metadata.last_entry_id, metadata.length).between(first, last)
+    return whole if (first, last) == (0, whole.end) else whole.between(first, last)
 
 
 def plan(slices: Sequence[Slice], limits: Limits) -> list[list[Slice]]:
@@ -159,23 +235,11 @@ def plan(slices: Sequence[Slice], limits: Limits) -> list[list[Slice]]:
     tasks: list[list[Slice]] = []
     small: list[Slice] = []
     for piece in slices:
-        if bound.takes(_Load().plus(piece)):
+        if bound.takes(piece.weight, piece.size, piece.entries):
             small.append(piece)
         else:
             tasks.extend([part] for fragment in by_fragment(piece) for part in bound.cut(fragment))
     return _at_least(limits.min_partitions, _packed(small, bound) + tasks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """What a task holds in sum."""
-
-    weight: int = 0
-    size: int = 0
-    entries: int = 0
-
-    def plus(self, piece: Slice) -> _Load:
-        return _Load(self.weight + piece.weight, self.size + piece.size, self.entries + piece.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +254,14 @@ class _Bound:
     def of(cls, slices: Sequence[Slice], limits: Limits) -> _Bound:
         total = sum(piece.weight for piece in slices)
         share = max(1, total // max(limits.spread_over, limits.min_partitions))
-        return cls(share, limits.max_bytes, sys.maxsize if limits.max_entries is None else limits.max_entries)
+        return cls(
+            share,
+            limits.max_bytes,
+            sys.maxsize if limits.max_entries is None else limits.max_entries,
+        )
 
-    def takes(self, load: _Load) -> bool:
-        return load.weight <= self.weight and load.size <= self.size and load.entries <= self.entries
+    def takes(self, weight: int, size: int, entries: int) -> bool:
+        return weight <= self.weight and size <= self.size and entries <= self.entries
 
     def cut(self, piece: Slice) -> Iterator[Slice]:
         """Parts of about equal size, as few as the bound allows, of an entry at least."""
@@ -218,7 +286,7 @@ def _equal_parts(piece: Slice, parts: int) -> Iterator[Slice]:
 
 def by_fragment(piece: Slice) -> Iterator[Slice]:
     """The slice cut where a new ensemble begins."""
-    borders = [fragment.first_entry_id for fragment in piece.record.metadata.fragments]
+    borders = [fragment.first_entry_id for fragment in piece.shape.fragments]
     inner = [border for border in borders if piece.first_entry_id < border <= piece.last_entry_id]
     starts = [piece.first_entry_id, *inner]
     ends = [*inner, piece.last_entry_id + 1]
@@ -229,12 +297,12 @@ def by_fragment(piece: Slice) -> Iterator[Slice]:
 def _packed(pieces: Iterable[Slice], bound: _Bound) -> list[list[Slice]]:
     """Neighbours together, as long as a task takes one more."""
     tasks: list[list[Slice]] = []
-    load = _Load()
+    weight = size = entries = 0
     for piece in pieces:
-        load = load.plus(piece)
-        if not tasks or not bound.takes(load):
+        weight, size, entries = weight + piece.weight, size + piece.size, entries + piece.entries
+        if not tasks or len(tasks[-1]) >= MOST_LEDGERS or not bound.takes(weight, size, entries):
             tasks.append([])
-            load = _Load().plus(piece)
+            weight, size, entries = piece.weight, piece.size, piece.entries
         tasks[-1].append(piece)
     return tasks
 

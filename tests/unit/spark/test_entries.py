@@ -25,7 +25,7 @@ from thinclient.blocking import BookKeeper
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
 from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import Options, ReadMode
-from thinclient.spark.planning import Slice, readable_record
+from thinclient.spark.planning import Shapes, Slice, readable_record
 from thinclient.spark.worker_client import WorkerClients
 
 ENTRY_SIZE = 10
@@ -39,6 +39,9 @@ class FakeHandle:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.client.open_handles -= 1
 
     @property
@@ -75,6 +78,7 @@ class FakeClient:
         self.listings: list[tuple[int | None, int | None]] = []
         self.recovered: list[LedgerId] = []
         self.opened: list[LedgerId] = []
+        self.asked: list[LedgerId] = []
         self.open_handles = 0
         self.closed = False
 
@@ -108,6 +112,12 @@ class FakeClient:
             last += 1
             record = LedgerRecord(ledger_id, record.metadata.close(last, ENTRY_SIZE * (last + 1)), record.version + 2)
         return FakeHandle(self, record, record.metadata.last_entry_id if record.metadata.is_closed else last)
+
+    def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
+        if ledger_id not in self.records:
+            raise NoSuchLedgerExistsOnMetadataServerException("gone")
+        self.asked.append(ledger_id)
+        return self.records[ledger_id]
 
     def close(self) -> None:
         self.closed = True
@@ -162,7 +172,7 @@ def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.Lo
 
 def spans(client: FakeClient, wanted: Options) -> list[tuple[int, int, int, int]]:
     return [
-        (piece.record.ledger_id.ledger_id, piece.first_entry_id, piece.last_entry_id, piece.size)
+        (piece.ledger_id.ledger_id, piece.first_entry_id, piece.last_entry_id, piece.size)
         for piece in readable_slices(as_client(client), wanted)
     ]
 
@@ -177,7 +187,7 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_without_recovery()
     client = FakeClient(ledger(1, entries=None), ledger(2, entries=3), ledger(3, entries=None))
     client.last_confirmed[LedgerId.unscoped(1)] = 6
     slices = readable_slices(as_client(client), options())
-    assert [(s.record.ledger_id.ledger_id, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
+    assert [(s.ledger_id.ledger_id, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
     assert client.recovered == []
     assert all(s.record.metadata.is_closed for s in slices)
 
@@ -214,13 +224,13 @@ def read(
 
 
 def whole(record: LedgerRecord) -> Slice:
-    return Slice(readable_record(record), 0, record.metadata.last_entry_id, record.metadata.length)
+    return Shapes().slice_of(readable_record(record))
 
 
 def test_a_slice_is_read_from_the_bookies_alone() -> None:
     client = FakeClient(ledger(1))
     assert read(client, whole(ledger(1)).between(2, 7), options()) == [2, 3, 4, 5, 6, 7]
-    assert client.opened == []
+    assert client.opened == client.asked == []
     assert client.open_handles == 0
 
 
@@ -253,7 +263,7 @@ def test_a_ledger_that_moved_is_read_on_from_where_it_is_now() -> None:
     client = FakeClient(moved(ledger(1), 0))
     client.gone = {"b:1"}
     assert read(client, whole(ledger(1)).between(1, 9), options()) == list(range(1, 10))
-    assert client.opened == [LedgerId.unscoped(1)]
+    assert client.asked == [LedgerId.unscoped(1)]
 
 
 def test_a_dead_bookie_of_a_ledger_that_did_not_move_is_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,15 +16,20 @@ from ledger.metadata import DigestType, LedgerMetadata
 from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import Options
 from thinclient.spark.planning import (
+    MOST_LEDGERS,
     Limits,
+    Shapes,
     Slice,
     check_digest_type,
     is_wanted,
+    packed,
     plan,
     readable_record,
-    slice_of,
+    unpacked,
+    wanted_part,
     wanted_range,
 )
+from thinclient.spark.pushdown import Interval
 
 OPTIONS = Options(gateways="grpc://g:1")
 MEGABYTE = 1024 * 1024
@@ -38,11 +44,15 @@ def record(ledger_id: int, entries: int, size: int = 0, borders: tuple[int, ...]
 
 
 def whole(ledger_id: int, entries: int, size: int = 0, borders: tuple[int, ...] = ()) -> Slice:
-    return Slice(record(ledger_id, entries, size, borders), 0, entries - 1, size)
+    return Shapes().slice_of(record(ledger_id, entries, size, borders))
+
+
+def slice_of(closed: LedgerRecord, options: Options) -> Slice | None:
+    return wanted_part(Shapes().slice_of(closed), options)
 
 
 def spans(tasks: list[list[Slice]]) -> list[list[tuple[int, int, int]]]:
-    return [[(s.record.ledger_id.ledger_id, s.first_entry_id, s.last_entry_id) for s in task] for task in tasks]
+    return [[(s.ledger_id.ledger_id, s.first_entry_id, s.last_entry_id) for s in task] for task in tasks]
 
 
 @st.composite
@@ -70,14 +80,12 @@ limits = st.builds(
 @given(ledgers(), limits)
 def test_every_entry_is_in_exactly_one_task(slices: list[Slice], limits: Limits) -> None:
     planned = sorted(
-        (s.record.ledger_id.ledger_id, e)
+        (s.ledger_id.ledger_id, e)
         for task in plan(slices, limits)
         for s in task
         for e in range(s.first_entry_id, s.last_entry_id + 1)
     )
-    wanted = sorted(
-        (s.record.ledger_id.ledger_id, e) for s in slices for e in range(s.first_entry_id, s.last_entry_id + 1)
-    )
+    wanted = sorted((s.ledger_id.ledger_id, e) for s in slices for e in range(s.first_entry_id, s.last_entry_id + 1))
     assert planned == wanted
 
 
@@ -91,17 +99,15 @@ def test_bounds_hold(slices: list[Slice], limits: Limits) -> None:
         entries, size = sum(s.entries for s in task), sum(s.size for s in task)
         assert limits.max_entries is None or entries <= limits.max_entries
         # The estimate is spread over whole entries, so a task may pass it by what one entry is worth.
-        assert size <= limits.max_bytes + max(
-            s.record.metadata.length // (s.record.metadata.last_entry_id + 1) + 1 for s in task
-        )
+        assert size <= limits.max_bytes + max(s.length // (s.end + 1) + 1 for s in task)
 
 
 @given(ledgers(), limits)
 def test_what_is_not_whole_stays_within_one_ensemble_and_alone(slices: list[Slice], limits: Limits) -> None:
-    given_slices = {(s.record.ledger_id, s.first_entry_id, s.last_entry_id) for s in slices}
+    given_slices = {(s.ledger_id, s.first_entry_id, s.last_entry_id) for s in slices}
     halved_by_min_partitions = Limits(limits.spread_over, 1, limits.max_entries, limits.max_bytes)
     for task in plan(slices, halved_by_min_partitions):
-        parts = [s for s in task if (s.record.ledger_id, s.first_entry_id, s.last_entry_id) not in given_slices]
+        parts = [s for s in task if (s.ledger_id, s.first_entry_id, s.last_entry_id) not in given_slices]
         if parts:
             assert len(task) == 1
             metadata = parts[0].record.metadata
@@ -138,18 +144,33 @@ def test_min_partitions_cuts_even_tiny_scans() -> None:
 
 def test_a_large_ledger_beside_small_ones_gets_most_tasks() -> None:
     tasks = plan([whole(1, 1000, 90 * MEGABYTE), whole(2, 10, 100), whole(3, 10, 100)], Limits(spread_over=4))
-    large = [task for task in tasks if task[0].record.ledger_id.ledger_id == 1]
+    large = [task for task in tasks if task[0].ledger_id.ledger_id == 1]
     assert len(large) in (4, 5)
     assert max(task[0].size for task in large) <= 25 * MEGABYTE
 
 
-def test_slices_leave_custom_metadata_at_home_and_travel() -> None:
-    snapshot = readable_record(record(1, 5, 50), 4, 50)
-    assert snapshot.metadata.custom_metadata == {}
-    assert snapshot.metadata.last_entry_id == 4
-    piece = slice_of(snapshot, OPTIONS)
-    assert piece is not None
-    assert pickle.loads(pickle.dumps(piece)) == piece
+def test_slices_leave_custom_metadata_at_home() -> None:
+    piece = whole(1, 5, 50)
+    assert piece.record == replace(
+        record(1, 5, 50), metadata=replace(record(1, 5, 50).metadata, custom_metadata={}, ctime_ms=None)
+    )
+
+
+@given(ledgers())
+def test_slices_travel(slices: list[Slice]) -> None:
+    assert unpacked(pickle.loads(pickle.dumps(packed(slices)))) == slices
+
+
+def test_ledgers_of_one_kind_share_their_metadata_and_travel_in_a_few_bytes() -> None:
+    shapes = Shapes()
+    slices = [shapes.slice_of(record(n, 1 + n % 7, 100 * n)) for n in range(1000)]
+    assert len({id(piece.shape) for piece in slices}) == 1
+    assert len(pickle.dumps(packed(slices))) < 100 * len(slices)
+
+
+def test_a_task_does_not_take_tiny_ledgers_without_end() -> None:
+    tasks = plan([whole(n, 1, 1) for n in range(2 * MOST_LEDGERS + 1)], Limits())
+    assert [len(task) for task in tasks] == [MOST_LEDGERS, MOST_LEDGERS, 1]
 
 
 def test_an_open_ledger_becomes_a_snapshot_up_to_its_last_add_confirmed() -> None:
@@ -182,9 +203,10 @@ def test_selection() -> None:
     ]
     assert chosen == [[3, 9], [3, 4, 5], [8, 9, 10], [4]]
     assert len([r for r in candidates if is_wanted(r, OPTIONS)]) == 10
-    assert wanted_range(by_ids) == LedgerRange(3, 9)
-    assert wanted_range(open_range) == LedgerRange(8, None)
-    assert wanted_range(by_key) is None
+    assert wanted_range(by_ids) == Interval(3, 9)
+    assert wanted_range(by_range) == Interval(3, 5)
+    assert wanted_range(open_range) == Interval(first=8)
+    assert wanted_range(by_key) == Interval()
 
 
 def test_a_wrong_digest_type_names_the_ledger() -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import pyspark_bookkeeper
+from ledger.bookie_info import BookieServiceInfo
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
@@ -20,7 +21,7 @@ from thinclient.blocking import BookKeeper
 from thinclient.spark import batch as source
 from thinclient.spark.batch import BookKeeperDataSource, EntriesPartition, EntriesReader
 from thinclient.spark.options import OptionError, Options
-from thinclient.spark.planning import Slice
+from thinclient.spark.planning import Shapes
 from thinclient.spark.worker_client import WorkerClients
 
 GATEWAYS = {"gateways": "grpc://127.0.0.1:1"}
@@ -37,20 +38,28 @@ def test_source_and_reader_travel_and_hold_no_connection(table: str) -> None:
     copy = pickle.loads(pickle.dumps(made))
     assert copy.schema() == made.schema()
     reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
-    assert set(vars(reader)) == {"_options"}
+    assert set(vars(reader)) <= {"_options", "_bounds"}
 
 
-def test_filters_are_not_pushed_since_spark_would_refuse_every_query() -> None:
-    assert EntriesReader.pushFilters is DataSourceReader.pushFilters
+@pytest.mark.parametrize("table", ["entries", "ledgers"])
+def test_only_the_option_makes_a_reader_with_filters_since_spark_would_refuse_every_query(table: str) -> None:
+    made = {
+        option: BookKeeperDataSource({**GATEWAYS, "table": table, "pushdown": option}) for option in ("false", "true")
+    }
+    plain, filtered = (type(source.reader(source.schema())) for source in made.values())
+    assert plain.pushFilters is DataSourceReader.pushFilters
+    assert filtered.pushFilters is not DataSourceReader.pushFilters
 
 
 def test_partitions_travel() -> None:
     metadata = LedgerMetadata.new(["b:1"], 1, 1).close(9, 90)
-    piece = Slice(LedgerRecord(LedgerId.unscoped(1), metadata, 1), 0, 9, 90)
-    copy = pickle.loads(pickle.dumps(EntriesPartition([piece])))
+    piece = Shapes().slice_of(LedgerRecord(LedgerId.unscoped(1), metadata, 1))
+    bookies = (BookieServiceInfo("b:1"),)
+    copy = pickle.loads(pickle.dumps(EntriesPartition([piece], bookies)))
     assert isinstance(copy, InputPartition)
     assert isinstance(copy, EntriesPartition)
     assert copy.slices == [piece]
+    assert copy.bookies == bookies
 
 
 def test_the_partition_that_spark_makes_up_for_an_empty_plan_yields_nothing() -> None:
@@ -58,7 +67,7 @@ def test_the_partition_that_spark_makes_up_for_an_empty_plan_yields_nothing() ->
 
 
 def test_partitions_are_a_list_even_when_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "readable_slices", lambda _client, _options: [])
+    monkeypatch.setattr(source, "readable_slices", lambda _client, _options, _bounds: [])
     monkeypatch.setattr(source, "clients", WorkerClients(lambda *_: cast(BookKeeper, object())))
     assert EntriesReader(Options(gateways="grpc://127.0.0.1:1")).partitions() == []
 

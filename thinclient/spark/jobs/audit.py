@@ -27,7 +27,7 @@ from ledger.manager import LedgerRecord
 from thinclient.spark.entries import readable_snapshot, selected_records
 from thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report
 from thinclient.spark.options import Options, parse_options
-from thinclient.spark.planning import Slice, by_fragment, limits_of, plan, readable_record, slice_of
+from thinclient.spark.planning import Shapes, Slice, by_fragment, limits_of, plan, readable_record, wanted_part
 from thinclient.spark.worker_client import clients
 
 if TYPE_CHECKING:
@@ -122,10 +122,12 @@ class CopiesReader(DataSourceReader):
             with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
                 readable = list(pool.map(lambda record: self._readable(client, record, found), records))
         found += [report for record in records for report in _without_entries(record)]
-        slices = [piece for record in readable if record and (piece := slice_of(record, self._options)) is not None]
+        shapes = Shapes()
+        whole = [shapes.slice_of(record) for record in readable if record]
+        slices = [piece for ledger in whole if (piece := wanted_part(ledger, self._options)) is not None]
         fragments = [part for piece in slices for part in by_fragment(piece)]
         tasks: list[InputPartition] = [
-            CopiesPartition([(piece, piece.record.ledger_id in open_ids) for piece in task], [])
+            CopiesPartition([(piece, piece.ledger_id in open_ids) for piece in task], [])
             for task in plan(fragments, limits_of(self._options))
         ]
         return [*tasks, CopiesPartition([], found)] if found else tasks

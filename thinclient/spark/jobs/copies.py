@@ -35,7 +35,7 @@ from ledger.errors import (
 from ledger.manager import LedgerRecord
 from ledger.metadata import Fragment
 from thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
-from thinclient.spark.planning import Slice, readable_record
+from thinclient.spark.planning import Shapes, Slice, readable_record
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper, ReadHandle
@@ -132,7 +132,7 @@ class CopyReader:
             if not any(report.counts for report in reports):
                 return reports
             try:
-                newest = self._client.read_record(piece.record.ledger_id)
+                newest = self._client.read_record(piece.ledger_id)
             except NoSuchLedgerExistsOnMetadataServerException:
                 return []
             moved = _by_newer_metadata(piece, newest)
@@ -275,13 +275,15 @@ class _Report:
 def _by_newer_metadata(piece: Slice, newest: LedgerRecord) -> Slice | None:
     """The slice by metadata that name other ensembles or another end; None when they don't."""
     before = piece.record.metadata
-    if newest.version <= piece.record.version:
+    if newest.version <= piece.version:
         return None
     record = readable_record(newest, before.last_entry_id, before.length)
     now = record.metadata
     if (now.fragments, now.last_entry_id) == (before.fragments, before.last_entry_id):
         return None
-    return replace(piece, record=record, last_entry_id=min(piece.last_entry_id, now.last_entry_id))
+    fresh = Shapes().slice_of(record)
+    last = min(piece.last_entry_id, now.last_entry_id)
+    return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=last, size=piece.size)
 
 
 def _copies(handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:

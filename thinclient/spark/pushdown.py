@@ -1,0 +1,112 @@
+"""What Spark's filters on ids say of what is to be read. Pure: filters in, bounds out.
+
+Spark hands over a list of filters that all hold; what stands below an OR never comes. A filter that `Bounds` carries
+out completely is taken, so that Spark looks no more at it; every other goes back to Spark, the very same object, as
+Spark insists. Taken are comparisons of the id columns with numbers: `=`, `<=>`, `<`, `<=`, `>`, `>=`, and `IN` of
+ledger ids; and that they are not null, since they never are.
+
+Source: spark page, the option `pushdown` and its trap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+_MIN, _MAX = -(1 << 63), (1 << 63) - 1
+ID_COLUMNS = ("scope_id", "ledger_id", "entry_id")
+
+
+@dataclass(slots=True)
+class Interval:
+    """Whole numbers from `first` to `last`, both included; empty when `last` is below `first`."""
+
+    first: int = _MIN
+    last: int = _MAX
+
+    def __contains__(self, value: int) -> bool:
+        return self.first <= value <= self.last
+
+    def narrow(self, first: int = _MIN, last: int = _MAX) -> None:
+        """To what is in both."""
+        self.first, self.last = max(self.first, first), min(self.last, last)
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What ids may be, all together. Travels with the reader."""
+
+    scope_id: Interval = field(default_factory=Interval)
+    ledger_id: Interval = field(default_factory=Interval)
+    entry_id: Interval = field(default_factory=Interval)
+    ledger_ids: frozenset[int] | None = None
+    """When not None, no other ledgers."""
+
+    def take(self, filters: Iterable[Filter], columns: Iterable[str] = ID_COLUMNS) -> Iterator[Filter]:
+        """Narrows itself to the filters on these columns; yields those that are Spark's to look at."""
+        known = frozenset(columns)
+        for condition in filters:
+            if not self._take(condition, known):
+                yield condition
+
+    def takes_ledger(self, scope_id: int, ledger_id: int) -> bool:
+        """Whether a ledger may have rows."""
+        listed = self.ledger_ids is None or ledger_id in self.ledger_ids
+        return listed and ledger_id in self.ledger_id and scope_id in self.scope_id
+
+    def listed_range(self) -> Interval:
+        """The ledger ids that a listing must cover."""
+        whole = Interval(self.ledger_id.first, self.ledger_id.last)
+        if self.ledger_ids is not None:
+            whole.narrow(min(self.ledger_ids, default=_MAX), max(self.ledger_ids, default=_MIN))
+        return whole
+
+    def _take(self, condition: Filter, columns: frozenset[str]) -> bool:
+        name = ".".join(getattr(condition, "attribute", ()))
+        if name not in columns:
+            return False
+        if isinstance(condition, IsNotNull):
+            return True
+        if isinstance(condition, In):
+            return self._take_list(name, condition)
+        value: object = getattr(condition, "value", None)
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        interval: Interval = getattr(self, name)
+        match condition:
+            case EqualTo() | EqualNullSafe():
+                interval.narrow(value, value)
+            case GreaterThan():
+                interval.narrow(first=value + 1)
+            case GreaterThanOrEqual():
+                interval.narrow(first=value)
+            case LessThan():
+                interval.narrow(last=value - 1)
+            case LessThanOrEqual():
+                interval.narrow(last=value)
+            case _:
+                return False
+        return True
+
+    def _take_list(self, name: str, condition: In) -> bool:
+        wanted = frozenset(condition.value)
+        if name != "ledger_id" or not all(type(value) is int for value in wanted):
+            return False
+        self.ledger_ids = wanted if self.ledger_ids is None else self.ledger_ids & wanted
+        return True
+
+
+EVERYTHING = Bounds()
+"""Of a reader that has no filters. Not to be narrowed."""
