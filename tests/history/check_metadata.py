@@ -92,17 +92,20 @@ def _all_are_told(story: Story, troubled: bool) -> int:
             case WatchBegun():
                 watches[event.client, event.watch] = _Watch(event)
             case WatchTold():
-                watches[event.client, event.watch].told.append(event)
+                watch = watches[event.client, event.watch]
+                watch.told.append(event)
+                # Nothing is promised after that; whether it was right to say is M4's.
+                watch.over = watch.over or event.version == GONE
             case WatchEnded():
                 watches[event.client, event.watch].over = True
             case Fault():
-                for watch in watches.values():
-                    watch.troubled = True
+                for each in watches.values():
+                    each.troubled = True
             case Quiet():
-                for watch in watches.values():
-                    if watch.troubled is troubled and not watch.over:
+                for each in watches.values():
+                    if each.troubled is troubled and not each.over:
                         looked += 1
-                        _is_told(watch, newest.get(watch.begun.ledger), event)
+                        _is_told(each, newest.get(each.begun.ledger), event)
             case _:
                 pass
     return looked

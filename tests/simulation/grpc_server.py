@@ -26,6 +26,9 @@ from tests.simulation.grpc_frames import (
     trailers_frame,
 )
 
+Observe = Callable[[str, str, int, bool, bytes], None]
+"""Told of a message: method, peer, the call's number, whether it is sent (or read by its handler), its bytes."""
+
 _EVERY_INTERFACE = {"0.0.0.0", "::", "[::]"}
 
 
@@ -95,7 +98,9 @@ class ServedCall:
 
     async def write(self, message: Any) -> None:
         assert self._serializer is not None
-        await self.outgoing.put(self._serializer(message))
+        data = self._serializer(message)
+        self._observe(True, data)
+        await self.outgoing.put(data)
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -164,7 +169,12 @@ class ServedCall:
 
     async def _requests(self, read: Callable[[bytes], Any]) -> AsyncIterator[Any]:
         while (message := await self.incoming.next()) is not None:
+            self._observe(False, message)
             yield read(message)
+
+    def _observe(self, sent: bool, message: bytes) -> None:
+        if self._connection.server.observe is not None:
+            self._connection.server.observe(self.method, self.peer(), self._number, sent, message)
 
 
 class ServerConnection(asyncio.Protocol):
@@ -247,8 +257,14 @@ class ServerConnection(asyncio.Protocol):
 class SimulatedGrpcServer:
     """See the module."""
 
-    def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor] = (), options: Any = None) -> None:
+    def __init__(
+        self,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        options: Any = None,
+        observe: Observe | None = None,
+    ) -> None:
         self._interceptors = interceptors
+        self.observe = observe
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._addresses: list[tuple[str, int]] = []
         self._listeners: list[asyncio.AbstractServer] = []

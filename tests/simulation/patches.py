@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ def replaced(rng: random.Random, monotonic: Callable[[], float], epoch: float) -
         "perf_counter_ns": lambda: int(monotonic() * 1e9),
     }
     changes: list[tuple[Any, str, Any]] = [(time, name, clock) for name, clock in clocks.items()]
+    # Names of simulated hosts are addresses.
+    changes.append((socket, "getaddrinfo", lambda host, port, *_: [(socket.AF_INET, 1, 6, "", (host, port))]))
     changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     state = random.getstate()

@@ -30,7 +30,7 @@ from gateway.config import GatewayConfig
 from ledger.manager import LedgerManagerFactory
 from tests.simulation import threads
 from tests.simulation.disk import Disk, DiskTimes
-from tests.simulation.loop import Process, WorldLoop
+from tests.simulation.loop import CURRENT, Process, WorldLoop
 from tests.simulation.metadata import MemoryMetadata, Metadata
 from tests.simulation.network import Network, NetworkSettings, Server
 from tests.simulation.patches import replaced
@@ -74,7 +74,7 @@ class _Loop(WorldLoop):
         return await self.network.connect(protocol_factory, host, port)
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
-        listener = kwargs["sock"]
+        listener = kwargs.get("sock") or self.network.listen(CURRENT.get(), port)
         listener.factory = protocol_factory
         return Server(listener)
 

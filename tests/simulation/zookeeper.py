@@ -27,6 +27,7 @@ Not simulated: access control (everybody may everything), quotas, observers, con
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import deque
 from collections.abc import Callable
@@ -91,6 +92,8 @@ class Ensemble:
         self._counter = 0
         self._last_session = 0
         self._leader_since: float | None = 0.0
+        self._election = asyncio.Event()
+        self._election.set()
         self._ticker: asyncio.Task[None] | None = None
 
     # --- faults -------------------------------------------------------------------------------------------------
@@ -99,6 +102,7 @@ class Ensemble:
         """No leader for a while: what was not committed is lost, every client is sent away."""
         self.count("quorum lost")
         self._leader_since = None
+        self._election.clear()
         asyncio.get_running_loop().call_later(seconds, self._elected)
         for server in self.servers:
             server.leader_lost()
@@ -107,9 +111,14 @@ class Ensemble:
     def has_leader(self) -> bool:
         return self._leader_since is not None
 
+    async def led(self) -> None:
+        """Returns once there is a leader."""
+        await self._election.wait()
+
     def _elected(self) -> None:
         now = asyncio.get_running_loop().time()
         self._leader_since = now
+        self._election.set()
         self._epoch += 1
         self._counter = 0
         for session in self.sessions.values():
@@ -218,6 +227,16 @@ class Ensemble:
                 if self._leader_since is not None and now - session.heard > session.timeout:
                     self.expire(session.number)
 
+    def data_watches(self, session: int) -> tuple[str, ...]:
+        """Paths that a session watches, sorted, on whichever server."""
+        found = {
+            path
+            for server in self.servers
+            for path, watchers in server.data_watches.items()
+            if any(connection.session == session for connection in watchers)
+        }
+        return tuple(sorted(found))
+
     async def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
@@ -245,22 +264,32 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._patience: asyncio.TimerHandle | None = None
         self._listener: asyncio.AbstractServer | None = None
+        self._context = contextvars.copy_context()
         self.data_watches: dict[str, dict[Connection, None]] = {}
         self.child_watches: dict[str, dict[Connection, None]] = {}
 
-    async def start(self, host: str | None = None, port: int = 2181) -> int:
-        """Listens on the host that this runs on; returns the port. A server that was down has what was committed."""
-        self._apply_up_to(len(self.ensemble.log))
+    async def start(self, host: str, port: int) -> None:
+        """Listens, in the process that calls. A server that was down has what was committed meanwhile."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: Connection(self), host or self.name, port)
-        return int(self._listener.sockets[0].getsockname()[1])
+        self._context = contextvars.copy_context()
+        self._listener = await loop.create_server(lambda: Connection(self), host, port)
+        self._apply_up_to(len(self.ensemble.log))
 
-    def stop(self) -> None:
-        """The process is gone: connections end, watches are forgotten."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        self.send_away()
+    def gone(self) -> None:
+        """Its process has ended: connections, watches and what was under way are forgotten."""
+        self._listener = None
+        self._connections.clear()
+        self.data_watches.clear()
+        self.child_watches.clear()
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._waiting.clear()
+        self._synced.clear()
 
     @property
     def serving(self) -> bool:
@@ -283,8 +312,9 @@ class Server:
 
     def leader_lost(self) -> None:
         self._drop_waiting()
-        if self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self.send_away)
+        if self._patience is None and self._listener is not None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(_PATIENCE_SECONDS, self.send_away, context=self._context)
 
     def leader_found(self) -> None:
         if self.joined and self.ensemble.has_leader:
@@ -320,7 +350,7 @@ class Server:
             when = max(when, self._due[-1][0])
         self._due.append((when, len(self.ensemble.log)))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(when, self._apply_due)
+            self._timer = asyncio.get_running_loop().call_at(when, self._apply_due, context=self._context)
 
     def _apply_due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -330,7 +360,7 @@ class Server:
             if self.joined:
                 self._apply_up_to(length)
         if self._due:
-            self._timer = loop.call_at(self._due[0][0], self._apply_due)
+            self._timer = loop.call_at(self._due[0][0], self._apply_due, context=self._context)
 
     def _apply_up_to(self, length: int) -> None:
         while self._applied < length:

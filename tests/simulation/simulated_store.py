@@ -1,0 +1,199 @@
+"""ZooKeeper servers and metadata gateways as hosts of a simulated world, and the world's metadata through them.
+
+The store's servers run the simulated ensemble. A gateway runs the real gateway: services, cache, watch hub, ledger
+managers, and the real kazoo, each process on a host of its own name. Clients and bookies are given the real client of
+gateways; a bookie may also speak to ZooKeeper itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gateway.config import GatewayConfig
+from gateway.limits import Limits
+from gateway.metadata_uri import parse_zookeeper
+from gateway.server import GatewayServer
+from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from ledger.errors import BKException
+from ledger.manager import LedgerManagerFactory
+from tests.simulation.grpc_channel import open_simulated
+from tests.simulation.grpc_server import SimulatedGrpcServer
+from tests.simulation.kazoo_handler import SimulatedKazooHandler
+from tests.simulation.loop import CURRENT, Process
+from tests.simulation.threads import SimulatedThreads
+from tests.simulation.zookeeper import Ensemble, Server
+from thinclient.metadata import RpcLedgerManagerFactory
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ZOOKEEPER_PORT, GATEWAY_PORT = 2181, 4181
+SESSION_SECONDS = 4.0
+CALL_SECONDS = 10.0
+
+
+class SimulatedGateway:
+    """One gateway. States: down → starting → up → (draining →) down; a start that fails ends the process."""
+
+    def __init__(self, store: SimulatedStore, name: str) -> None:
+        self._store = store
+        self.name = name
+        self.process: Process | None = None
+        self.factory: ZooKeeperLedgerManagerFactory | None = None
+        self.serving = False
+        self._stop: asyncio.Event | None = None
+
+    async def start(self) -> bool:
+        """Whether it serves; it may be killed meanwhile, or find no store."""
+        world = self._store.world
+        if self.process is not None:
+            raise RuntimeError(f"{self.name} runs already")
+        world.note(self.name, "starts")
+        world.network.host(self.name).up = True
+        process = self.process = world.new_process(self.name, self.name)
+        settled: asyncio.Future[bool] = world.loop.create_future()
+        process.on_end.append(partial(_settle, settled, False))
+        world.spawn(process, self._main(process, settled))
+        return await settled
+
+    async def _main(self, process: Process, settled: asyncio.Future[bool]) -> None:
+        world, stop = self._store.world, asyncio.Event()
+        self._stop = stop
+        factory = self._store.zookeeper_factory(process)
+        try:
+            await factory.initialize()
+            server = self._server(factory)
+            await server.start()
+            self.factory, self.serving = factory, True
+            world.note(self.name, "serves")
+            settled.set_result(True)
+            await stop.wait()
+            world.note(self.name, "drains")
+            self.serving = False
+            await server.stop(2.0)
+        except (BKException, OSError) as error:
+            world.note(self.name, f"ends by itself: {error}")
+        with contextlib.suppress(BKException):
+            await factory.close()
+        self._ends()
+
+    def _server(self, factory: LedgerManagerFactory) -> GatewayServer:
+        make_server: Any = partial(SimulatedGrpcServer, observe=self._observe)
+        return GatewayServer(
+            factory,
+            self.name,
+            GATEWAY_PORT,
+            bookmark_seconds=5.0,
+            lease_seconds=4.0,
+            limits=Limits(cache_idle_seconds=4.0),
+            make_server=make_server,
+        )
+
+    def _observe(self, method: str, peer: str, number: int, sent: bool, message: bytes) -> None:
+        for observe in self._store.observers:
+            observe(self.name, method, f"{peer}/{number}", sent, message)
+
+    async def stop(self) -> None:
+        """SIGTERM: drains; returns when the process is gone."""
+        process = self.process
+        if process is None or self._stop is None:
+            return
+        self.serving = False
+        gone: asyncio.Future[bool] = self._store.world.loop.create_future()
+        process.on_end.append(partial(_settle, gone, True))
+        self._store.world.loop.call_soon(self._stop.set, context=process.context)
+        await gone
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self._store.world.note(self.name, "is killed")
+            self._ends()
+
+    def _ends(self) -> None:
+        process, self.process = self.process, None
+        self.factory, self.serving, self._stop = None, False, None
+        if process is not None:
+            self._store.world.end_process(process, host_is_up=True)
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """Paths on which the store has a data watch of this gateway's, sorted."""
+        session = 0 if self.factory is None else self.factory._session.session_id
+        return self._store.ensemble.data_watches(session)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Paths of the ledgers that have listeners here, sorted."""
+        manager = None if self.factory is None else self.factory._manager
+        if manager is None:
+            return ()
+        return tuple(sorted(manager._path(ledger_id) for ledger_id in manager.listeners._ledgers))
+
+
+class SimulatedStore:
+    """The servers and the gateways; `factory` makes it a world's metadata."""
+
+    def __init__(self, world: World, gateways: int = 2, servers: int = 3) -> None:
+        self.world = world
+        self.ensemble = Ensemble(world.random("zookeeper"), servers)
+        self.gateways = [SimulatedGateway(self, f"gateway-{number}") for number in range(1, gateways + 1)]
+        self.observers: list[Callable[[str, str, str, bool, bytes], None]] = []
+        """Told of every message of every gateway: gateway, method, stream, whether it is sent, the message."""
+        self._processes: dict[str, Process] = {}
+        self._clients = 0
+        addresses = ",".join(f"{server.name}:{ZOOKEEPER_PORT}" for server in self.ensemble.servers)
+        self._zookeeper = parse_zookeeper(f"zk+hierarchical://{addresses}/ledgers")
+        self.gateway_uri = "grpc://" + ",".join(f"{gateway.name}:{GATEWAY_PORT}" for gateway in self.gateways)
+
+    async def start(self) -> None:
+        """All servers, then all gateways."""
+        self.ensemble.start()
+        for server in self.ensemble.servers:
+            await self.start_server(server)
+        for gateway in self.gateways:
+            if not await gateway.start():
+                raise RuntimeError(f"{gateway.name} did not start")
+
+    async def start_server(self, server: Server) -> None:
+        process = self._processes[server.name] = self.world.new_process(server.name, server.name)
+        await self.world.on(process, server.start(server.name, ZOOKEEPER_PORT))
+
+    def kill_server(self, server: Server) -> None:
+        """SIGKILL. Where it was the leader, use `lose_quorum` as well."""
+        process = self._processes.pop(server.name, None)
+        if process is not None:
+            self.world.note(server.name, "is killed")
+            server.gone()
+            self.world.end_process(process, host_is_up=True)
+
+    def running(self, server: Server) -> bool:
+        return server.name in self._processes
+
+    # --- the world's metadata -----------------------------------------------------------------------------------
+
+    def factory(self, uri: str, config: GatewayConfig | None = None) -> LedgerManagerFactory:
+        """For the process that calls: ZooKeeper itself for `zk` URIs, else through the gateways."""
+        if uri.startswith("zk"):
+            return self.zookeeper_factory(CURRENT.get())
+        self._clients += 1
+        rng = self.world.random(f"metadata of client {self._clients}")
+        return RpcLedgerManagerFactory(self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated)
+
+    def zookeeper_factory(self, process: Process) -> ZooKeeperLedgerManagerFactory:
+        threads = SimulatedThreads(self.world.loop, process)
+        return ZooKeeperLedgerManagerFactory(
+            self._zookeeper,
+            session_timeout_seconds=SESSION_SECONDS,
+            call_timeout_seconds=5.0,
+            make_handler=lambda: SimulatedKazooHandler(threads),
+        )
+
+
+def _settle(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
