@@ -1,0 +1,117 @@
+"""The compose file's services, started by hand as processes with the same configuration: a cluster that works."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from bookie.configuration.cli import app as config_app
+from tests.deploy.compose_cluster import COMPOSE, FOLDER, SERVICES, ComposeCluster
+from tests.deploy.prometheus_server import ROOT, Prometheus
+from thinclient.blocking import BookKeeper
+
+NETWORK_PORTS = {"zookeeper": {2181}, "bookie": {3181, 4181, 8080}, "prometheus": {9090}, "grafana": {3000}}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeCluster]:
+    with ComposeCluster(tmp_path_factory.mktemp("compose")) as running:
+        zookeepers = running.names("zookeeper")
+        running.start(*zookeepers)
+        for name in zookeepers:
+            running.wait_until(name, lambda name=name: "Mode: " in srvr(running.addresses[name]))
+        bookies = running.names("bookie")
+        running.start(*bookies, "prometheus")
+        for name in bookies:
+            running.wait_until(name, lambda name=name: get(running, name, "/api/v1/bookie/is_ready") == "OK")
+        yield running
+
+
+def srvr(address: str) -> str:
+    with socket.create_connection((address, 2181), 5) as connection:
+        connection.sendall(b"srvr")
+        return b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+
+
+def get(cluster: ComposeCluster, name: str, path: str) -> str:
+    with urllib.request.urlopen(f"http://{cluster.addresses[name]}:8080{path}", timeout=10) as response:
+        return str(response.read().decode()).strip()
+
+
+def write_and_read(cluster: ComposeCluster, *, bookies: int) -> None:
+    with BookKeeper.connect(cluster.gateway_uri) as client:
+        assert len(client.bookies()) == 3
+        with client.create_ledger(ensemble_size=bookies, write_quorum_size=2, ack_quorum_size=2) as ledger:
+            ledger.append_all([b"one", b"two"])
+        read = [entry.payload for entry in client.open_ledger(ledger.ledger_id).read(0, 1)]
+        assert read == [b"one", b"two"]
+
+
+def test_a_cluster_that_serves_and_outlives_a_bookie(cluster: ComposeCluster) -> None:
+    assert {
+        line
+        for name in cluster.names("zookeeper")
+        for line in srvr(cluster.addresses[name]).splitlines()
+        if "Mode" in line
+    } == {
+        "Mode: leader",
+        "Mode: follower",
+    }
+    write_and_read(cluster, bookies=3)
+    prometheus = Prometheus(f"{cluster.addresses['prometheus']}:9090")
+    assert prometheus.until_not_empty({'count(up{job="bookie"} == 1) == 3'}, 60) == set()
+
+    cluster.end("bookie-3", signal.SIGKILL)
+    write_and_read(cluster, bookies=2)
+    assert prometheus.until_not_empty({f'up{{instance="{cluster.addresses["bookie-3"]}:8080"}} == 0'}, 60) == set()
+
+    cluster.start("bookie-3")
+    cluster.wait_until("bookie-3", lambda: get(cluster, "bookie-3", "/api/v1/bookie/is_ready") == "OK")
+    write_and_read(cluster, bookies=3)
+    assert cluster.end("bookie-3") == 0, "a stop in order, within the grace period"
+
+
+def test_the_bookies_settings_are_sound() -> None:
+    result = CliRunner().invoke(config_app, ["check", str(FOLDER / "bookie.toml")])
+    assert result.exit_code == 0, result.output
+
+
+def test_what_is_mounted_is_there_and_every_volume_is_used() -> None:
+    sources = [volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"]]
+    for source in sources:
+        assert (FOLDER / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+    assert {source for source in sources if not source.startswith(".")} == set(COMPOSE["volumes"])
+
+
+def test_ports_are_published_on_loopback_only_each_once() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    outside = [port.rpartition(":")[0] for port in published]
+    assert len(set(outside)) == len(outside)
+    for name, service in SERVICES.items():
+        for port in service.get("ports", ()):
+            host, _, inside = port.split(":")
+            assert host == "127.0.0.1"
+            assert int(inside) in NETWORK_PORTS[name.partition("-")[0]]
+
+
+def test_images_are_named_without_a_registry() -> None:
+    for service in SERVICES.values():
+        assert "." not in service["image"].partition("/")[0].partition(":")[0]
+
+
+def test_the_image_has_all_packages_and_runs_as_nobody_else() -> None:
+    text = (ROOT / "deploy" / "container" / "Containerfile").read_text()
+    copied = {
+        line.split()[1].rstrip("/") for line in text.splitlines() if line.startswith("COPY") and "/src" not in line
+    }
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages <= copied
+    ignored = (ROOT / "deploy" / "container" / "Containerfile.dockerignore").read_text().splitlines()
+    assert packages <= {line[1:] for line in ignored if line.startswith("!")}
+    assert "USER 10001:10001" in text
+    assert set(text.partition("EXPOSE ")[2].partition("\n")[0].split()) == {"3181", "4181", "8080"}
