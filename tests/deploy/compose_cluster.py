@@ -2,8 +2,8 @@
 
 Each service gets a loopback address of its own (127.a.b.n), so that all keep the ports they have in their containers;
 the names of services in commands, environment and mounted files become those addresses, and Prometheus scrapes every
-second. Volumes are directories. What an image's own entry point does with its environment is done here for ZooKeeper, as
-its page documents it.
+second. Volumes are directories. What an image's own entry point does with its environment is done here for ZooKeeper,
+as its page documents it.
 """
 
 from __future__ import annotations
