@@ -1,0 +1,102 @@
+"""The systemd units and the example configurations."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bookie.configuration.cli import app as config_app
+from tests.deploy.prometheus_server import DEPLOY, ROOT
+from thinclient.blocking import BookKeeper
+from thinclient.cli import app as bookgate
+
+_PR_SET_MDWE, _PR_GET_MDWE = 65, 66
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+EXAMPLES = sorted((DEPLOY / "examples").glob("*.toml"))
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("there is no systemd-analyze here")
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def value(unit: Path, key: str) -> str:
+    [found] = [line.partition("=")[2] for line in unit.read_text().splitlines() if line.startswith(f"{key}=")]
+    return found
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_understands_the_unit(unit: Path, tmp_path: Path) -> None:
+    here = tmp_path / unit.name
+    here.write_text(unit.read_text().replace("/opt/bookgate/bin/bookgate", "/bin/true").replace("bookgate\n", "root\n"))
+    result = analyze("verify", "--man=no", str(here))
+    told = [line for line in result.stderr.splitlines() if unit.name in line]
+    assert (result.returncode, told) == (0, [])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_service_is_confined(unit: Path) -> None:
+    """10 is nothing at all; below 2 systemd calls it OK."""
+    result = analyze("security", "--offline=true", "--threshold=20", "--no-pager", str(unit))
+    assert result.returncode == 0, result.stdout[-600:]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_command_exists(unit: Path) -> None:
+    program, *arguments = value(unit, "ExecStart").split()
+    assert program == "/opt/bookgate/bin/bookgate"
+    part = arguments[0]
+    assert arguments == [part, "start", "--config", f"/etc/bookgate/{part}.toml"]
+    assert f"Settings: /etc/bookgate/{part}.toml" in unit.read_text()
+    assert CliRunner().invoke(bookgate, [part, "start", "--help"]).exit_code == 0
+    assert (DEPLOY / "examples" / f"{part}.toml") in EXAMPLES
+
+
+@pytest.mark.parametrize("storage", ["sorted", "db"])
+def test_a_bookie_lives_without_memory_that_is_written_and_executed(tmp_path: Path, storage: str) -> None:
+    """MemoryDenyWriteExecute=true, as the kernel does it for any process that asks (Linux 6.3)."""
+    assert value(DEPLOY / "systemd" / "bookgate-bookie.service", "MemoryDenyWriteExecute") == "true"
+    if ctypes.CDLL(None).prctl(_PR_GET_MDWE, 0, 0, 0, 0) < 0:
+        pytest.skip("this kernel does not know it")
+    confined = f"import ctypes, runpy; assert ctypes.CDLL(None).prctl({_PR_SET_MDWE}, 1, 0, 0, 0) == 0; "
+    settings = [f"--data-dir={tmp_path}", f"--metadata-uri=sqlite://{tmp_path}/m", "--port=0", "--gateway-port=0"]
+    settings += ["--http-port=0", "--host=127.0.0.1", f"--set=storage_type={storage}", "--json", "--stop-with-parent"]
+    command = [sys.executable, "-c", confined + "runpy.run_module('bookie', run_name='__main__')", *settings]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        addresses = json.loads(process.stdout.readline())
+        with BookKeeper.connect(f"grpc://{addresses['gateway']}") as client:
+            with client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as ledger:
+                ledger.append(b"an entry")
+            assert len(list(client.open_ledger(ledger.ledger_id).read(0, 0))) == 1
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_the_user_is_made() -> None:
+    made = (DEPLOY / "systemd" / "bookgate.sysusers.conf").read_text().splitlines()[-1].split()
+    for unit in UNITS:
+        assert made[:2] == ["u", value(unit, "User")]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_the_example_configuration_is_accepted(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKGATE_GATEWAY_ZOOKEEPER_AUTH", "bookgate:secret")
+    result = CliRunner().invoke(config_app, ["check", str(example)])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_examples_hold_no_secret() -> None:
+    for example in EXAMPLES:
+        for line in example.read_text().splitlines():
+            key = line.partition("=")[0].strip()
+            assert key not in ("http_token", "zookeeper_auth", "auth_token"), f"{example}: {line}"
