@@ -40,7 +40,7 @@ _SETTINGS: dict[str, Any] = {
     "min_usable_for_index_mb": 1,
 }
 _CLIENT: dict[str, Any] = {"add_timeout": 1.5, "read_timeout": 1.5, "connect_timeout": 1.5, "metadata_timeout": 6.0}
-_LEAST_CUT, _MOST_CUT = 100, 200_000
+_LEAST_CUT, _MOST_CUT = 100, 30_000
 _HEALING_SECONDS = 60.0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.history import events
-from tests.history.events import BookieAnswered, BookieHolds, Event, Fault
+from tests.history.events import BookieAnswered, BookieHolds, Fault
 from tests.history.story import BookieStory, Story
 from tests.history.violations import (
     AcknowledgedBeforeSync,
@@ -86,7 +86,6 @@ class _Promises:
     """Durable for certain: ledger, entry id, position and answer."""
     deferred: dict[str, dict[int, tuple[int, BookieAnswered]]] = field(default_factory=dict)
     fences: dict[str, BookieAnswered] = field(default_factory=dict)
-    collected: dict[str, Event] = field(default_factory=dict)
     life_began: int = 0
     lost_power: bool = False
 
@@ -113,8 +112,8 @@ class _Promises:
 def bookies_keep_what_they_acknowledged(story: Story) -> dict[str, int]:
     """S1, S2, S5, S6: whenever a bookie was looked at, after a start or at the end, it held what it had promised.
 
-    Which of them is broken follows from what happened: collection took the ledger (S2); a loss of power took what this
-    life had acknowledged (S5); else replay or the checkpoint lost it (S1). Fences are S6.
+    Which of them is broken follows from what happened: a loss of power took what this life had acknowledged (S5); else
+    replay or the checkpoint lost it (S1). Fences are S6. A ledger that nobody deleted must not be collected (S2).
     """
     looked = {"S1": 0, "S2": 0, "S5": 0, "S6": 0}
     for bookie in story.bookies.values():
@@ -132,7 +131,9 @@ def _check_promises(story: Story, bookie: BookieStory, looked: dict[str, int]) -
                 promises.take(position, event)
             case events.LedgerCollected():
                 looked["S2"] += 1
-                promises.collected[event.ledger] = event
+                ledger = story.ledgers.get(event.ledger)
+                if ledger is not None and ledger.created and not _deleted(story, event.ledger, position):
+                    raise LivingLedgerCollected(f"{bookie.bookie} collected ledger {event.ledger}, which exists", event)
             case Fault(kind=events.POWER_LOSS):
                 promises.lost_power = True
             case BookieHolds():
@@ -149,7 +150,7 @@ def _compare(
             continue
         looked["S6"] += 1
         if not stored.get(ledger, (False, ()))[0]:
-            raise FenceNotDurable(f"{bookie} has lost the fence of ledger {ledger}", fence, *_cause(promises, ledger))
+            raise FenceNotDurable(f"{bookie} has lost the fence of ledger {ledger}", fence)
     for ledger, entries in promises.entries.items():
         if _deleted(story, ledger, position):
             continue
@@ -158,22 +159,15 @@ def _compare(
         looked["S5"] += len(entries) if promises.lost_power else 0
         for entry_id, (answered, answer) in entries.items():
             if entry_id not in present:
-                kind = _lost_by(promises, ledger, answered)
+                kind = _lost_by(promises, answered)
                 seen = f"{bookie} has lost entry {entry_id} of ledger {ledger}, which it had acknowledged"
-                raise kind(seen, answer, *_cause(promises, ledger))
+                raise kind(seen, answer)
 
 
-def _lost_by(promises: _Promises, ledger: str, answered: int) -> type[InvariantViolated]:
-    if ledger in promises.collected:
-        return LivingLedgerCollected
+def _lost_by(promises: _Promises, answered: int) -> type[InvariantViolated]:
     if promises.lost_power and answered >= promises.life_began:
         return AcknowledgedBeforeSync
     return ReplayLost
-
-
-def _cause(promises: _Promises, ledger: str) -> tuple[Event, ...]:
-    collected = promises.collected.get(ledger)
-    return () if collected is None else (collected,)
 
 
 def damage_is_not_answered_as_missing(story: Story) -> int:

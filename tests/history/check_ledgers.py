@@ -29,7 +29,7 @@ def closed_ledgers_keep_what_was_confirmed(story: Story) -> int:
     for ledger in story.ledgers.values():
         for closed in (seen for seen in ledger.metadata if seen.state == "CLOSED"):
             looked += 1
-            if closed.last_entry < ledger.durable_to:
+            if closed.last_entry < ledger.durable_to and all_in_reach(story, closed):
                 raise ClosedBelowLac(
                     f"ledger {ledger.ledger} ends at {closed.last_entry}, and entry {ledger.durable_to} was confirmed",
                     closed,
@@ -145,7 +145,7 @@ def all_goes_on_once_healed(story: Story) -> int:
     looked = 0
     for ledger in story.kept_ledgers():
         newest = ledger.newest
-        if newest is None or not _all_in_reach(story, newest):
+        if newest is None or not all_in_reach(story, newest):
             continue
         looked += 1
         for failure in ledger.failures:
@@ -155,7 +155,7 @@ def all_goes_on_once_healed(story: Story) -> int:
     return looked
 
 
-def _all_in_reach(story: Story, seen: MetadataSeen) -> bool:
+def all_in_reach(story: Story, seen: MetadataSeen) -> bool:
     """Every write set of every fragment, whatever entries it has."""
     return all(story.in_reach(seen, first + offset) for first, _ in seen.fragments for offset in range(seen.sizes[0]))
 

@@ -257,7 +257,7 @@ class LedgerCollected(Event):
 
 # What is done to them
 
-LOSES_DATA = frozenset({"wipe", "corrupt"})
+LOSES_DATA = frozenset({"wipe", "corrupt", "flipped-reads"})
 """Faults after which a bookie may lack what it acknowledged."""
 POWER_LOSS = "power-loss"
 

@@ -6,9 +6,10 @@ Errors of BookKeeper are outcomes and recorded as such; every other error is a b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Any
 
 from ledger.entry import Entry
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
@@ -23,6 +24,8 @@ from thinclient import BookKeeper
 from thinclient.advanced_write_handle import AdvancedWriteHandle
 from thinclient.read_handle import ReadHandle
 from thinclient.write_handle import BaseWriteHandle, WriteHandle
+
+Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 PASSWORD = b"the password of every ledger of a history"
 _TAG = "history"
@@ -51,6 +54,8 @@ class RecordingClient:
         self.name = name
         self.client = client
         self.recorder = recorder
+        self.run: Run = _run_here
+        """Runs work where this client lives, and returns when it is done or the client is no more."""
         self._created = 0
 
     async def create(
@@ -118,6 +123,10 @@ class RecordingClient:
             await self.client.delete_ledger(int(ledger))
         except BKException:
             return
+
+
+async def _run_here(work: Coroutine[Any, Any, None]) -> None:
+    await work
 
 
 class RecordingWriter:

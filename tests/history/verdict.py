@@ -40,6 +40,9 @@ CHECKERS: dict[str, Checker] = {
     "D1": check_ledgers.ledgers_are_not_mixed_up,
 }
 
+INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 8)), "D1")
+"""Everything that is looked at, in order."""
+
 
 @dataclass
 class Verdict:

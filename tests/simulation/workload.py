@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.history import events
@@ -45,7 +45,6 @@ class Workload:
         self._clients: dict[str, RecordingClient] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._doomed: list[RecordingClient] = []
 
     @property
     def ledgers(self) -> list[str]:
@@ -80,12 +79,12 @@ class Workload:
         await self._all_end(writers, "writers")
         healer = await self._client("healer")
         deleted = {event.ledger for event in self._recorder.history if isinstance(event, events.DeleteAsked)}
-        ledgers = [ledger for ledger in self.ledgers if ledger not in deleted]
-        ends = [asyncio.create_task(self._end(healer, ledger)) for ledger in ledgers]
-        await self._all_end([*ends, asyncio.create_task(self._fresh(healer))], "recoveries")
+        work = [self._end(healer, ledger) for ledger in self.ledgers if ledger not in deleted]
+        ends = [asyncio.ensure_future(healer.run(each)) for each in (*work, self._fresh(healer))]
+        await self._all_end(ends, "recoveries")
         await self._all_end(list(self._tasks.values()), "visitors")
 
-    async def _all_end(self, tasks: list[asyncio.Task[None]], what: str) -> None:
+    async def _all_end(self, tasks: Sequence[asyncio.Future[None]], what: str) -> None:
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=self._patience)
@@ -94,16 +93,15 @@ class Workload:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if late:
-            where = [str(task.get_stack(limit=1)) for task in late]
-            raise NoProgress(f"{len(late)} {what} have not ended {self._patience:g} s after all was healed: {where}")
+            raise NoProgress(f"{len(late)} {what} have not ended {self._patience:g} s after all was healed")
 
     async def close(self) -> None:
         """Ends every task and client, whatever they are at."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for client in [*self._clients.values(), *self._doomed]:
-            await client.client.close()
+        for client in self._clients.values():
+            await client.run(client.client.close())
 
     async def _at(self, seconds: float, what: Coroutine[Any, Any, None]) -> None:
         try:
@@ -123,6 +121,14 @@ class Workload:
 
     async def _write(self, plan: WriterPlan) -> None:
         client = await self._client(plan.name)
+        await client.run(self._write_ledger(plan, client))
+        if plan.end == "crash" and plan.name in self._ledgers:
+            await asyncio.sleep(self._rng.choice((0.0, 0.001, 0.01)))
+            self._recorder.add(events.Fault(self._recorder.now, "client-crash", client.name))
+            self._clients.pop(client.name.partition(".")[0], None)
+            await self._crash(client)
+
+    async def _write_ledger(self, plan: WriterPlan, client: RecordingClient) -> None:
         writer = await client.create(plan.sizes, advanced=plan.advanced, deferred_sync=plan.deferred_sync)
         if writer is None:
             return
@@ -136,7 +142,7 @@ class Workload:
             if plan.pause:
                 await asyncio.sleep(plan.pause)
         if plan.end == "crash":
-            await self._crash_in_flight(plan, client, writer)
+            self._begin_some(plan, writer)
         elif plan.end == "close" or writer.ended:
             await writer.close()
 
@@ -151,17 +157,12 @@ class Workload:
             await writer.force()
         return stored
 
-    async def _crash_in_flight(self, plan: WriterPlan, client: RecordingClient, writer: RecordingWriter) -> None:
-        """Gone while entries are under way."""
-        if not plan.advanced and not writer.ended:
-            for _ in range(self._rng.randint(0, 8)):
-                future = writer.begin(self._rng.randint(0, plan.payload))
-                if future is not None:
-                    future.add_done_callback(_is_looked_at)
-        await asyncio.sleep(self._rng.choice((0.0, 0.001, 0.01)))
-        self._recorder.add(events.Fault(self._recorder.now, "client-crash", client.name))
-        self._clients.pop(client.name, None)
-        await self._crash(client)
+    def _begin_some(self, plan: WriterPlan, writer: RecordingWriter) -> None:
+        """Entries that are under way when the crash comes."""
+        for _ in range(0 if plan.advanced or writer.ended else self._rng.randint(0, 8)):
+            future = writer.begin(self._rng.randint(0, plan.payload))
+            if future is not None:
+                future.add_done_callback(_is_looked_at)
 
     # Visitors
 
@@ -170,6 +171,9 @@ class Workload:
         if ledger is None:
             return
         client = await self._client(name)
+        await client.run(self._visit_ledger(plan, client, ledger))
+
+    async def _visit_ledger(self, plan: VisitPlan, client: RecordingClient, ledger: str) -> None:
         match plan.what:
             case "recover":
                 reader = await client.recover(ledger)

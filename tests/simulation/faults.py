@@ -1,0 +1,245 @@
+"""Faults of a plan, done to a world, and undone: to processes, power, disks and the network.
+
+A bookie that is down because of a fault comes back when the fault is over; one that ended by itself, as after a disk
+error, is started again by whoever watches over it, as an init system does. What a bookie holds is looked at after each
+start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.simulation.metadata import HOST as METADATA_HOST
+from tests.simulation.simulated_bookie import SimulatedBookie
+from tests.simulation.world import World
+
+from tests.history import events
+from tests.history.recorder import Recorder
+from tests.history.violations import NoProgress
+from tests.simulation.plan import FaultPlan, Plan
+
+KINDS = (
+    "kill",
+    "power-loss",
+    "power-loss-of-all",
+    "stop",
+    "pause",
+    "isolate",
+    "mute",
+    "stall",
+    "reset",
+    "refuse",
+    "slow-disk",
+    "full-disk",
+    "failing-syncs",
+    "failing-reads",
+    "store-cut",
+    "add-bookie",
+)
+LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
+RATES = {
+    "fragments": 0.5,
+    "slow-packets": 0.2,
+    "failing-syncs": 0.003,
+    "failing-writes": 0.001,
+    "failing-reads": 0.01,
+    "slow-disk": 30.0,
+}
+"""Small faults with the highest rate; of a slow disk how many times as long operations take."""
+
+_WATCH_SECONDS = 1.0
+_HEALING_SECONDS = 120.0
+_SETTLING_SECONDS = 4.0
+
+
+class Faults:
+    """`look` records what a bookie holds; it is called when one serves again."""
+
+    def __init__(self, world: World, plan: Plan, recorder: Recorder, start: Callable[[SimulatedBookie], None]) -> None:
+        self._world = world
+        self._plan = plan
+        self._recorder = recorder
+        self._started = start
+        self._rng = world.random("faults")
+        self._down: Counter[str] = Counter()
+        """Bookies that stay down, by how many faults want it."""
+        self._gone: set[str] = set()
+        """Bookies that were wiped: others have taken their places."""
+        self._over = False
+        self._starting: dict[str, asyncio.Lock] = {}
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def bookies(self) -> list[SimulatedBookie]:
+        return [bookie for bookie in self._world.bookies.values() if bookie.name not in self._gone]
+
+    def set_rates(self) -> None:
+        for rate in self._plan.rates:
+            self.counts[f"rate of {rate.kind}"] += 1
+            for bookie in self.bookies:
+                self._set_disk_rate(bookie, rate.kind, rate.rate)
+
+    def _set_disk_rate(self, bookie: SimulatedBookie, kind: str, rate: float) -> None:
+        faults = bookie.disk.faults
+        match kind:
+            case "failing-syncs":
+                faults.failing_syncs = rate
+            case "failing-writes":
+                faults.failing_writes = rate
+            case "failing-reads":
+                faults.failing_reads = rate
+            case "slow-disk":
+                faults.slowness = max(1.0, rate)
+
+    async def befall(self, fault: FaultPlan) -> None:
+        """Comes, lasts, and goes."""
+        await asyncio.sleep(fault.at)
+        bookies = self.bookies
+        bookie = bookies[fault.target % len(bookies)]
+        self.counts[fault.kind] += 1
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{fault.lasts:.2f} s"))
+        if fault.kind in ("kill", "power-loss", "power-loss-of-all", "stop"):
+            await self._take_down(fault, bookies if fault.kind == "power-loss-of-all" else [bookie])
+        elif fault.kind in ("wipe", "corrupt", "flipped-reads"):
+            await self._damage(fault.kind, bookie)
+        elif fault.kind == "add-bookie":
+            await self._add_bookie()
+        else:
+            undo = self._begin(fault, bookie)
+            await asyncio.sleep(fault.lasts)
+            undo()
+
+    def _begin(self, fault: FaultPlan, bookie: SimulatedBookie) -> Callable[[], None]:
+        """What lasts; returns what ends it."""
+        network, disk = self._world.network, bookie.disk
+        others = [name for name in network.hosts if name != bookie.name]
+        match fault.kind:
+            case "pause":
+                bookie.pause()
+                return bookie.resume
+            case "isolate":
+                return self._cut(
+                    [(bookie.name, other) for other in others] + [(other, bookie.name) for other in others]
+                )
+            case "mute":
+                return self._cut([(bookie.name, other) for other in others])
+            case "store-cut":
+                return self._cut([(bookie.name, METADATA_HOST), (METADATA_HOST, bookie.name)])
+            case "stall":
+                for other in others:
+                    network.stall(bookie.name, other, fault.lasts)
+            case "reset":
+                for other in others:
+                    network.reset(bookie.name, other)
+            case "refuse":
+                network.refuse(bookie.name)
+                return lambda: network.refuse(bookie.name, False)
+            case "slow-disk":
+                before, disk.faults.slowness = disk.faults.slowness, 100.0
+                return lambda: setattr(disk.faults, "slowness", before)
+            case "full-disk":
+                disk.media.capacity = 0
+                return lambda: setattr(disk.media, "capacity", None)
+            case "failing-syncs":
+                before, disk.faults.failing_syncs = disk.faults.failing_syncs, 0.5
+                return lambda: setattr(disk.faults, "failing_syncs", before)
+            case "failing-reads":
+                before, disk.faults.failing_reads = disk.faults.failing_reads, 0.3
+                return lambda: setattr(disk.faults, "failing_reads", before)
+        return lambda: None
+
+    def _cut(self, ways: list[tuple[str, str]]) -> Callable[[], None]:
+        network = self._world.network
+        for source, target in ways:
+            network.cut(source, target)
+
+        def mend() -> None:
+            for source, target in ways:
+                network.mend(source, target)
+
+        return mend
+
+    async def _take_down(self, fault: FaultPlan, bookies: list[SimulatedBookie]) -> None:
+        for bookie in bookies:
+            self._down[bookie.name] += 1
+            if fault.kind == "kill":
+                bookie.kill()
+            elif fault.kind == "stop":
+                await asyncio.wait([asyncio.ensure_future(bookie.stop())], timeout=fault.lasts)
+            else:
+                if fault.kind == "power-loss-of-all":
+                    kind, now = events.POWER_LOSS, self._recorder.now
+                    self._recorder.add(events.Fault(now, kind, bookie.bookie_id, "with all others"))
+                bookie.power_off()
+        await asyncio.sleep(fault.lasts)
+        for bookie in bookies:
+            self._down[bookie.name] -= 1
+            await self._start(bookie)
+
+    async def _damage(self, kind: str, bookie: SimulatedBookie) -> None:
+        if kind == "wipe":
+            bookie.wipe()
+            self._gone.add(bookie.name)
+            # It must notice, and stay out; another one is put in its place.
+            if await bookie.start():
+                self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
+            bookie.kill()
+            await self._add_bookie()
+        elif kind == "flipped-reads":
+            bookie.disk.faults.flipped_reads = 0.05
+        else:
+            self._turn_bits(bookie)
+
+    def _turn_bits(self, bookie: SimulatedBookie) -> None:
+        """Some bits of what its entry logs hold."""
+        media = bookie.disk.media
+        logs = [path for path in media.files(Path("/")) if path.suffix == ".log"]
+        for path in sorted(logs):
+            size = len(media.content(path))
+            for _ in range(self._rng.randint(1, 4)):
+                if size > 1024:
+                    bookie.disk.corrupt(path, self._rng.randrange(1024, size), self._rng.randrange(8))
+
+    async def _add_bookie(self) -> None:
+        name = f"bookie-{len(self._world.bookies) + 1}"
+        await self._start(self._world.bookie(name))
+
+    async def _start(self, bookie: SimulatedBookie) -> None:
+        """Starts it unless a fault wants it down. It may not come up."""
+        async with self._starting.setdefault(bookie.name, asyncio.Lock()):
+            if bookie.running or bookie.name in self._gone or self._down[bookie.name]:
+                return
+            if await bookie.start():
+                self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
+                self._started(bookie)
+
+    async def watch_over(self) -> None:
+        """Starts again what ended by itself, for as long as it runs."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            for bookie in self.bookies:
+                await self._start(bookie)
+
+    async def heal(self) -> None:
+        """Everything works again. Raises NoProgress when a bookie does not come up."""
+        world, bookies = self._world, self.bookies
+        world.network.heal()
+        self._down.clear()
+        for bookie in bookies:
+            faults = bookie.disk.faults
+            faults.slowness, faults.failing_syncs, faults.failing_writes, faults.failing_reads = 1.0, 0.0, 0.0, 0.0
+            faults.flipped_reads = 0.0
+            bookie.disk.media.capacity = None
+            bookie.resume()
+        ends = world.now + _HEALING_SECONDS
+        while not all(bookie.serving for bookie in bookies):
+            if world.now > ends:
+                down = [f"{bookie.name} ({bookie.failure})" for bookie in bookies if not bookie.serving]
+                raise NoProgress(f"bookies do not come up though nothing ails them: {', '.join(down)}")
+            for bookie in bookies:
+                await self._start(bookie)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(_SETTLING_SECONDS)

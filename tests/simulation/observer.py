@@ -1,0 +1,168 @@
+"""Watches bookies from their own side of the wire: which answer left them when, and what had arrived before.
+
+It stands between the network and the bookie's protocol, reads the frames of both directions along, and changes
+nothing. Clients of a simulation speak protocol v3, and v2 for batched reads, on one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from ledger import protocol_v2, protocol_v3, requests
+from ledger.digest import ledger_master_key
+from ledger.frames import FrameDecoder
+from ledger.requests import DEFERRED_SYNC, Request, Response, Status
+from tests.history.events import BookieAnswered
+from tests.history.recorder import Recorder
+from tests.history.recording_client import PASSWORD
+
+KEY = ledger_master_key(PASSWORD)
+"""Of every ledger of a history."""
+
+_FRAME_BYTES = 64 * 1024 * 1024
+_V3_TAG = 0x0A
+
+
+class Observed(asyncio.BufferedProtocol):
+    """In the place of a bookie's protocol; `on_answer` hears what was recorded."""
+
+    def __init__(
+        self,
+        protocol: asyncio.BufferedProtocol,
+        bookie: str,
+        recorder: Recorder,
+        on_answer: Callable[[BookieAnswered], None],
+    ) -> None:
+        self._protocol = protocol
+        self._bookie = bookie
+        self._recorder = recorder
+        self._on_answer = on_answer
+        self._asked: dict[object, tuple[Request, int]] = {}
+        """By transaction, or for protocol v2, which has none, by ledger and entry."""
+        self._arriving = FrameDecoder(_FRAME_BYTES)
+        self._leaving = FrameDecoder(_FRAME_BYTES)
+        self._room = memoryview(b"")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._protocol.connection_made(_Tapped(cast("asyncio.Transport", transport), self))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._room = memoryview(cast("bytearray", self._protocol.get_buffer(sizehint)))
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for packet in _packets(self._arriving, self._room[:nbytes]):
+            request = _decode_request(packet)
+            self._asked[_key(packet, request)] = (_light(request), len(self._recorder.history))
+        self._protocol.buffer_updated(nbytes)
+
+    def leaves(self, data: bytes | bytearray | memoryview) -> None:
+        for packet in _packets(self._leaving, data):
+            decode = protocol_v3.decode_response if _is_v3(packet) else protocol_v2.decode_response
+            response = decode(packet)
+            self._answered(self._asked.pop(_key(packet, response), None), response)
+
+    def _answered(self, asked: tuple[Request, int] | None, response: Response) -> None:
+        if asked is None:
+            return
+        request, arrived_after = asked
+        operation = _operation(request)
+        if operation is None:
+            return
+        recorder, key = self._recorder, getattr(request, "master_key", None)
+        event = BookieAnswered(
+            recorder.now,
+            self._bookie,
+            str(request.ledger_id),  # type: ignore[union-attr]
+            getattr(request, "entry_id", -1),
+            operation,
+            Status(response.status).name,
+            arrived_after,
+            key is not None and key != KEY,
+        )
+        recorder.add(event)
+        self._on_answer(event)
+
+
+class _Tapped:
+    """A transport that shows what is written to it."""
+
+    def __init__(self, transport: asyncio.Transport, observer: Observed) -> None:
+        self._transport = transport
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._observer.leaves(data)
+        self._transport.write(data)
+
+    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(parts))
+
+
+def _packets(decoder: FrameDecoder, data: bytes | bytearray | memoryview) -> list[memoryview]:
+    """The frames that are whole now."""
+    packets: list[memoryview] = []
+    rest = memoryview(data)
+    while rest:
+        room = decoder.get_buffer()
+        count = min(len(room), len(rest))
+        room[:count] = rest[:count]
+        rest = rest[count:]
+        packets += decoder.buffer_updated(count)
+    return packets
+
+
+def _is_v3(packet: memoryview) -> bool:
+    """A v3 message begins with the tag of its header, a v2 packet with its version and operation."""
+    return packet[0] == _V3_TAG
+
+
+def _decode_request(packet: memoryview) -> Request:
+    return protocol_v3.decode_request(packet) if _is_v3(packet) else protocol_v2.decode_request(packet).request
+
+
+def _key(packet: memoryview, message: Request | Response) -> object:
+    if _is_v3(packet):
+        return message.txn_id
+    return getattr(message, "ledger_id", -1), getattr(message, "entry_id", -1)
+
+
+def _light(request: Request) -> Request:
+    """Without the entry, which lies in a buffer that is used again."""
+    return request._replace(body=b"") if isinstance(request, requests.AddRequest) else request
+
+
+def _operation(request: Request) -> str | None:
+    match request:
+        case requests.AddRequest():
+            if request.recovery:
+                return "recovery-add"
+            return "deferred-add" if request.write_flags & DEFERRED_SYNC else "add"
+        case requests.ReadRequest():
+            return "fencing-read" if request.fence else "read"
+        case requests.BatchReadRequest():
+            return "read"
+        case requests.ForceLedgerRequest():
+            return "force"
+        case requests.WriteLacRequest():
+            return "write-lac"
+        case requests.ReadLacRequest():
+            return "read-lac"
+    return None

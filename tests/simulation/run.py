@@ -1,0 +1,298 @@
+"""One seed: its plan carried out in a world, the history judged.
+
+`run_seed` is what everything else is made of: the command, the tests, the search for a smaller plan. It never raises
+for what a run finds: a broken invariant, an error that the product let escape and a world that stands still are all
+part of the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from tests.simulation.network import NetworkSettings
+from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
+from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
+
+from ledger.digest import digest_for
+from ledger.entry import decode_entry
+from ledger.errors import DigestMatchException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
+from ledger.metadata import DigestType
+from tests.faults.memory_disk import Survival, everything_survives, nothing_survives
+from tests.history import events
+from tests.history.contents import text_of
+from tests.history.events import BookieAnswered, Event, History
+from tests.history.recorder import Recorder
+from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
+from tests.history.verdict import judge
+from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
+from tests.simulation.faults import KINDS, LOSSY_KINDS, RATES, Faults
+from tests.simulation.observer import Observed
+from tests.simulation.plan import Limits, Plan, make_plan
+from tests.simulation.workload import Workload
+
+LIMITS = Limits(fault_kinds=KINDS, lossy_kinds=LOSSY_KINDS, rates=RATES)
+_PATIENCE_SECONDS = 200.0
+_LOOKS = 400
+"""One answer in so many is followed by a look at what a loss of power would leave."""
+_DIGEST = digest_for(DigestType.CRC32C, PASSWORD)
+_BOOKIE: dict[str, Any] = {
+    "journal_max_size_mb": 1,
+    "journal_pre_alloc_size_mb": 1,
+    "entry_log_max_mb": 1,
+    "write_cache_mb": 1,
+    "gc_wait_seconds": 3.0,
+    "minor_compaction_interval_seconds": 6.0,
+    "major_compaction_interval_seconds": 12.0,
+}
+
+
+@dataclass
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    plan: Plan
+    problem: str | None = None
+    """The broken invariant or the error, in words; None when all is well."""
+    invariant: str | None = None
+    """Its id; "error" for what is none."""
+    history: History = field(default_factory=list)
+    transcript: str = ""
+    looked: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    simulated_seconds: float = 0.0
+    real_seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.problem is not None
+
+
+def run_seed(
+    seed: int,
+    plan: Plan | None = None,
+    *,
+    limits: Limits = LIMITS,
+    transcript: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Runs a seed's plan, or a smaller one; with `transcript` every line is kept and told to `on_line`."""
+    plan = plan or make_plan(seed, limits)
+    began = time.perf_counter()
+    run = _Run(plan, transcript, on_line)
+    outcome = Outcome(seed, plan)
+    try:
+        run.run()
+        verdict = judge(run.recorder.history)
+        outcome.looked.update(verdict.looked)
+        for violation in verdict.violations[:1]:
+            raise violation
+    except InvariantViolated as violation:
+        outcome.invariant, outcome.problem = violation.id, str(violation)
+    except Exception as error:
+        outcome.invariant, outcome.problem = "error", "".join(traceback.format_exception(error))
+    outcome.history = run.recorder.history
+    outcome.transcript = run.world.transcript.text()
+    outcome.faults = run.faults.counts + run.disk_faults()
+    outcome.looked.update(run.looked)
+    outcome.operations = sum(isinstance(event, _OPERATIONS) for event in run.recorder.history)
+    outcome.simulated_seconds = run.world.now
+    outcome.real_seconds = time.perf_counter() - began
+    return outcome
+
+
+_OPERATIONS = (
+    events.AppendAsked,
+    events.ReadDone,
+    events.RecoveryAsked,
+    events.Forced,
+    events.LacRead,
+    events.CloseAsked,
+)
+
+
+class _Run:
+    """A world with its workload, its faults and its watchers."""
+
+    def __init__(self, plan: Plan, transcript: bool, on_line: Callable[[str], None] | None) -> None:
+        self._plan = plan
+        self.world = World(plan.seed, _settings(plan), transcript=transcript)
+        self.world.transcript.on_line = on_line
+        self.recorder = Recorder(lambda: self.world.now)
+        self.recorder.listeners.append(self._tell)
+        self.faults = Faults(self.world, plan, self.recorder, self._started)
+        self.looked: Counter[str] = Counter()
+        self._rng = self.world.random("looks")
+        self._watch_bookies()
+        self.world.metadata.on_change.append(self._metadata_changed)  # type: ignore[attr-defined]
+
+    def run(self) -> None:
+        self.world.run(self._main())
+
+    def disk_faults(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for bookie in self.world.bookies.values():
+            counts.update(bookie.disk.counts)
+        return counts
+
+    async def _main(self) -> None:
+        world, plan = self.world, self._plan
+        for bookie in await world.start_bookies(plan.bookies, **_BOOKIE):
+            self.recorder.add(events.BookieStarted(self.recorder.now, bookie.bookie_id))
+            self._watch_collection(bookie)
+        self.faults.set_rates()
+        workload = Workload(
+            plan, self._connect, self._crash, self.recorder, world.random("workload"), _PATIENCE_SECONDS
+        )
+        watch = asyncio.ensure_future(self.faults.watch_over())
+        befallen = [asyncio.ensure_future(self.faults.befall(fault)) for fault in plan.faults]
+        await workload.endanger()
+        for fault in befallen:
+            fault.cancel()
+        watch.cancel()
+        await asyncio.gather(watch, *befallen, return_exceptions=True)
+        for fault in befallen:
+            if not fault.cancelled() and (error := fault.exception()) is not None:
+                raise error
+        await self.faults.heal()
+        await workload.prove_progress()
+        for bookie in self.faults.bookies:
+            self._look_at(bookie)
+
+    # Clients
+
+    async def _connect(self, name: str) -> RecordingClient:
+        simulated = self.world.client(name)
+        client = RecordingClient(name, simulated.bookkeeper, self.recorder)
+        client.run = partial(self._in_client, simulated)
+        return client
+
+    async def _in_client(self, simulated: SimulatedClient, work: Any) -> None:
+        with contextlib.suppress(ProcessEndedError):
+            await simulated.run(work)
+
+    async def _crash(self, client: RecordingClient) -> None:
+        self.world.clients[client.name].kill()
+
+    # Watching
+
+    def _tell(self, event: Event) -> None:
+        if self.world.transcript.keeps and not isinstance(event, events.BookieHolds):
+            who = getattr(event, "client", None) or getattr(event, "bookie", None) or "world"
+            self.world.note(who, str(event)[11:])
+
+    def _metadata_changed(self, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
+        now = self.recorder.now
+        if after is not None:
+            self.recorder.add(metadata_seen(now, events.STORE, after))
+        elif before is not None:
+            self.recorder.add(events.MetadataRemoved(now, events.STORE, str(before.ledger_id)))
+
+    def _watch_bookies(self) -> None:
+        """Every connection that a bookie takes is observed."""
+        loop = self.world.loop
+        create_server = loop.create_server
+
+        async def create_observed_server(factory: Any, *args: Any, **kwargs: Any) -> Any:
+            host, port = kwargs["sock"].getsockname()
+            bookie = self.world.bookies[host]
+            if f"{host}:{port}" != bookie.bookie_id:
+                return await create_server(factory, *args, **kwargs)
+
+            def observed() -> Observed:
+                return Observed(factory(), bookie.bookie_id, self.recorder, partial(self._answered, bookie))
+
+            return await create_server(observed, *args, **kwargs)
+
+        loop.create_server = create_observed_server  # type: ignore[method-assign]
+
+    def _started(self, bookie: SimulatedBookie) -> None:
+        self._watch_collection(bookie)
+        self._look_at(bookie)
+
+    def _watch_collection(self, bookie: SimulatedBookie) -> None:
+        server = bookie.server
+        if server is None:
+            return
+        before = server.storage.on_deleted
+
+        def deleted(numbers: Any) -> None:
+            for number in numbers:
+                self.recorder.add(events.LedgerCollected(self.recorder.now, bookie.bookie_id, str(number)))
+            before(numbers)
+
+        server.storage.on_deleted = deleted
+
+    def _look_at(self, bookie: SimulatedBookie) -> None:
+        """Records what it holds; of a damaged one nothing is demanded."""
+        if bookie.bookie_id in self._damaged():
+            return
+        held = tuple(_stored_ledger(number, state) for number, state in sorted(_stored(bookie).items()))
+        self.recorder.add(events.BookieHolds(self.recorder.now, bookie.bookie_id, held))
+
+    def _damaged(self) -> set[str]:
+        return {
+            event.target
+            for event in self.recorder.history
+            if isinstance(event, events.Fault) and event.kind in events.LOSES_DATA
+        }
+
+    def _answered(self, bookie: SimulatedBookie, answer: BookieAnswered) -> None:
+        """Now and then: what the bookie has just promised must be what a loss of power leaves (S5, S6)."""
+        if self._rng.random() * _LOOKS >= 1 or bookie.bookie_id in self._damaged():
+            return
+        if answer.operation == "fencing-read" and answer.status in ("EOK", "ENOENTRY", "ENOLEDGER"):
+            self.looked["S6"] += 1
+            state = _stored(bookie, nothing_survives).get(int(answer.ledger))
+            if state is None or not state.fenced:
+                self.world.fail(FenceNotDurable("a loss of power now would lose the fence", answer))
+        elif answer.operation in ("add", "recovery-add") and answer.status == "EOK":
+            self.looked["S5"] += 1
+            state = _stored(bookie, nothing_survives).get(int(answer.ledger))
+            if state is None or answer.entry_id not in state.entries:
+                self.world.fail(AcknowledgedBeforeSync("a loss of power now would lose the entry", answer))
+
+
+def _settings(plan: Plan) -> WorldSettings:
+    network = NetworkSettings()
+    for rate in plan.rates:
+        if rate.kind == "fragments":
+            network = replace(network, fragments=rate.rate)
+        elif rate.kind == "slow-packets":
+            network = replace(network, slow_share=rate.rate, slow=0.5)
+    return WorldSettings(network=network)
+
+
+def _stored(bookie: SimulatedBookie, survival: Survival = everything_survives) -> dict[int, StoredLedgerState]:
+    """What a start would find; a disk that is full is looked at as if it had room."""
+    media = bookie.disk.media
+    capacity, media.capacity = media.capacity, None
+    try:
+        return bookie.stored(survival)
+    finally:
+        media.capacity = capacity
+
+
+def _stored_ledger(number: int, state: StoredLedgerState) -> events.StoredLedger:
+    return events.StoredLedger(str(number), state.fenced, tuple(_contents(number, state)))
+
+
+def _contents(number: int, state: StoredLedgerState) -> Iterator[tuple[int, str]]:
+    for entry_id, packet in sorted(state.entries.items()):
+        try:
+            entry = decode_entry(_DIGEST, packet, LedgerId.unscoped(number).ledger_id, entry_id)
+        except DigestMatchException as error:
+            yield entry_id, f"damaged: {error}"
+        else:
+            yield entry_id, text_of(entry.payload)
