@@ -6,15 +6,18 @@ Errors of BookKeeper are outcomes and recorded as such; every other error is a b
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
+from ledger.digest import ledger_master_key
 from ledger.entry import Entry
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
+from ledger.requests import LAST_ENTRY, AddRequest, Operation, ReadRequest
 from tests.history import events
 from tests.history.contents import content, payload_of, text_of
 from tests.history.events import MetadataSeen
@@ -29,6 +32,10 @@ Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 PASSWORD = b"the password of every ledger of a history"
 _TAG = "history"
+_WRONG_KEY = ledger_master_key(b"not that password")
+_FAR_OFF = 1_000_000
+"""An entry id that no writer gets to."""
+_INTRUSION_SECONDS = 5.0
 
 
 def metadata_seen(at: float, client: str, record: LedgerRecord) -> MetadataSeen:
@@ -116,6 +123,19 @@ class RecordingClient:
         reader = RecordingReader(self, handle, ledger)
         reader.show_lac()
         return reader
+
+    async def intrude(self, ledger: str, bookie: str, rng: random.Random) -> None:
+        """Asks a bookie that holds entries of the ledger for what needs its key, with another one."""
+        pool, number = self.client._context.pool, int(ledger)
+        txn_id = pool.next_txn_id()
+        request: AddRequest | ReadRequest
+        if rng.random() < 0.5:
+            request = ReadRequest(txn_id, number, LAST_ENTRY, fence=True, master_key=_WRONG_KEY)
+        else:
+            request = AddRequest(txn_id, number, _FAR_OFF, _WRONG_KEY, bytes(64), recovery=rng.random() < 0.5)
+        operation = Operation.READ_ENTRY if isinstance(request, ReadRequest) else Operation.ADD_ENTRY
+        with suppress(BKException):
+            await pool.request(bookie, operation, request, _INTRUSION_SECONDS)
 
     async def delete(self, ledger: str) -> None:
         self.recorder.add(events.DeleteAsked(self.recorder.now, self.name, ledger))

@@ -110,5 +110,5 @@ def _still_fails(outcome: Outcome, plan: Plan) -> bool:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.CRITICAL)
+    logging.getLogger().addHandler(logging.NullHandler())
     typer.run(main)

@@ -50,6 +50,7 @@ RATES = {
 }
 """Small faults with the highest rate; of a slow disk how many times as long operations take."""
 
+_FLIPPED_READS = 0.05
 _WATCH_SECONDS = 1.0
 _HEALING_SECONDS = 120.0
 _SETTLING_SECONDS = 4.0
@@ -68,7 +69,7 @@ class Faults:
         """Bookies that stay down, by how many faults want it."""
         self._gone: set[str] = set()
         """Bookies that were wiped: others have taken their places."""
-        self._over = False
+        self._flipping: set[str] = set()
         self._starting: dict[str, asyncio.Lock] = {}
         self.counts: Counter[str] = Counter()
 
@@ -189,7 +190,8 @@ class Faults:
             bookie.kill()
             await self._add_bookie()
         elif kind == "flipped-reads":
-            bookie.disk.faults.flipped_reads = 0.05
+            self._flipping.add(bookie.name)
+            bookie.disk.faults.flipped_reads = _FLIPPED_READS
         else:
             self._turn_bits(bookie)
 
@@ -212,9 +214,14 @@ class Faults:
         async with self._starting.setdefault(bookie.name, asyncio.Lock()):
             if bookie.running or bookie.name in self._gone or self._down[bookie.name]:
                 return
-            if await bookie.start():
-                self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
-                self._started(bookie)
+            # The journal's records have no checksum: what replay reads has to be true.
+            bookie.disk.faults.flipped_reads = 0.0
+            if not await bookie.start():
+                return
+            self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
+            self._started(bookie)
+            if bookie.name in self._flipping:
+                bookie.disk.faults.flipped_reads = _FLIPPED_READS
 
     async def watch_over(self) -> None:
         """Starts again what ended by itself, for as long as it runs."""
@@ -232,6 +239,7 @@ class Faults:
             faults = bookie.disk.faults
             faults.slowness, faults.failing_syncs, faults.failing_writes, faults.failing_reads = 1.0, 0.0, 0.0, 0.0
             faults.flipped_reads = 0.0
+            self._flipping.clear()
             bookie.disk.media.capacity = None
             bookie.resume()
         ends = world.now + _HEALING_SECONDS

@@ -17,6 +17,8 @@ SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2), (3, 3, 3), (5, 3
 
 VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-polling", "recover", "recover", "look")
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
+BURSTS = (3, 12, 60)
+"""Appends under way together, at most; a writer keeps to one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,12 @@ class Limits:
     visits: tuple[int, int] = (2, 12)
     faults: tuple[int, int] = (0, 8)
     bursts: tuple[int, int] = (2, 12)
-    burst: int = 12
     fault_kinds: tuple[str, ...] = ()
     lossy_kinds: tuple[str, ...] = ()
     """Kinds that cost a bookie its data: one of them a run, since ack quorum - 1 bookies may be lost."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """Kinds of small faults with the highest rate of each."""
+    visit_kinds: tuple[str, ...] = VISITS
     deletes: bool = True
 
 
@@ -134,7 +136,8 @@ def make_plan(seed: int, limits: Limits) -> Plan:
 
 def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> WriterPlan:
     sizes = rng.choice([sizes for sizes in SIZES if sizes[0] <= bookies])
-    bursts = tuple(rng.randint(1, limits.burst) for _ in range(rng.randint(*limits.bursts)))
+    burst = rng.choice(BURSTS)
+    bursts = tuple(rng.randint(1, burst) for _ in range(rng.randint(*limits.bursts)))
     kind = rng.random()
     return WriterPlan(
         name,
@@ -150,7 +153,7 @@ def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> Writ
 
 
 def _visit(rng: random.Random, name: str, writers: tuple[WriterPlan, ...], limits: Limits) -> VisitPlan:
-    what = rng.choice(VISITS)
+    what = rng.choice(limits.visit_kinds)
     if limits.deletes and rng.random() < 0.05:
         what = "delete"
     return VisitPlan(name, rng.uniform(0.05, 0.9) * limits.duration, what, rng.choice(writers).name)

@@ -32,7 +32,7 @@ class Summary:
         self.seeds += 1
         self.operations += outcome.operations
         self.simulated_seconds += outcome.simulated_seconds
-        self.core_seconds += outcome.real_seconds
+        self.core_seconds += outcome.core_seconds
         self.looked.update(outcome.looked)
         self.faults.update(outcome.faults)
         if outcome.failed:
@@ -41,7 +41,7 @@ class Summary:
 
 def _run_one(seed: int) -> Outcome:
     """In a process of the pool: what is large stays there."""
-    logging.disable(logging.CRITICAL)
+    logging.getLogger().addHandler(logging.NullHandler())
     outcome = run_seed(seed)
     outcome.history, outcome.transcript = [], ""
     return outcome

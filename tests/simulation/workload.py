@@ -183,10 +183,19 @@ class Workload:
                 await client.delete(ledger)
             case "look":
                 await client.look(ledger)
+            case "intrude":
+                if bookies := self._holders(ledger):
+                    await client.intrude(ledger, self._rng.choice(bookies), self._rng)
             case _:
                 reader = await client.open(ledger)
                 if reader is not None:
                     await self._read(plan.what, reader)
+
+    def _holders(self, ledger: str) -> list[str]:
+        """Bookies that have stored entries of the ledger: they know its key. Where bookies are watched."""
+        answers = (event for event in self._recorder.history if isinstance(event, events.BookieAnswered))
+        stored = (each for each in answers if (each.ledger, each.operation, each.status) == (ledger, "add", "EOK"))
+        return sorted({answer.bookie for answer in stored if not answer.wrong_key})
 
     async def _read(self, what: str, reader: RecordingReader) -> None:
         try:
