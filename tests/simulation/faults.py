@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.simulation.metadata import HOST as METADATA_HOST
-from tests.simulation.simulated_bookie import SimulatedBookie
-from tests.simulation.world import World
-
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress
+from tests.simulation.metadata import HOST as METADATA_HOST
 from tests.simulation.plan import FaultPlan, Plan
+from tests.simulation.simulated_bookie import SimulatedBookie
+from tests.simulation.world import World
 
 KINDS = (
     "kill",

@@ -17,10 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tests.simulation.network import NetworkSettings
-from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
-from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
-
 from ledger.digest import digest_for
 from ledger.entry import decode_entry
 from ledger.errors import DigestMatchException
@@ -36,9 +32,12 @@ from tests.history.recording_client import PASSWORD, RecordingClient, metadata_s
 from tests.history.verdict import judge
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
 from tests.simulation.faults import KINDS, LOSSY_KINDS, RATES, Faults
+from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.plan import VISITS, Limits, Plan, make_plan
+from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.workload import Workload
+from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
 
 LIMITS = Limits(
     fault_kinds=KINDS, lossy_kinds=LOSSY_KINDS, rates=RATES, visit_kinds=(*VISITS, "intrude", "intrude"), visits=(2, 16)

@@ -1,0 +1,65 @@
+"""A fixed set of seeds, and those that once found a bug; `make simulate` runs any number of others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from bookie.core.ledger_state import LedgerState
+from ledger.requests import Status
+from tests.history import events
+from tests.simulation.plan import Limits, make_plan
+from tests.simulation.regressions import REGRESSIONS
+from tests.simulation.run import run_seed
+
+SEEDS = range(1, 13)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What bookies say about their faults is not kept."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_breaks_no_invariant(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert not outcome.failed, outcome.problem
+    assert outcome.looked["P1"]
+    assert outcome.looked["P12"]
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_bug_found_once_is_not_back(name: str) -> None:
+    outcome = run_seed(REGRESSIONS[name].seed, REGRESSIONS[name])
+    assert not outcome.failed, outcome.problem
+
+
+def test_the_same_seed_gives_the_same_transcript() -> None:
+    first, second = (run_seed(3, transcript=True) for _ in range(2))
+    assert first.transcript == second.transcript
+    assert first.history == second.history
+    assert len(first.transcript.splitlines()) > 100
+
+
+def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_key_only(ledger: LedgerState, master_key: bytes, *, recovery: bool) -> Status:
+        return ledger.check_key(master_key)
+
+    monkeypatch.setattr(LedgerState, "check_add", check_key_only)
+    found = {run_seed(seed).invariant for seed in range(1, 9)} - {None}
+    assert found
+    assert found <= {"P1", "P2", "P7", "P8"}
+
+
+def test_a_world_without_faults_has_none() -> None:
+    outcome = run_seed(4, make_plan(4, Limits(fault_kinds=(), rates={})))
+    assert not outcome.failed, outcome.problem
+    assert not any(isinstance(event, events.Fault) and event.kind != "client-crash" for event in outcome.history)
+    assert not any(isinstance(event, events.AppendFailed) for event in outcome.history)
