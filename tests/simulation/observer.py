@@ -46,7 +46,8 @@ class Observed(asyncio.BufferedProtocol):
         self._room = memoryview(b"")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._protocol.connection_made(_Tapped(cast("asyncio.Transport", transport), self))
+        tapped = _Tapped(cast("asyncio.Transport", transport), self)
+        self._protocol.connection_made(cast("asyncio.Transport", tapped))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._protocol.connection_lost(exc)

@@ -19,6 +19,10 @@ VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-pol
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
 BURSTS = (3, 12, 60)
 """Appends under way together, at most; a writer keeps to one of these."""
+_MEETINGS = 0.6
+"""Share of visits that come while the writer is at work."""
+_SHORTEST_SECONDS = 0.1
+"""About what a writer without pauses takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +143,14 @@ def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> Writ
     burst = rng.choice(BURSTS)
     bursts = tuple(rng.randint(1, burst) for _ in range(rng.randint(*limits.bursts)))
     kind = rng.random()
+    spread = limits.duration * 0.6 / len(bursts)
     return WriterPlan(
         name,
         at=rng.uniform(0, limits.duration * 0.3),
         sizes=sizes,
         bursts=bursts,
         payload=rng.choice((20, 100, 1000, 5000)),
-        pause=rng.choice((0.0, 0.01, limits.duration * 0.6 / len(bursts))),
+        pause=rng.choice((0.0, 0.01, spread, spread, spread)),
         end=rng.choice(("close", "close", "leave", "crash")),
         advanced=kind < 0.15,
         deferred_sync=0.15 <= kind < 0.3,
@@ -156,7 +161,11 @@ def _visit(rng: random.Random, name: str, writers: tuple[WriterPlan, ...], limit
     what = rng.choice(limits.visit_kinds)
     if limits.deletes and rng.random() < 0.05:
         what = "delete"
-    return VisitPlan(name, rng.uniform(0.05, 0.9) * limits.duration, what, rng.choice(writers).name)
+    writer = rng.choice(writers)
+    at = rng.uniform(0.05, 0.9) * limits.duration
+    if rng.random() < _MEETINGS:
+        at = writer.at + rng.uniform(0, 1) * max(_SHORTEST_SECONDS, writer.pause * len(writer.bursts))
+    return VisitPlan(name, at, what, writer.name)
 
 
 def _faults(rng: random.Random, bookies: int, limits: Limits) -> tuple[FaultPlan, ...]:

@@ -1,7 +1,7 @@
 """Seeds that once found a bug of the product, by a name for it. They are run with every test run.
 
-A plan is made anew from its seed, so a change of how plans are drawn makes these seeds ordinary ones: then the part of
-the plan that mattered is written out here in full instead.
+A plan is made anew from its seed, so a change of how plans are drawn turns such a seed into an ordinary one; then what
+mattered of its plan is written out here in full.
 """
 
 from __future__ import annotations

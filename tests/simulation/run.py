@@ -216,7 +216,7 @@ class _Run:
 
             return await create_server(observed, *args, **kwargs)
 
-        loop.create_server = create_observed_server  # type: ignore[method-assign]
+        setattr(loop, "create_server", create_observed_server)  # noqa: B010 (a method)
 
     def _started(self, bookie: SimulatedBookie) -> None:
         self._watch_collection(bookie)

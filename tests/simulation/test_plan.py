@@ -10,8 +10,6 @@ from tests.simulation.shrink import keep_option, kept, shrink
 LIMITS = Limits(
     fault_kinds=("kill", "pause"), lossy_kinds=("wipe",), rates={"slow": 0.5}, faults=(4, 8), writers=(3, 4)
 )
-    fault_kinds=("kill", "pause"), lossy_kinds=("wipe",), rates={"slow": 0.5}, faults=(4, 8), writers=(3, 4)
-)
 
 
 def test_a_seed_always_gives_the_same_plan() -> None:
