@@ -60,7 +60,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         processor: RequestProcessor,
-        connections: set[BookieConnection],
+        connections: dict[BookieConnection, None],
         statistics: BookieStatistics,
         max_frame_size: int,
         security: Security = OPEN,
@@ -98,7 +98,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         if self._gate is not None and not self._gate.is_open:
             self._serve = self._serve_at_gate
             self._expect_handshake()
-        self._connections.add(self)
+        self._connections[self] = None
         self._statistics.connections += 1
         self._statistics.accepted += 1
 
@@ -110,7 +110,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         for client in self._binary.values():
             client.reads.clear()
         self._processor.forget(self)
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         self._statistics.connections -= 1
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -268,7 +268,7 @@ class LedgerCache:
         else:
             self._sync_files()
             # From the top down: a directory's name counts only once its parent holds it.
-            for directory in sorted(self._new_names, key=lambda path: len(path.parts)):
+            for directory in sorted(self._new_names, key=lambda path: (len(path.parts), path)):
                 self._files.sync_directory(directory)
         self._new_names.clear()
         self._closed_unsynced = False

@@ -69,8 +69,8 @@ class BookieServer:
         self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
         self._gateway_metrics: GatewayMetrics | None = None
-        self.connections: set[BookieConnection] = set()
-        """The entry protocol's connections; read only."""
+        self.connections: dict[BookieConnection, None] = {}
+        """The entry protocol's connections, the oldest first; read only."""
         self._stack = contextlib.AsyncExitStack()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None

@@ -375,7 +375,7 @@ class BookKeeper:
         """
         self._check_open()
         watched, changes = _ledger_id(ledger_id), LedgerChanges()
-        self._context.open_ends.add(changes)
+        self._context.open_ends[changes] = None
         await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:
             while (record := await changes.next()) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from ledger.digest import Digest, digest_for, ledger_master_key
 from ledger.errors import BKException, ReadException, exception_for_status
@@ -37,7 +37,8 @@ class ClientContext:
     placement: Placement
     metrics: ClientMetrics
     health: BookieHealth
-    open_ends: WeakSet[OpenEnd] = field(default_factory=WeakSet)
+    open_ends: WeakKeyDictionary[OpenEnd, None] = field(default_factory=WeakKeyDictionary)
+    """The oldest first."""
     read_health: ReadHealth = field(default_factory=ReadHealth)
 
 

@@ -55,7 +55,7 @@ class RpcServiceDiscovery(ServiceDiscovery):
 
     def __init__(self, gateways: GatewayChannel) -> None:
         self._gateways = gateways
-        self._watches: set[asyncio.Task[None]] = set()
+        self._watches: dict[asyncio.Task[None], None] = {}
 
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
         request = wire.ListBookiesRequest(bookie_set=_SETS[bookie_set])
@@ -77,8 +77,8 @@ class RpcServiceDiscovery(ServiceDiscovery):
 
     async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
         task = asyncio.get_running_loop().create_task(self._follow(bookie_set, listener))
-        self._watches.add(task)
-        task.add_done_callback(self._watches.discard)
+        self._watches[task] = None
+        task.add_done_callback(self._watches.pop)
 
         def stop() -> None:
             task.cancel()

@@ -388,7 +388,7 @@ class GatewayChannel:
                     running[asyncio.ensure_future(invoke(gateway, attempts.share))] = gateway
                 patience = _HEDGE_AFTER if len(running) == 1 and len(self._gateways) > 1 else None
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                for call in done:
+                for call in [call for call in running if call in done]:
                     gateway = running.pop(call)
                     try:
                         with self.outstanding(what):
