@@ -74,5 +74,11 @@ java:
 prometheus: env-dev
 	@deploy/setup/ensure-prometheus.sh $(BIN)
 
+chromium:
+	@deploy/setup/ensure-chromium.sh
+
+screenshots: env-dev chromium ## the pictures of the console in docs/images, of a cluster of their own (two minutes)
+	$(BIN)/python -m docs.take_screenshots
+
 clean: ## remove the environment and everything generated at run time
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

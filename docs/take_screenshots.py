@@ -1,8 +1,9 @@
 """Takes the pictures of the console in docs/images: a cluster of its own, some work, a real browser.
 
-    python docs/take_screenshots.py [--seconds 60]
+    python -m docs.take_screenshots [--seconds 60]
 
-Needs Chromium (deploy/setup/ensure-chromium.sh) and the extra `dev`.
+`PICTURES` says which views are shown in which colours. Needs Chromium (deploy/setup/ensure-chromium.sh) and the extra
+`dev`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,23 @@ import time
 import urllib.request
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from bookie.standalone import StandaloneCluster
 from ledger.metadata import DigestType
+from tests.integration.browser import chromium, watched_page
 from thinclient.blocking import BookKeeper, WriteHandle
 
 IMAGES = Path(__file__).parent / "images"
-BROWSER = "/usr/bin/chromium"
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+PICTURES = {
+    ("cluster", "light"),
+    ("problem", "dark"),
+    ("ledgers", "light"),
+    ("ledger", "light"),
+    ("entry", "dark"),
+    ("rates", "dark"),
+    ("collection", "light"),
+}
 APPLICATIONS = (b"orders", b"payments", b"clickstream", b"audit")
 
 
@@ -47,16 +47,10 @@ def main() -> None:
         StandaloneCluster(Path(directory), bookies=5, bookie_options=options) as cluster,
     ):
         interesting = work(cluster, seconds)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=BROWSER, args=list(ARGUMENTS))
+        with chromium() as browser:
             for scheme in ("light", "dark"):
-                context = browser.new_context(
-                    viewport={"width": 1280, "height": 800}, color_scheme=scheme, device_scale_factor=1.5
-                )
-                page = context.new_page()
-                take(page, cluster, interesting, scheme)
-                context.close()
-            browser.close()
+                with watched_page(browser, f"http://{cluster.http[0]}", scheme=scheme) as (page, _complaints):
+                    take(page, cluster, interesting, scheme)
 
 
 def work(cluster: StandaloneCluster, seconds: float) -> int:
@@ -150,22 +144,26 @@ def take(page: Page, cluster: StandaloneCluster, ledger_id: int, scheme: str) ->
     for name, (where, ready) in views.items():
         page.goto(f"{base}/{where}")
         page.wait_for_selector(ready, timeout=60_000)
-        page.wait_for_timeout(300)
-        page.screenshot(path=IMAGES / f"console-{name}-{scheme}.png")
+        shoot(page, name, scheme)
     page.goto(f"{base}/#/ledger/{ledger_id}?show=hex")
     page.get_by_role("button", name="5", exact=True).click()
     page.wait_for_selector(".detail")
-    page.wait_for_timeout(300)
-    page.screenshot(path=IMAGES / f"console-entry-{scheme}.png")
+    shoot(page, "entry", scheme)
     victim = cluster.processes[-1]
     victim.kill()
     page.goto(f"{base}/#/cluster")
     page.wait_for_selector(".banner.error")
-    page.wait_for_timeout(300)
-    page.screenshot(path=IMAGES / f"console-problem-{scheme}.png")
+    shoot(page, "problem", scheme)
     victim.start()
     victim.wait_until_serving()
     page.wait_for_selector(".banner", state="detached", timeout=60_000)
+
+
+def shoot(page: Page, name: str, scheme: str) -> None:
+    page.wait_for_timeout(300)
+    page.mouse.move(0, 0)
+    if (name, scheme) in PICTURES:
+        page.screenshot(path=IMAGES / f"console-{name}-{scheme}.png")
 
 
 if __name__ == "__main__":

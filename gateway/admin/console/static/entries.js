@@ -75,7 +75,6 @@ class Entries {
       entry === null ? h("span", { class: "button off", "aria-disabled": "true" }, text) : h("a", { class: "button", href: this.href(entry) }, text);
     const size = BigInt(PAGE);
     const before = this.start > 0n ? (this.start > size ? this.start - size : 0n) : null;
-    this.switch = h("span", { class: "switch", role: "group", "aria-label": "Show as" }, choice("text", "Text"), choice("hex", "Hex"));
     return h(
       "form",
       { class: "filters tight", onsubmit: go },
@@ -84,14 +83,15 @@ class Entries {
       page("Previous", before),
       page("Next", this.next === null ? null : BigInt(this.next)),
       h("span", { class: "grow" }),
-      this.switch,
+      h("span", { class: "switch", role: "group", "aria-label": "Show as" }, choice("text", "Text"), choice("hex", "Hex")),
     );
   }
 
   choose(show) {
     this.show = show;
     history.replaceState(null, "", this.href(this.start));
-    for (const button of this.switch.children) button.setAttribute("aria-pressed", String(button.dataset.key === show));
+    // The links to other pages are to keep what was chosen.
+    replace(this.body, this.tools(), this.list);
     this.draw();
   }
 

@@ -1,0 +1,395 @@
+"""The console in a real browser, over a live cluster: every view, by clicking."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from bookie.standalone import StandaloneCluster
+from gateway.config import GatewayConfig
+from gateway.drivers import create_factory
+from ledger.digest import digest_for
+from ledger.entry import encode_entry
+from ledger.ledger_id import LedgerId
+from ledger.manager import CreateRequest
+from ledger.metadata import DigestType, LedgerMetadata
+from tests.integration.bookie.entry_client import KEY, EntryClient, add
+from tests.integration.browser import Complaints, chromium, watched_page
+from thinclient.blocking import BookKeeper
+
+TOKEN = "a token for the console"
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+LEDGERS = 120
+
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """Three bookies with 120 ledgers: 0 has entries, 1 has markup, every tenth is open, the others are empty."""
+    options = ("--set=entry_log_max_mb=1", "--set=flush_interval_seconds=1")
+    with StandaloneCluster(tmp_path_factory.mktemp("console"), bookie_options=options) as cluster:
+        with BookKeeper.connect(cluster.gateway_uri) as client:
+            fill(client)
+        asyncio.run(make_ledgers(cluster.metadata_uri))
+        yield cluster
+
+
+def fill(client: BookKeeper) -> None:
+    with client.create_ledger(3, 2, 2, custom_metadata={"application": b"orders", "seal": b"\xff\x00\x7f"}) as handle:
+        handle.append_all([f"entry {number}".encode() for number in range(70)])
+    with client.create_ledger(3, 3, 2, custom_metadata={"remark": MARKUP.encode(), MARKUP: b"key"}) as handle:
+        handle.append_all([MARKUP.encode(), b"line one\nline two", bytes(range(256))])
+
+
+async def make_ledgers(uri: str) -> None:
+    """Metadata alone, put into the store at its back door."""
+    factory = create_factory(uri, GatewayConfig.load(None, {"metadata_uri": uri}))
+    await factory.initialize()
+    try:
+        requests = []
+        for number in range(2, LEDGERS):
+            custom = {"application": b"empty", "number": b"%d" % number}
+            metadata = LedgerMetadata.new(["bookie-1"], 1, 1, custom_metadata=custom)
+            requests.append(CreateRequest(None, metadata.close(-1, 0) if number % 10 else metadata))
+        assert len(await factory.ledger_manager.create_many(requests)) == LEDGERS - 2
+    finally:
+        await factory.close()
+
+
+@pytest.fixture(scope="module")
+def browser(cluster: StandaloneCluster) -> Iterator[Browser]:
+    """After the cluster: while the browser is there, no event loop can run on this thread."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def origin(cluster: StandaloneCluster) -> str:
+    return f"http://{cluster.http[0]}"
+
+
+@pytest.fixture
+def page(browser: Browser, origin: str) -> Iterator[Page]:
+    with watched_page(browser, origin) as (page, _complaints):
+        yield page
+
+
+def rows(page: Page, table: str) -> Any:
+    return page.get_by_role("table", name=table, exact=True).locator("tbody tr")
+
+
+def test_every_view_is_reached_by_its_link_and_its_key(page: Page, origin: str) -> None:
+    page.goto(origin)
+    expect(page).to_have_title("Cluster · Bookgate")
+    expect(rows(page, "Bookies")).to_have_count(3)
+    expect(rows(page, "Bookies").first).to_contain_text("this server")
+    expect(page.locator("tr[data-bookie=bookie-2]")).to_contain_text(re.compile("writable.*%.*free"))
+    expect(page.get_by_label("Ledgers")).to_contain_text(f"{LEDGERS}")
+    expect(page.get_by_label("Ledgers")).to_contain_text("11 open")
+    expect(page.locator("#banner")).to_be_empty()
+
+    page.get_by_role("link", name="Rates").click()
+    expect(page.locator("figure.chart")).to_have_count(8)
+    expect(page.locator(".plot .line").first).to_be_attached()
+    expect(page.locator("figure", has_text="Journal queue")).to_contain_text("records")
+
+    page.keyboard.press("4")
+    expect(page.get_by_role("region", name="Now")).to_contain_text("idle")
+    page.keyboard.press("2")
+    expect(rows(page, "Ledgers")).to_have_count(50)
+    page.keyboard.press("/")
+    expect(page.get_by_label("From id")).to_be_focused()
+    page.goto(f"{origin}/#/nowhere")
+    expect(page.locator("main")).to_contain_text("There is nothing here")
+
+
+def test_ledgers_come_in_pages_there_and_back(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/ledgers")
+    first = rows(page, "Ledgers").first.locator("a")
+    expect(first).to_have_text("0")
+    page.get_by_role("link", name="Next").click()
+    expect(first).to_have_text("50")
+    page.get_by_role("link", name="Next").click()
+    expect(first).to_have_text("100")
+    expect(rows(page, "Ledgers")).to_have_count(LEDGERS - 100)
+    expect(page.get_by_role("link", name="Next")).to_have_count(0)
+    page.get_by_role("link", name="Previous").click()
+    expect(first).to_have_text("50")
+    page.get_by_role("link", name="First").click()
+    expect(first).to_have_text("0")
+    expect(page.get_by_role("link", name="Previous")).to_have_count(0)
+
+
+def test_ledgers_are_found_by_id_state_and_custom_metadata(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/ledgers")
+    page.get_by_label("From id").fill("77")
+    page.get_by_label("From id").press("Enter")
+    expect(rows(page, "Ledgers").first.locator("a")).to_have_text("77")
+
+    page.get_by_role("link", name="Clear").click()
+    page.get_by_label("State").select_option("OPEN")
+    page.get_by_role("button", name="Search").click()
+    expect(rows(page, "Ledgers")).to_have_count(11)
+    expect(page.get_by_role("status").last).to_have_text(f"11 found among {LEDGERS}")
+    page.get_by_label("Custom metadata").fill("number=11")
+    page.get_by_role("button", name="Search").click()
+    expect(rows(page, "Ledgers")).to_have_count(1)
+    expect(rows(page, "Ledgers")).to_contain_text("110")
+
+    # What was searched is in the address: somebody else sees the same.
+    page.reload()
+    expect(rows(page, "Ledgers")).to_have_count(1)
+    expect(page.get_by_label("Custom metadata")).to_have_value("number=11")
+
+
+def test_a_ledger_shows_its_fragments_and_its_entries_as_text_and_in_hex(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/ledgers")
+    page.get_by_role("link", name="0", exact=True).click()
+    expect(page).to_have_url(f"{origin}/#/ledger/0")
+    expect(page.get_by_role("region", name="Metadata", exact=True)).to_contain_text("3 / 2 / 2")
+    expect(rows(page, "Custom metadata").filter(has_text="seal")).to_contain_text("ff007f")
+    expect(rows(page, "Fragments")).to_have_count(1)
+    expect(page.locator(".matrix .in")).to_have_count(3)
+    entries = rows(page, "Entries")
+    expect(entries).to_have_count(50)
+    expect(entries.first).to_contain_text("entry 0")
+    expect(entries.first.locator(".chip")).to_have_text("ok")
+
+    page.get_by_role("button", name="Hex").click()
+    expect(entries.first).to_contain_text("65 6e 74 72 79 20 30")
+    page.get_by_role("link", name="Next").click()
+    expect(entries).to_have_count(20)
+    expect(entries.first).to_contain_text("65 6e 74 72 79 20 35 30")
+    page.get_by_label("From entry").fill("69")
+    page.get_by_role("button", name="Go").click()
+    expect(entries).to_have_count(1)
+    expect(page).to_have_url(f"{origin}/#/ledger/0?entry=69&show=hex")
+
+    page.get_by_role("button", name="69", exact=True).click()
+    opened = page.get_by_role("region", name="Entry 69")
+    expect(opened.locator(".copy")).to_have_count(2)
+    expect(opened.locator(".copy .chip")).to_have_text(["ok", "ok"])
+    dump = f"00000000  65 6e 74 72 79 20 36 39  {'':23}  entry 69"
+    expect(opened.get_by_label("Payload")).to_have_text(dump)
+    expect(page.locator(".matrix .holds")).to_have_count(2)
+    page.get_by_role("button", name="Text").click()
+    expect(opened.get_by_label("Payload")).to_have_text("entry 69")
+    opened.get_by_role("button", name="Close").click()
+    expect(opened).to_have_count(0)
+
+
+def test_markup_of_applications_is_shown_as_text(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/ledgers?metadata=remark")
+    expect(rows(page, "Ledgers")).to_contain_text(MARKUP)
+    page.goto(f"{origin}/#/ledger/1")
+    expect(rows(page, "Custom metadata")).to_have_count(2)
+    expect(rows(page, "Custom metadata").filter(has_text="remark")).to_contain_text(MARKUP)
+    expect(rows(page, "Entries").first).to_contain_text(MARKUP)
+    page.get_by_role("button", name="0", exact=True).click()
+    expect(page.get_by_label("Payload")).to_have_text(MARKUP)
+    page.get_by_role("button", name="1", exact=True).click()
+    opened = page.get_by_role("region", name="Entry 1")
+    expect(opened).to_be_visible()
+    assert opened.get_by_label("Payload").text_content() == "line one\nline two"
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_each_copy_of_an_entry_is_looked_at(page: Page, cluster: StandaloneCluster, origin: str) -> None:
+    """One copy is good, one has a byte changed, one was never written."""
+    digest = digest_for(DigestType.CRC32C, b"secret")
+    good = encode_entry(digest, 5000, 0, -1, 7, b"payload")
+    metadata = LedgerMetadata.new(["bookie-1", "bookie-2", "bookie-3"], 3, 2, password=b"secret").close(1, 14)
+    with BookKeeper.connect(cluster.gateway_uri) as client:
+        client.ledger_manager.create(LedgerId(0, 5000), metadata)
+    for address, body in ((cluster.bookies[0], good), (cluster.bookies[1], good[:-1] + b"!")):
+        with EntryClient(address) as bookie:
+            assert bookie.status(add(5000, 0, key=KEY, body=body)) == 0
+    page.goto(f"{origin}/#/ledger/5000")
+    entries = rows(page, "Entries")
+    expect(entries.nth(0)).to_contain_text("payload")
+    expect(entries.nth(1)).to_contain_text("unreadable")
+    page.get_by_role("button", name="0", exact=True).click()
+    expect(page.locator(".copy")).to_have_text(
+        [re.compile("bookie-1ok"), re.compile("bookie-2bad digest"), re.compile("bookie-3missing")]
+    )
+    page.get_by_role("button", name="1", exact=True).click()
+    expect(page.get_by_role("region", name="Entry 1")).to_contain_text("No bookie has a good copy")
+    with BookKeeper.connect(cluster.gateway_uri) as client:
+        client.delete_ledger(5000)
+
+
+def test_what_the_page_shows_of_numbers_and_bytes(page: Page, origin: str) -> None:
+    page.goto(origin)
+    shown = page.evaluate(
+        """async () => {
+            const f = await import("/console/format.js");
+            const c = await import("/console/chart.js");
+            return {
+                bytes: [0, 1023, 1536, 5 * 2 ** 30].map(f.bytes),
+                count: [f.count(1234567), f.count("9223372036854775807")],
+                span: [5, 90, 3700, 86400 * 3].map(f.span),
+                hex: f.hexDump(new Uint8Array([104, 105, 0, 255])),
+                text: [
+                    f.asText(new Uint8Array([9, 65, 0, 10, 255])),
+                    f.asText(new TextEncoder().encode("é\\n\\u202e"), true),
+                ],
+                ceiling: [c.ceiling(0, "ms"), c.ceiling(37, "count/s"), c.ceiling(3000, "bytes/s")],
+            };
+        }"""
+    )
+    assert shown == {
+        "bytes": ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"],
+        "count": ["1,234,567", "9,223,372,036,854,775,807"],
+        "span": ["5 s", "1 min", "1 h", "3 d"],
+        "hex": "00000000  68 69 00 ff" + " " * 39 + "hi..",
+        "text": [" A· ·", "é\n·"],
+        "ceiling": [1, 50, 4096],
+    }
+
+
+def test_garbage_is_collected_and_compaction_suspended_by_hand(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/collection")
+    page.get_by_role("button", name="Run now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("region", name="Since the start")).to_contain_text("0 runs")
+    page.get_by_role("button", name="Run now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run").click()
+    expect(page.get_by_role("region", name="Since the start")).to_contain_text(re.compile("1 run,"))
+    expect(page.get_by_role("region", name="Now")).to_contain_text("last run ended")
+    minor = rows(page, "Compaction").first
+    minor.get_by_role("button", name="Suspend").click()
+    expect(minor).to_contain_text("suspended")
+    minor.get_by_role("button", name="Resume").click()
+    expect(minor).to_contain_text("allowed")
+
+
+def test_an_open_console_follows_a_bookie_that_is_killed_and_comes_back(
+    page: Page, cluster: StandaloneCluster, origin: str
+) -> None:
+    page.goto(f"{origin}/#/ledgers")
+    expect(rows(page, "Ledgers")).to_have_count(50)
+    victim = cluster.processes[2]
+    victim.kill()
+    expect(page.locator("#banner")).to_contain_text("bookie-3")
+    expect(page.locator("#banner")).to_contain_text("only 2 of 3 bookies can be written")
+    page.get_by_role("link", name="Cluster").click()
+    expect(page.locator("tr[data-bookie=bookie-3] .chip").first).to_have_text(re.compile("no answer|not registered"))
+    expect(page.get_by_label("Bookies").first).to_contain_text("1 away")
+    victim.start()
+    victim.wait_until_serving()
+    expect(page.locator("#banner")).to_be_empty()
+
+
+@pytest.fixture
+def guarded(browser: Browser, tmp_path: Path) -> Iterator[tuple[Page, Complaints]]:
+    """The console of one bookie with a token."""
+    with StandaloneCluster(tmp_path, bookies=1, bookie_options=(f"--set=http_token={TOKEN}",)) as cluster:
+        with BookKeeper.connect(cluster.gateway_uri) as client, client.create_ledger(1, 1, 1) as handle:
+            handle.append(b"confidential")
+        origin = f"http://{cluster.http[0]}"
+        with watched_page(browser, origin, scheme="dark") as (page, complaints):
+            page.goto(origin)
+            yield page, complaints
+
+
+def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints]) -> None:
+    page, complaints = guarded
+    complaints.allowed_statuses = {401, 404}
+    page.get_by_role("link", name="Ledgers").click()
+    page.get_by_role("link", name="0", exact=True).click()
+    locked = page.get_by_role("region", name="Entries")
+    expect(locked).to_contain_text("with the token only")
+    locked.get_by_role("button", name="Enter the token").click()
+    token = page.get_by_role("dialog").get_by_label("Token", exact=True)
+    token.fill("wrong")
+    token.press("Enter")
+    expect(locked).to_contain_text("with the token only")
+    locked.get_by_role("button", name="Enter the token").click()
+    token.fill(TOKEN)
+    token.press("Enter")
+    expect(rows(page, "Entries")).to_contain_text("confidential")
+    assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+    # Forgotten with the page: the next change asks, and says if it was the wrong one.
+    page.goto(page.url.replace("#/ledger/0", "#/cluster"))
+    page.reload()
+    page.get_by_role("button", name="Set read-only").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set read-only").click()
+    token.fill("wrong")
+    token.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("not the token")
+    token.fill(TOKEN)
+    token.press("Enter")
+    expect(page.locator("tr[data-bookie=bookie-1] .chip").first).to_have_text("read-only")
+    expect(page.locator("#banner")).to_contain_text("is read-only")
+    page.get_by_role("button", name="Set writable").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set writable").click()
+    expect(page.locator("tr[data-bookie=bookie-1] .chip").first).to_have_text("writable")
+
+    page.goto(page.url.replace("#/cluster", "#/ledger/0"))
+    page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type 0").fill("1")
+    dialog.get_by_role("button", name="Delete for good").click()
+    expect(dialog).to_contain_text("That is not 0")
+    dialog.get_by_label("Type 0").fill("0")
+    dialog.get_by_role("button", name="Delete for good").click()
+    expect(rows(page, "Ledgers")).to_have_text(["No ledger here."])
+    page.go_back()
+    expect(page.locator("main")).to_contain_text("there is no ledger 0")
+    page.get_by_role("button", name="Forget the token").click()
+    expect(page.get_by_role("button", name="Enter the token")).to_be_visible()
+
+
+def test_a_gateway_alone_says_what_it_does_not_have(browser: Browser, cluster: StandaloneCluster) -> None:
+    command = [sys.executable, "-m", "gateway.cli", "--json", "--port=0", "--http-port=0"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [*command, f"--metadata-uri={cluster.metadata_uri}"], stdout=subprocess.PIPE, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            origin = "http://" + json.loads(process.stdout.readline())["http"][0]
+            with watched_page(browser, origin) as (page, _complaints):
+                page.goto(origin)
+                expect(rows(page, "Bookies")).to_have_count(3)
+                expect(rows(page, "Bookies").first).to_contain_text("not on this server")
+                page.get_by_role("link", name="Garbage collection").click()
+                expect(page.locator("main")).to_contain_text("not on this server")
+                expect(page.get_by_role("link", name="bookie-1")).to_have_attribute(
+                    "href", f"http://{cluster.http[0]}/#/collection"
+                )
+                page.goto(f"{origin}/#/ledger/0")
+                expect(rows(page, "Fragments")).to_have_count(1)
+                expect(page.get_by_role("region", name="Entries")).to_contain_text("not on this server")
+                page.goto(f"{origin}/#/rates")
+                expect(page.locator("figure.chart")).to_have_count(2)
+        finally:
+            process.terminate()
+
+
+def test_pages_are_guarded_and_told_apart_by_their_content(origin: str) -> None:
+    with urllib.request.urlopen(f"{origin}/", timeout=10) as response:
+        headers, page = response.headers, response.read().decode()
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "//" not in page.replace("<!doctype html>", "")
+    again = urllib.request.Request(f"{origin}/", headers={"If-None-Match": headers["ETag"]})
+    with pytest.raises(urllib.error.HTTPError, match="304"):
+        urllib.request.urlopen(again, timeout=10)
