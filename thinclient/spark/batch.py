@@ -11,10 +11,19 @@ Source: spark page, tables and traps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,10 +32,24 @@ from ledger.manager import BookieSet
 from thinclient.spark import arrow
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
 from thinclient.spark.job_metrics import counted
-from thinclient.spark.options import OptionError, Options, Table, parse_options
+from thinclient.spark.options import (
+    OF_STREAMS,
+    OF_WRITING,
+    SPARKS_OWN,
+    OptionError,
+    Options,
+    ReadMode,
+    Table,
+    parse_options,
+    refuse,
+)
 from thinclient.spark.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
 from thinclient.spark.pushdown import EVERYTHING, Bounds
 from thinclient.spark.worker_client import clients
+from thinclient.spark.write_options import parse_write_options
+
+if TYPE_CHECKING:
+    from thinclient.blocking import BookKeeper
 
 _SCHEMAS = {
     Table.ENTRIES: arrow.ENTRIES_SCHEMA,
@@ -50,16 +73,46 @@ class BookKeeperDataSource(DataSource):
         return from_arrow_schema(_SCHEMAS[self._checked.table])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_columns(schema)
+        if self._checked.start_at_latest:
+            raise OptionError(
+                "option startingOffsets is 'latest', which is for streams; a batch read begins at earliest"
+            )
+        refuse((*OF_WRITING, *SPARKS_OWN), self.options, "is for writing; this is a read")
+        refuse(OF_STREAMS, self.options, "is for streams; this is a batch read")
+        return _READERS[self._checked.table, self._checked.pushdown](self._checked)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from thinclient.spark.stream import EntriesStreamReader
+
+        self._check_columns(schema)
+        if self._checked.table is not Table.ENTRIES:
+            raise OptionError(f"option table is {self._checked.table.value!r}: only 'entries' can be read as a stream")
+        if self._checked.read_mode is not ReadMode.CONFIRMED:
+            raise OptionError("option readMode is 'recover', which is for batch reads: a stream never takes ledgers")
+        refuse((*OF_WRITING, *SPARKS_OWN), self.options, "is for writing; this is a read")
+        refuse(("pushdown",), self.options, "is for batch reads; this is a stream")
+        return EntriesStreamReader(self._checked)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from thinclient.spark.sink import BatchSink, payload_column, refuse_overwrite
+
+        refuse_overwrite(overwrite)
+        return BatchSink(parse_write_options(self.options), payload_column(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from thinclient.spark.sink import StreamSink, payload_column, refuse_overwrite
+
+        refuse_overwrite(overwrite)
+        refuse(("writeId",), self.options, "is for batch writes; a stream has the id of its query")
+        return StreamSink(parse_write_options(self.options), payload_column(schema))
+
+    def _check_columns(self, schema: StructType) -> None:
         if schema != self.schema():
             raise OptionError(
                 f"the columns of table {self._checked.table.value!r} are fixed; leave schema(…) out and select() "
                 f"the ones you want of {', '.join(self.schema().fieldNames())}"
             )
-        if self._checked.start_at_latest:
-            raise OptionError(
-                "option startingOffsets is 'latest', which is for streams; a batch read begins at earliest"
-            )
-        return _READERS[self._checked.table, self._checked.pushdown](self._checked)
 
 
 class EntriesPartition(InputPartition):
@@ -90,10 +143,7 @@ class EntriesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            tasks = plan(readable_slices(client, self._options, self._bounds), limits_of(self._options))
-            bookies = client.bookies(BookieSet.ALL) if tasks else ()
-        infos = {bookie.bookie_id: bookie.info for bookie in bookies}
-        return [EntriesPartition(task, _of_task(task, infos)) for task in tasks]
+            return tasks_of(client, readable_slices(client, self._options, self._bounds), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("entries", self._read(partition))
@@ -110,6 +160,14 @@ class EntriesReader(DataSourceReader):
                     yield from batches.add(piece.ledger_id, entries)
         yield from batches.finish()
         losses.report()
+
+
+def tasks_of(client: BookKeeper, slices: Sequence[Slice], options: Options) -> list[InputPartition]:
+    """The slices as tasks, each with the addresses of its bookies."""
+    tasks = plan(slices, limits_of(options))
+    bookies = client.bookies(BookieSet.ALL) if tasks else ()
+    infos = {bookie.bookie_id: bookie.info for bookie in bookies}
+    return [EntriesPartition(task, _of_task(task, infos)) for task in tasks]
 
 
 def _of_task(task: list[Slice], infos: Mapping[str, BookieServiceInfo]) -> tuple[BookieServiceInfo, ...]:

@@ -41,6 +41,7 @@ from thinclient.spark.planning import (
     wanted_range,
 )
 from thinclient.spark.pushdown import EVERYTHING, Bounds, Interval
+from thinclient.spark.sink_protocol import Committed
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -52,7 +53,7 @@ _NAMED_AT_MOST = 10
 _LOST = (NoSuchEntryException, NoSuchLedgerExistsException)
 _FINAL = (*_LOST, ClientClosedException, DigestMatchException, UnauthorizedAccessException)
 """What another try would not mend: every replica was asked already."""
-_FIRST_PAUSE_SECONDS = 0.2
+FIRST_PAUSE_SECONDS = 0.2
 
 
 def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> Iterator[list[LedgerRecord]]:
@@ -63,7 +64,7 @@ def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVER
     scope_id, wanted = options.scope_id, wanted_range(options, bounds)
     if wanted.first > wanted.last or scope_id not in bounds.scope_id:
         return
-    after, before = _listing_ends(scope_id, wanted)
+    after, before = listing_ends(scope_id, wanted)
     missing = {ledger_id for ledger_id in options.ledger_ids or () if bounds.takes_ledger(scope_id, ledger_id)}
     for page in client.list_ledgers(scope_id=scope_id, start_after=after, end_before=before):
         records = [
@@ -79,7 +80,7 @@ def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVER
         _ledgers_are_gone(sorted(missing), options)
 
 
-def _listing_ends(scope_id: int, wanted: Interval) -> tuple[int | None, int | None]:
+def listing_ends(scope_id: int, wanted: Interval) -> tuple[int | None, int | None]:
     """The id after which a listing begins and that before which it ends; None for all that the scope has."""
     lowest = 0 if scope_id == 0 else Interval().first
     after = wanted.first - 1 if wanted.first > lowest else None
@@ -102,8 +103,8 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     Raises UnauthorizedAccessException and DigestMatchException before any bookie is asked.
     """
     found, unfinished = list[Slice](), list[LedgerRecord]()
-    shapes, passwords = Shapes(), _Passwords(client, options)
-    for page in selected_records(client, options, bounds):
+    shapes, passwords = Shapes(), Passwords(client, options)
+    for page in _committed(client, options, bounds):
         for record in page:
             passwords.check(record)
             check_digest_type(record, options.digest_type)
@@ -111,12 +112,25 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
                 found += _wanted(shapes.slice_of(record), options, bounds)
             else:
                 unfinished.append(record)
-    if not unfinished:
-        return found
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         for snapshot in pool.map(lambda record: readable_snapshot(client, record, options), unfinished):
             found += _wanted(shapes.slice_of(snapshot), options, bounds)
     return sorted(found, key=lambda piece: piece.ledger_id)
+
+
+def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator[list[LedgerRecord]]:
+    """The selected records without ledgers of sinks that are not committed; see `sink_protocol`."""
+    if options.include_uncommitted:
+        yield from selected_records(client, options, bounds)
+        return
+    seen = Committed()
+    for page in selected_records(client, options, bounds):
+        seen.show(page)
+        yield [record for record in page if seen.counts(record)]
+    if options.ledger_ids is None and options.ledger_range is None and bounds is EVERYTHING:
+        absent = [LedgerId(options.scope_id, ledger_id) for ledger_id in seen.absent()]
+        found = client.ledger_manager.read_many(absent) if absent else []
+        yield [each for each in found if isinstance(each, LedgerRecord) and is_wanted(each, options)]
 
 
 def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]:
@@ -124,7 +138,7 @@ def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]
     return () if part is None else (part,)
 
 
-class _Passwords:
+class Passwords:
     """Has the client look at the password of each ledger, once for all ledgers with the same one."""
 
     def __init__(self, client: BookKeeper, options: Options) -> None:
@@ -147,10 +161,10 @@ def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options
         last = handle.last_add_confirmed
         if handle.is_closed or last < 0:
             return readable_record(handle.record)
-        return readable_record(handle.record, last, _length_at(handle.read(last, last)))
+        return readable_record(handle.record, last, length_at(handle.read(last, last)))
 
 
-def _length_at(entries: Iterator[Entry]) -> int:
+def length_at(entries: Iterator[Entry]) -> int:
     """The ledger's length as its last entry tells it; 0 when it can't be read, for the plan needs no more than that."""
     try:
         return max((entry.length for entry in entries), default=0)
@@ -215,7 +229,7 @@ def slice_entries(
             if isinstance(error, _FINAL) or failures > options.num_retries:
                 raise _told(error, piece, progress.next) from error
             _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.ledger_id, error)
-            pause(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+            pause(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
 
 
 @dataclass(slots=True)

@@ -6,13 +6,13 @@ compare without case, and so do the keys of `customMetadata.<key>`. `client.<set
 (timeouts, TLS, authentication, protocol), for the driver and the executors; `readTimeoutMs` and `prefetchEntries` are
 two of those settings by names that users of other sources know. What values look like is in `option_values`.
 
-Source: spark page, the table of options; those of streaming and of the sinks are not here.
+Source: spark page, the table of options; those of the sink are in `write_options`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -93,6 +93,9 @@ class Options:
     fail_on_data_loss: bool = True
     pushdown: bool = False
     num_retries: int = DEFAULT_NUM_RETRIES
+    include_uncommitted: bool = False
+    max_entries_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
     client_settings: ClientSettings = DEFAULT_CLIENT_SETTINGS
 
     def __repr__(self) -> str:
@@ -106,24 +109,27 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
     options = Options(
         gateways=_gateways(given, os.environ if environment is None else environment),
         table=_choice(given, "table", Table, Table.ENTRIES),
-        ledger_ids=_parsed(given, "ledgerIds", values.ledger_ids, None),
-        ledger_range=_parsed(given, "ledgerRange", values.ledger_range, None),
+        ledger_ids=parsed(given, "ledgerIds", values.ledger_ids, None),
+        ledger_range=parsed(given, "ledgerRange", values.ledger_range, None),
         custom_metadata=_custom_metadata(given),
-        scope_id=_parsed(given, "scopeId", values.scope_id, 0),
+        scope_id=parsed(given, "scopeId", values.scope_id, 0),
         password=given.get("password", "").encode(),
-        digest_type=_parsed(given, "digestType", values.digest_type, None),
+        digest_type=parsed(given, "digestType", values.digest_type, None),
         starting_offsets=_offsets(given, "startingOffsets", ("earliest", "latest")),
         ending_offsets=_offsets(given, "endingOffsets", ("latest",)),
         start_at_latest=given.get("startingoffsets", "").strip().lower() == "latest",
-        starting_timestamp_ms=_parsed(given, "startingTimestamp", values.timestamp_ms, None),
+        starting_timestamp_ms=parsed(given, "startingTimestamp", values.timestamp_ms, None),
         read_mode=_choice(given, "readMode", ReadMode, ReadMode.CONFIRMED),
-        min_partitions=_parsed(given, "minPartitions", values.positive, None),
-        max_entries_per_partition=_parsed(given, "maxEntriesPerPartition", values.positive, None),
-        max_bytes_per_partition=_parsed(given, "maxBytesPerPartition", values.size, DEFAULT_MAX_BYTES_PER_PARTITION),
-        include_payload=_parsed(given, "includePayload", values.boolean, True),
-        fail_on_data_loss=_parsed(given, "failOnDataLoss", values.boolean, True),
-        pushdown=_parsed(given, "pushdown", values.boolean, False),
-        num_retries=_parsed(given, "numRetries", values.not_negative, DEFAULT_NUM_RETRIES),
+        min_partitions=parsed(given, "minPartitions", values.positive, None),
+        max_entries_per_partition=parsed(given, "maxEntriesPerPartition", values.positive, None),
+        max_bytes_per_partition=parsed(given, "maxBytesPerPartition", values.size, DEFAULT_MAX_BYTES_PER_PARTITION),
+        include_payload=parsed(given, "includePayload", values.boolean, True),
+        fail_on_data_loss=parsed(given, "failOnDataLoss", values.boolean, True),
+        pushdown=parsed(given, "pushdown", values.boolean, False),
+        num_retries=parsed(given, "numRetries", values.not_negative, DEFAULT_NUM_RETRIES),
+        include_uncommitted=parsed(given, "includeUncommitted", values.boolean, False),
+        max_entries_per_trigger=parsed(given, "maxEntriesPerTrigger", values.positive, None),
+        max_bytes_per_trigger=parsed(given, "maxBytesPerTrigger", values.size, None),
         client_settings=_client_settings(given),
     )
     _refuse_contradictions(options, given)
@@ -152,9 +158,17 @@ NAMES = (
     "readTimeoutMs",
     "numRetries",
     "prefetchEntries",
+    "includeUncommitted",
+    "maxEntriesPerTrigger",
+    "maxBytesPerTrigger",
     "client.<setting>",
 )
-_LOWER_NAMES = frozenset(name.lower() for name in NAMES if "<" not in name)
+OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger")
+OF_WRITING = ("ensembleSize", "writeQuorum", "ackQuorum", "writeId")
+"""Checked by `write_options`."""
+SPARKS_OWN = ("checkpointLocation", "queryName")
+"""What Spark hands over of a stream that is written."""
+_LOWER_NAMES = frozenset(name.lower() for name in (*NAMES, *OF_WRITING, *SPARKS_OWN) if "<" not in name)
 _ENTRIES_ONLY = (
     "digestType",
     "startingOffsets",
@@ -167,9 +181,16 @@ _ENTRIES_ONLY = (
     "readTimeoutMs",
     "numRetries",
     "prefetchEntries",
+    "includeUncommitted",
+    *OF_STREAMS,
 )
 _LEDGERS_ONLY = ("startingTimestamp", "pushdown", "failOnDataLoss")
 """For tables of which ledgers are selected, and not for `bookies`."""
+
+
+def refuse(names: Iterable[str], raw: Mapping[str, str], why: str) -> None:
+    """Raises OptionError for the first of the names that is given."""
+    _refuse_those(tuple(names), {name.lower(): value for name, value in raw.items()}, why)
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
@@ -203,7 +224,7 @@ def _refuse_those(names: tuple[str, ...], given: Mapping[str, str], why: str) ->
             raise OptionError(f"option {name} {why}")
 
 
-def _parsed(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T | None) -> T:
+def parsed(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T | None) -> T:
     """The option's value, or `default`; a ValueError of `parse` becomes an OptionError that names the option."""
     text = given.get(name.lower())
     if text is None:
@@ -245,7 +266,7 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E) ->
                 return member
         raise ValueError(f"it must be one of {', '.join(member.value for member in kind)}")
 
-    return _parsed(given, name, parse, default)
+    return parsed(given, name, parse, default)
 
 
 def _offsets(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Mapping[int, int] | None:
@@ -259,7 +280,7 @@ def _offsets(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Map
         except ValueError as error:
             raise ValueError(f"it must be {' or '.join(words)}, or {error}") from None
 
-    return _parsed(given, name, parse, None)
+    return parsed(given, name, parse, None)
 
 
 def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:
@@ -280,8 +301,8 @@ def _client_settings(given: Mapping[str, str]) -> ClientSettings:
         load_settings(ClientConfig, None, wanted)
     except IncorrectParameterException as error:
         raise OptionError(f"options {', '.join(_CLIENT + name for name in sorted(wanted))}: {error}") from None
-    prefetch = _parsed(given, "prefetchEntries", values.positive, None)
-    timeout_ms = _parsed(given, "readTimeoutMs", values.positive, None)
+    prefetch = parsed(given, "prefetchEntries", values.positive, None)
+    timeout_ms = parsed(given, "readTimeoutMs", values.positive, None)
     named = {
         "read_ahead_entries": ("prefetchEntries", None if prefetch is None else str(prefetch)),
         "read_timeout": ("readTimeoutMs", None if timeout_ms is None else str(timeout_ms / 1000)),
