@@ -15,6 +15,7 @@ from pathlib import Path
 from bookie.core.bookie_mode import BookieStatus
 from bookie.directories import current
 from bookie.files import FileSystem, read_whole, write_in_place
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -48,13 +49,13 @@ def read_status(files: FileSystem, ledger_directories: Iterable[Path]) -> Bookie
         try:
             content = read_whole(files, path)
         except OSError as error:
-            _log.warning("can't read %s: %s", path, error)
+            log_event(_log, "status_not_read", logging.WARNING, path=path, error=error)
             continue
         status = decode(content) if content is not None else None
         if status is not None:
             found.append(status)
         elif content is not None:
-            _log.warning("%s is not a status of a bookie; it is not taken into account", path)
+            log_event(_log, "status_not_read", logging.WARNING, path=path, error="it is no status of a bookie")
     return max(found, key=lambda status: status.updated_ms, default=None)
 
 
@@ -65,7 +66,7 @@ def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: 
         try:
             write_in_place(files, path, encode(status))
         except OSError as error:
-            _log.warning("can't write %s: %s", path, error)
+            log_event(_log, "status_not_written", logging.WARNING, path=path, error=error)
 
 
 def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:
@@ -80,7 +81,7 @@ def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:
             files.close(files.open(path, os.O_RDWR | os.O_CREAT))
             files.sync_directory(current(directory))
         except OSError as error:
-            _log.warning("can't create %s: %s", path, error)
+            log_event(_log, "dirty_mark_not_made", logging.WARNING, path=path, error=error)
     return was_dirty
 
 
@@ -94,4 +95,4 @@ def mark_clean(files: FileSystem, ledger_directories: Iterable[Path]) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            _log.warning("can't remove %s: %s", path, error)
+            log_event(_log, "dirty_mark_not_removed", logging.WARNING, path=path, error=error)

@@ -40,6 +40,7 @@ from bookie.ledger_store import LedgerStore
 from bookie.statistics import FlushStatistics
 from bookie.threads import REAL_THREADS, RunningThread, Threads
 from bookie.write_cache import Snapshot, WriteCache
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +117,13 @@ class PatientFlusher:
             if not is_no_space(error) or not self._on_no_space(error):
                 raise
             self.out_of_space = True
-            _log.error("the replay finds no space; what it brings back stays in memory for now: %s", error)
+            log_event(
+                _log,
+                "replay_without_space",
+                logging.ERROR,
+                error=error,
+                note="what it brings back stays in memory for now",
+            )
 
 
 class Checkpointer:
@@ -198,7 +205,7 @@ class Checkpointer:
             self._broken = False
             was_out_of_space, self._out_of_space = self._out_of_space, False
         if was_out_of_space:
-            _log.info("a checkpoint has found space again")
+            log_event(_log, "checkpoint_has_space")
             self._on_space()
 
     @property
@@ -223,7 +230,7 @@ class Checkpointer:
         except BaseException as error:
             self._flusher.statistics.checkpoints.failure(time.monotonic() - started)
             if not isinstance(error, OSError) or not self._may_try_again(error):
-                _log.critical("checkpoint failed, the journal is kept: %s", error)
+                log_event(_log, "checkpoint_failed", logging.CRITICAL, error=error, note="the journal is kept")
                 self._on_fatal(error)
             raise
 
@@ -235,7 +242,13 @@ class Checkpointer:
             if not self._on_no_space(error):
                 self._out_of_space = False
                 return False
-            _log.error("a checkpoint found no space, the journal is kept and it is tried again: %s", error)
+            log_event(
+                _log,
+                "checkpoint_without_space",
+                logging.ERROR,
+                error=error,
+                note="the journal is kept, and it is tried again",
+            )
         self._broken = False
         return True
 

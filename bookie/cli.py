@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -17,7 +16,8 @@ from bookie.config import load_config
 from bookie.configuration.schema import assignments
 from bookie.inspection.cli import inspect_app
 from reporting.groups import StartByDefault, new_group
-from reporting.output import AsJson, print_json
+from reporting.logs import set_up_logging
+from reporting.output import AsJson, ends_in_the_log, print_json
 
 if TYPE_CHECKING:
     from bookie.server import BookieServer
@@ -48,6 +48,8 @@ def start(
     bookie_id: Annotated[
         str | None, typer.Option(help="Name in the cluster.", show_default="advertised address and port")
     ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text (key=value) or json.", show_default="text")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,7 +73,6 @@ def start(
     # Here, since the other commands of a bookie do without; first, so that a package that is missing is told first.
     from bookie.server import BookieServer
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = {
         "metadata_uri": metadata_uri,
         "data_dir": data_dir,
@@ -81,10 +82,14 @@ def start(
         "gateway_port": gateway_port,
         "http_port": http_port,
         "bookie_id": bookie_id,
+        "log_level": log_level,
+        "log_format": log_format,
     }
     given = {name: value for name, value in options.items() if value is not None}
     chosen = load_config(config, **{**assignments(settings or []), **given})
-    _run(BookieServer(chosen), as_json, stop_with_parent)
+    set_up_logging(chosen.log_level, chosen.log_format)
+    with ends_in_the_log(chosen.log_format):
+        _run(BookieServer(chosen), as_json, stop_with_parent)
 
 
 def _run(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:

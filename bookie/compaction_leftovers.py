@@ -22,6 +22,7 @@ from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import slot_runs
 from bookie.ledger_store import LedgerStore
 from ledger.ledger_id import LedgerId
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -65,11 +66,11 @@ class Leftovers:
         try:
             self._point_into(new, old)
         except StorageCorruptException as error:
-            _log.error("%s stays, for its entries can't be taken over: %s", path, error)
+            log_event(_log, "compaction_not_completed", logging.ERROR, path=path, error=error)
             return False
         self._files.unlink(path)
         self._files.sync_directory(directory)
-        _log.info("completed the compaction of entry log %x into %x", old, new)
+        log_event(_log, "compaction_completed", log=f"{old:x}", into=f"{new:x}")
         return True
 
     def _remove_decimal_name(self, directory: Path, names: set[str], path: Path, new: int) -> None:

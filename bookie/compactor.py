@@ -35,6 +35,7 @@ from bookie.index_file import slot_runs
 from bookie.ledger_store import LedgerStore
 from bookie.throttle import Throttle
 from ledger.ledger_id import LedgerId
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Compactor:
             self._move_live(log_id, existing)
         except StorageCorruptException as error:
             self._statistics.failed_deletions += 1
-            _log.error("entry log %x is not compacted, and kept: %s", log_id, error)
+            log_event(_log, "compaction_kept_log", logging.ERROR, log=f"{log_id:x}", error=error)
             self._publish()
             return
         except BaseException:
@@ -131,11 +132,24 @@ class Compactor:
                 referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & log_ids
             except StorageCorruptException as error:
                 self._statistics.failed_deletions += len(log_ids)
-                _log.error("%d entry logs are kept, since the index can't be searched: %s", len(log_ids), error)
+                log_event(
+                    _log,
+                    "compaction_kept_logs",
+                    logging.ERROR,
+                    count=len(log_ids),
+                    error=error,
+                    note="the index can't be searched",
+                )
                 return
         for log_id in sorted(referenced):
             self._statistics.failed_deletions += 1
-            _log.error("entry log %x is kept: the index points at entries that can't be found by reading it", log_id)
+            log_event(
+                _log,
+                "compaction_kept_log",
+                logging.ERROR,
+                log=f"{log_id:x}",
+                error="the index points at entries that reading it does not find",
+            )
         unreferenced = sorted(log_ids - referenced)
         if unreferenced:
             make_index_durable(self._store, self._exclusive)

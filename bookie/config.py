@@ -29,12 +29,13 @@ from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
 from ledger.settings import unknown_variables
+from reporting.logs import LogSettings
 from thinclient.config import load_settings
 
 _MIB = 1024 * 1024
 
 
-class BookieConfig(StorageSettings, GcSettings, HttpSettings):
+class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")

@@ -44,6 +44,7 @@ from ledger.requests import (
     StartTlsResponse,
     Status,
 )
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._statistics.auth_failures += isinstance(error, AuthenticationException)
         if self._tls is not None and not self._tls.established:
             self._statistics.tls_failures += 1
-        _log.warning("connection from %s is closed: %s", self._peer, error)
+        log_event(_log, "connection_closed", logging.WARNING, peer=self._peer, error=error)
         self.close()
 
     def _pump(self) -> None:

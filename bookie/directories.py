@@ -15,6 +15,7 @@ from pathlib import Path
 from bookie.core.disk_space import DirectoryUsage
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
 from bookie.journal_format import LogMark
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark, na
             write_in_place(files, current(directory) / name, mark.encode())
             written += 1
         except OSError as error:
-            _log.warning("the mark of the journal can't be written to %s: %s", current(directory) / name, error)
+            log_event(_log, "mark_not_written", logging.WARNING, path=current(directory) / name, error=error)
             errors.append(error)
     if errors and not written:
         raise errors[0]

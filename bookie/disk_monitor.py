@@ -23,6 +23,7 @@ from bookie import directories
 from bookie.core.disk_space import DirectoryUsage, DiskEvent, DiskEventKind, DiskSpace, DiskThresholds
 from bookie.directories import DirectoryException
 from bookie.files import REAL_FILE_SYSTEM, FileSystem
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +145,14 @@ class DiskMonitor:
 
 def _report(event: DiskEvent[Path]) -> None:
     level = logging.WARNING if event.kind in _BAD_NEWS else logging.INFO
-    _log.log(level, "%s: %s, %.1f %% used", event.directory, _WORDS[event.kind], used_percent(event.usage))
+    log_event(
+        _log,
+        "disk",
+        level,
+        directory=event.directory,
+        state=_WORDS[event.kind],
+        used_percent=round(used_percent(event.usage), 1),
+    )
 
 
 def used_percent(usage: DirectoryUsage) -> float:

@@ -23,6 +23,7 @@ from bookie.ledger_store import LedgerStore
 from bookie.storage import Storage
 from bookie.threads import Event
 from bookie.throttle import Throttle
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class EntryLogCollector:
             try:
                 known.usages[log_id] = extract_usage(store, log_id, known.existing, throttle)
             except StorageCorruptException as error:
-                _log.error("entry log %x is kept, for it can't be read: %s", log_id, error)
+                log_event(_log, "entry_log_not_read", logging.ERROR, log=f"{log_id:x}", error=error, note="it is kept")
                 self._statistics.failed_deletions += 1
         self._statistics.extract_seconds += self._clock() - started
 

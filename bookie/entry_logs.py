@@ -22,6 +22,7 @@ from bookie.entry_log_reader import EntryLogReader
 from bookie.files import FileSystem, is_no_space, read_whole, write_in_place
 from bookie.statistics import StoreStatistics
 from bookie.threads import REAL_THREADS, Threads
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +141,9 @@ class EntryLogs:
         except OSError as error:
             if not is_no_space(error) or all(path == log.directory for path in self._writable_directories()):
                 raise
-            _log.warning("entry log %s in %s stays without a map: %s", log.log_id, log.directory, error)
+            log_event(
+                _log, "entry_log_without_map", logging.WARNING, log=log.log_id, directory=log.directory, error=error
+            )
             log.close()
 
     def _create(self) -> LogFile:
@@ -162,7 +165,7 @@ class EntryLogs:
         except OSError as error:
             if required:
                 raise
-            _log.warning("can't write %s: %s", directory / _LAST_ID_FILE, error)
+            log_event(_log, "last_log_id_not_written", logging.WARNING, path=directory / _LAST_ID_FILE, error=error)
 
     def _free_id(self) -> int:
         used = set[int]().union(*(_used_log_ids(self._files, directory) for directory in self._directories))

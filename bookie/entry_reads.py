@@ -44,6 +44,7 @@ from ledger.requests import (
     Response,
     Status,
 )
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ class EntryReads:
         if not client.is_open or future.cancelled():
             return
         if future.exception() is not None:
-            _log.error("reading failed: %s", future.exception())
+            log_event(_log, "read_failed", logging.ERROR, error=future.exception())
             answers: list[Response] = [_refusal(request, Status.EIO) for request in batch]
         else:
             answers = future.result()
@@ -258,7 +259,7 @@ class EntryReads:
         except DataUnknownException:
             return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
         except Exception as error:
-            _log.error("reading of ledger %d failed: %s", request.ledger_id, error)
+            log_event(_log, "read_failed", logging.ERROR, ledger=request.ledger_id, error=error)
             return _refusal(request, Status.EIO)
 
     def _known_lac(self, ledger: LedgerState) -> int | None:
@@ -316,7 +317,7 @@ class EntryReads:
         except DataUnknownException:
             explicit, status = None, Status.EUNKNOWNLEDGERSTATE
         except Exception as error:
-            _log.error("reading the last entry of ledger %d failed: %s", request.ledger_id, error)
+            log_event(_log, "read_failed", logging.ERROR, ledger=request.ledger_id, entry="last", error=error)
             status = Status.EIO
         return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
 

@@ -49,6 +49,7 @@ from bookie.throttle import StoppedException
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManagerFactory, LedgerRecord
+from reporting.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
 
@@ -191,8 +192,12 @@ class GarbageCollector:
                 await self.collect(self._take_trigger())
             except (StoppedException, StorageStoppedException):
                 return
-            except Exception:
-                _log.exception("a run of garbage collection failed; the next one tries again")
+            except (BKException, OSError) as error:
+                log_event(
+                    _log, "garbage_collection_failed", logging.ERROR, error=error, note="the next run tries again"
+                )
+            except Exception as error:
+                log_bug(_log, "garbage_collection_failed", error)
 
     async def _wait_for_run(self) -> None:
         try:
@@ -361,8 +366,8 @@ class GarbageCollector:
             # Whatever it is, the metadata is not known.
             self.statistics.failed_listings += 1
             level = logging.WARNING if isinstance(error, (BKException, TimeoutError)) else logging.ERROR
-            _log.log(
-                level, "no ledger is collected, the metadata could not be listed: %s", error or type(error).__name__
+            log_event(
+                _log, "ledgers_not_listed", level, error=error or type(error).__name__, note="no ledger is collected"
             )
             return
         for start in range(0, len(missing), _DELETE_AT_ONCE):
@@ -396,7 +401,13 @@ class GarbageCollector:
                 continue
             self.statistics.kept_candidates += 1
             reason = f"can't be read: {answer}" if isinstance(answer, BKException) else "is there"
-            _log.warning("ledger %d was not listed and is kept, for its metadata %s", number, reason)
+            log_event(
+                _log,
+                "ledger_kept",
+                logging.WARNING,
+                ledger=number,
+                reason=f"it was not listed, but its metadata {reason}",
+            )
         return gone
 
     async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
@@ -416,7 +427,7 @@ class GarbageCollector:
         await self._in_thread(lambda: self._storage.delete_ledgers(numbers))
         self.statistics.deleted_ledgers += len(numbers)
         self.statistics.active_ledgers -= len(numbers)
-        _log.info("collected %d ledgers that the metadata no longer has, the first %d", len(numbers), numbers[0])
+        log_event(_log, "ledgers_collected", count=len(numbers), first_ledger=numbers[0])
 
     async def _within_timeout(self, call: Awaitable[T]) -> T:
         async with asyncio.timeout(self._config.metadata_timeout_seconds):

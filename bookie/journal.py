@@ -45,6 +45,7 @@ from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal_format import LogMark
 from bookie.statistics import JournalStatistics
 from bookie.threads import REAL_THREADS, RunningThread, Threads
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -206,7 +207,14 @@ class Journal:
             if not is_no_space(error) or not self._on_no_space(error, []):
                 raise
             self._out_of_space = True
-            _log.error("the journal in %s has no space for its first file: %s", self._directory, error)
+            log_event(
+                _log,
+                "journal_without_space",
+                logging.ERROR,
+                directory=self._directory,
+                error=error,
+                note="not even for its first file",
+            )
         self._thread = self._threads.start(self._run, "journal")
 
     def _begin(self) -> None:
@@ -317,7 +325,14 @@ class Journal:
             with self._ready:
                 self._accepting = False
                 self._payloads, self._tokens, self._deferred = [], [], []
-            _log.critical("journal in %s failed, nothing more is acknowledged: %s", self._directory, error)
+            log_event(
+                _log,
+                "journal_failed",
+                logging.CRITICAL,
+                directory=self._directory,
+                error=error,
+                note="nothing more is acknowledged",
+            )
             self._on_fatal(error)
         finally:
             if self._file is not None:
@@ -409,11 +424,24 @@ class Journal:
             if not self._on_no_space(error, tokens):
                 self._out_of_space = False
                 raise error
-            _log.error("the journal in %s has no space, nothing is accepted until it has: %s", self._directory, error)
+            log_event(
+                _log,
+                "journal_without_space",
+                logging.ERROR,
+                directory=self._directory,
+                error=error,
+                note="nothing is accepted until it has",
+            )
         self._wait_for_retry()
         with self._ready:
             if self._closing:
-                _log.warning("the journal in %s ends without records that it had no space for", self._directory)
+                log_event(
+                    _log,
+                    "journal_truncated",
+                    logging.WARNING,
+                    directory=self._directory,
+                    note="records that it had no space for are left out; they were not acknowledged",
+                )
                 self._payloads = []
 
     def _wait_for_retry(self) -> None:
@@ -439,7 +467,7 @@ class Journal:
         """Everything that was queued when space ran out is durable."""
         with self._ready:
             self._out_of_space, self._accepting = False, not self._closing
-        _log.info("the journal in %s has space again", self._directory)
+        log_event(_log, "journal_has_space", directory=self._directory)
         self._on_space()
 
     def _roll_if_full(self) -> None:

@@ -25,6 +25,7 @@ from bookie.entry_reads import EntryReads, ReadingClient, TailingRead
 from bookie.storage import Storage
 from ledger.latency import OpStats
 from ledger.requests import ReadRequest
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class LongPolls:
         ledger_id = ledger.ledger_id.ledger_id
         if future.exception() is not None:
             # The read that each of them goes on with meets the same error, and answers with it.
-            _log.error("the LAC of ledger %d can't be loaded: %s", ledger_id, future.exception())
+            log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger_id, error=future.exception())
             self.wake(ledger_id)
             return
         self._answer(self._waiters.lac_is(ledger_id, max(future.result(), ledger.known_lac)), None)

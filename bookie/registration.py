@@ -23,6 +23,7 @@ from ledger.bookie_info import (
     check_bookie_id,
 )
 from ledger.manager import RegistrationManager
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +81,9 @@ async def check_cookie(
     if decision is cookie.Decision.NEW_ENVIRONMENT:
         directories.write_version_files(files, dict.fromkeys(paths, content))
         await registration.write_cookie(bookie_id, content, None)
-        _log.info("bookie %s is new: its directories were stamped", bookie_id)
+        log_event(_log, "directories_stamped", bookie=bookie_id)
         return
     # The metadata store last: what its cookie does not list yet is new, so a start that was cut short is repeated.
     directories.write_version_files(files, dict.fromkeys(paths, content))
     await registration.write_cookie(bookie_id, content, stored.version if stored else None)
-    _log.info("bookie %s has more directories: all were stamped", bookie_id)
+    log_event(_log, "directories_added", bookie=bookie_id)

@@ -36,6 +36,7 @@ from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.stored_ledger import StoredLedger
 from bookie.write_cache import WriteCache
 from ledger.ledger_id import LedgerId
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 _lac_field = struct.Struct(">q")
@@ -93,7 +94,9 @@ class Replay:
         self._flusher.flush()
         self._files.sync_directory(self._directory)
         if self._skipped:
-            _log.info("replay of %s passed over %d records of unknown ledgers", self._directory, self._skipped)
+            log_event(
+                _log, "replay_passed_over", directory=self._directory, records=self._skipped, note="of unknown ledgers"
+            )
         return mark
 
     def _refuse_lost_headers(self) -> None:
@@ -127,7 +130,13 @@ class Replay:
         except StorageCorruptException as error:
             if not self._skip_invalid:
                 raise
-            _log.error("what follows in this file is skipped, as configured: %s", error)
+            log_event(
+                _log,
+                "replay_skips",
+                logging.ERROR,
+                error=error,
+                note="what follows in this file is left out, as configured",
+            )
 
     def _apply(self, record: Record, path: Path) -> None:
         try:
@@ -139,7 +148,14 @@ class Replay:
             elif record.entry_id in (fmt.FENCE, fmt.EXPLICIT_LAC):
                 self._apply_state(ledger_id, record)
             else:
-                _log.warning("journal %s: unknown record kind %d at offset %d", path, record.entry_id, record.offset)
+                log_event(
+                    _log,
+                    "replay_unknown_record",
+                    logging.WARNING,
+                    path=path,
+                    kind=record.entry_id,
+                    offset=record.offset,
+                )
         except ValueError as error:
             raise StorageCorruptException(
                 f"journal {path}: the record at offset {record.offset} can't be applied: {error}; the file is damaged"
@@ -158,7 +174,7 @@ class Replay:
         elif not is_acceptable_key(ledger.master_key):
             ledger.master_key = master_key
         elif ledger.master_key != master_key:
-            _log.warning("ledger %s: the journal has another master key than the index; the index counts", ledger_id)
+            log_event(_log, "replay_other_key", logging.WARNING, ledger=ledger_id, note="the index's master key counts")
         self._mark_header(ledger)
 
     def _mark_header(self, ledger: StoredLedger) -> None:
@@ -193,7 +209,7 @@ class Replay:
         if len(record.payload) >= _LAC_OFFSET + _lac_field.size:
             ledger.advance_lac(_lac_field.unpack_from(record.payload, _LAC_OFFSET)[0])
         if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
-            _log.warning("ledger %s: the journal's last copy of entry %d is torn", ledger_id, record.entry_id)
+            log_event(_log, "replay_torn_entry", logging.WARNING, ledger=ledger_id, entry=record.entry_id)
             return
         if self._cache.put(ledger, record.entry_id, record.payload):
             self._flusher.flush()

@@ -40,6 +40,7 @@ from ledger.requests import (
     Response,
     Status,
 )
+from reporting.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
 
@@ -100,10 +101,10 @@ class RequestProcessor:
             else:
                 self._dispatch(client, request)
         except OSError as error:
-            _log.error("request %s failed: %s", type(request).__name__, error)
+            log_event(_log, "request_failed", logging.ERROR, **_about(request), error=error)
             client.answer(refusal(request, Status.EIO))
-        except Exception:
-            _log.exception("request %s failed", type(request).__name__)
+        except Exception as error:
+            log_bug(_log, "request_failed", error, **_about(request))
             client.answer(refusal(request, Status.EBADREQ))
 
     def _dispatch(self, client: Client, request: Request) -> None:
@@ -351,3 +352,9 @@ class RequestProcessor:
         timed = _Timed(answer, self._statistics.force_latency, time.perf_counter())
         self._storage.force(LedgerId(0, request.ledger_id), (client, timed))
         self._wait_where_full(client)
+
+
+def _about(request: Request) -> dict[str, object]:
+    """What the log says of a request."""
+    found = {"ledger": getattr(request, "ledger_id", None), "entry": getattr(request, "entry_id", None)}
+    return {"request": type(request).__name__, **{name: value for name, value in found.items() if value is not None}}

@@ -27,6 +27,7 @@ from typing import TypeVar
 from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
 from bookie.files import StorageCorruptException, StorageStoppedException, is_no_space
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -62,10 +63,10 @@ class Database:
         try:
             rows = self._open(read_only=True)
         except OSError as error:
-            _log.error("the database %s can't be opened for reading either: %s", self._path, error)
+            log_event(_log, "database_not_opened", logging.ERROR, path=self._path, error=error)
             raise found_no_space from None
         self._writable = False
-        _log.error("the database %s is only read until there is space: %s", self._path, found_no_space)
+        log_event(_log, "database_read_only", logging.ERROR, path=self._path, error=found_no_space)
         return rows
 
     def read(self, call: Callable[[Rdict], T]) -> T:
@@ -108,7 +109,7 @@ class Database:
             raise OSError(errno.ENOSPC, f"the database {self._path} had no room and is still being read") from error
         old, self._rows, self._writable = self._rows, rows, True
         _close(self._path, old)
-        _log.info("the database %s has room again", self._path)
+        log_event(_log, "database_has_space", path=self._path)
 
     def close(self) -> None:
         """What was not synced is dropped, as a crash would. May be called again."""
@@ -124,7 +125,7 @@ def _close(path: Path, rows: Rdict) -> None:
             raise
         except Exception as error:
             # What RocksDB would still write is in its log already, or was never taken.
-            _log.warning("the database %s was closed with an error: %s", path, error)
+            log_event(_log, "database_closed_badly", logging.WARNING, path=path, error=error)
 
 
 def translated(path: Path, call: Callable[[], T]) -> T:

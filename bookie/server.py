@@ -46,6 +46,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory, RegistrationManager
+from reporting.logs import add_to_every_line, log_event
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class BookieServer:
         if http_listener is not None:
             ports["http"] = http_listener.getsockname()[1]
         bookie_id = bookie_id_of(config, ports["bookie"])
+        add_to_every_line(bookie=bookie_id)
 
         hosted = config.hosted_gateway()
         factory = self._doors.metadata(config.metadata_uri, hosted)
@@ -142,7 +144,16 @@ class BookieServer:
             **{kind: f"{host}:{port}" for kind, port in ports.items()},
         }
         self._mode.start()
-        _log.info("bookie %s serves on %s", bookie_id, self._addresses)
+        addresses = self._addresses
+        log_event(
+            _log,
+            "bookie",
+            state="serving",
+            address=addresses["bookie"],
+            gateway=addresses["gateway"],
+            http=addresses["http"],
+            metadata_uri=addresses["metadata_uri"],
+        )
 
     async def stop(self) -> None:
         """Stops everything that was started, with a last checkpoint."""
@@ -193,7 +204,9 @@ class BookieServer:
         storage.on_space = self._space_from_thread
         await _in_thread(storage.open)
         if await _in_thread(lambda: mark_dirty(self._doors.files, config.ledgers)):
-            _log.warning("the bookie was not stopped cleanly the last time; its journal has been replayed")
+            log_event(
+                _log, "journal_replayed", logging.WARNING, reason="the bookie was not stopped cleanly the last time"
+            )
         self._dirty = True
         return storage
 
@@ -358,7 +371,7 @@ class BookieServer:
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
-        _log.critical("the bookie stops: %s", error)
+        log_event(_log, "bookie", logging.CRITICAL, state="failed", error=error)
         for connection in list(self.connections):
             connection.abort()
         self._failure = self._failure or error

@@ -26,6 +26,7 @@ from bookie.files import FileSystem
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import BKException, LedgerExistException
 from ledger.manager import RegistrationManager
+from reporting.logs import log_event
 
 __all__ = ["ModeRefusedException", "StateManager"]
 
@@ -109,9 +110,9 @@ class StateManager:
                     )
                 )
             case Change.TO_READ_ONLY:
-                _log.warning("the bookie is read-only from now on: %s", self._mode.describe())
+                log_event(_log, "mode", logging.WARNING, mode="read-only", reason=self._mode.describe())
             case Change.TO_READ_WRITE:
-                _log.info("the bookie takes writes again")
+                log_event(_log, "mode", mode="writable")
         self._settled.clear()
         self._changed.set()
 
@@ -125,7 +126,12 @@ class StateManager:
             async with asyncio.timeout(_OPERATOR_WAITS_SECONDS):
                 await self._settled.wait()
         except TimeoutError:
-            _log.warning("the mode set by the operator is in force, but not registered yet")
+            log_event(
+                _log,
+                "not_registered",
+                logging.WARNING,
+                note="the mode set by the operator is in force, and is registered later",
+            )
         return self._mode.read_only
 
     async def _follow(self) -> None:
@@ -158,11 +164,13 @@ class StateManager:
         except LedgerExistException:
             raise
         except BKException as error:
-            _log.warning("the bookie can't be registered as %s yet: %s", _name(read_only), error)
+            log_event(
+                _log, "not_registered", logging.WARNING, mode=_name(read_only), error=error, note="it is tried again"
+            )
             await asyncio.sleep(_RETRY_SECONDS)
             return False
         self._registered_read_only = read_only
-        _log.info("the bookie is registered as %s", _name(read_only))
+        log_event(_log, "registered", mode=_name(read_only))
         return False
 
     def _persist(self, read_only: bool, manual: bool) -> None:

@@ -59,6 +59,7 @@ from bookie.threads import REAL_THREADS, Threads
 from bookie.write_cache import WriteCache
 from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
+from reporting.logs import log_event
 
 __all__ = [
     "DirectoryUsage",
@@ -292,7 +293,13 @@ class Storage(StoredEntries):
         except OSError as error:
             if not checkpointer.out_of_space:
                 raise
-            _log.warning("storage is closed without a last checkpoint: %s", error)
+            log_event(
+                _log,
+                "storage_closed_early",
+                logging.WARNING,
+                error=error,
+                note="there is no last checkpoint; the journal has the rest",
+            )
 
     def statistics(self) -> StorageStatistics:
         """What the parts count, for whoever shows it."""

@@ -25,6 +25,7 @@ from bookie.stored_ledger import StoredLedger
 from bookie.write_cache import WriteCache
 from ledger.errors import DataUnknownException, NoSuchEntryException
 from ledger.ledger_id import NO_ENTRY, LedgerId
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class StoredEntries:
             except (OSError, NoSuchEntryException, DataUnknownException) as error:
                 if not packets:
                     raise
-                _log.error("reading of consecutive entries ends early: %s", error)
+                log_event(_log, "read_failed", logging.ERROR, error=error)
                 break
             if not run:
                 break
@@ -124,7 +125,7 @@ class StoredEntries:
                 return [self.read_entry(ledger, entry_id)]
             return store.logs.read_run(locations, ledger.number, entry_id, max_bytes)
         except StorageCorruptException as error:
-            _log.error("reading of consecutive entries ends early: %s", error)
+            log_event(_log, "read_failed", logging.ERROR, error=error)
             return ()
 
     def _location(self, ledger: StoredLedger, entry_id: int) -> int:
@@ -163,7 +164,7 @@ class StoredEntries:
         try:
             packet = self.read_entry(ledger, ledger.last_entry_id)
         except StorageCorruptException as error:
-            _log.error("the LAC of ledger %s is not known: %s", ledger.ledger_id, error)
+            log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger.ledger_id, error=error)
             return NO_ENTRY
         return int(_entry_ids.unpack_from(packet)[2]) if len(packet) >= _entry_ids.size else NO_ENTRY
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -49,10 +50,10 @@ class ServerCertificates:
                 # Not tried again until the files change once more.
                 self._marks = marks
                 self._context = self._load()
-                _log.info("TLS certificate %s was read anew", self._files.cert)
+                log_event(_log, "tls", state="renewed", cert=self._files.cert)
         except IncorrectParameterException as error:
             if self._marks:
-                _log.error("the last good certificate stays in use: %s", error)
+                log_event(_log, "tls", logging.ERROR, state="kept-old", reason=error)
             self._marks = ()
         return self._context
 

@@ -1,5 +1,5 @@
-"""Writes docs/reference/thinclient.md from the docstrings of what `thinclient` exports, and docs/reference/commands.md
-from the commands: `make reference`.
+"""Writes docs/reference/thinclient.md from the docstrings of what `thinclient` exports, docs/reference/commands.md
+from the commands and docs/reference/logs.md from the calls that log: `make reference`.
 
 `--check` writes nothing and fails when a page is not what would be written.
 """
@@ -119,8 +119,13 @@ def _errors() -> str:
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     import command_reference
+    import log_reference
 
-    pages = {REFERENCE / "thinclient.md": render(), REFERENCE / "commands.md": command_reference.render()}
+    pages = {
+        REFERENCE / "thinclient.md": render(),
+        REFERENCE / "commands.md": command_reference.render(),
+        REFERENCE / "logs.md": log_reference.render(),
+    }
     REFERENCE.mkdir(exist_ok=True)
     for path, page in pages.items():
         if "--check" not in sys.argv:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from ledger.errors import BKException
 from ledger.manager import BookieSet, BookiesListener, RegisteredBookie
+from reporting.logs import log_bug, log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class BookieListeners:
                 try:
                     bookies = await self._read()
                 except BKException as error:
-                    _LOG.warning("the set of bookies can't be read, trying again: %s", error)
+                    log_event(_LOG, "bookies_not_read", logging.WARNING, error=error, note="it is tried again")
                     self._changed = True
                     await asyncio.sleep(self._retry_delay)
                     continue
@@ -115,5 +116,5 @@ class BookieListeners:
             registration.told = chosen
             try:
                 registration.listener(chosen)
-            except Exception:
-                _LOG.exception("a listener to the set of bookies failed; it stays registered")
+            except Exception as error:
+                log_bug(_LOG, "bookies_listener_failed", error)

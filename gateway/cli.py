@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from gateway.config import GatewayConfig
-from gateway.process import Addresses, log_to_stderr, run, serve, stop_event
+from gateway.process import Addresses, run, serve, stop_event
 from gateway.workers import serve_with_workers
 from reporting.groups import StartByDefault, new_group
-from reporting.output import AsJson, print_json
+from reporting.logs import set_up_logging
+from reporting.output import AsJson, ends_in_the_log, print_json
 
 app = new_group("Metadata gateways. Without a command: start one.", StartByDefault)
 
@@ -49,6 +50,7 @@ def start(
         float | None, typer.Option(help="Grace for calls under way when stopping.", show_default="5")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text (key=value) or json.", show_default="text")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,10 +73,12 @@ def start(
         "tls_require_client_cert": tls_require_client_cert,
         "drain_seconds": drain_seconds,
         "log_level": log_level,
+        "log_format": log_format,
     }
     settings = GatewayConfig.load(config, options)
-    log_to_stderr(settings.log_level)
-    run(_serve(settings, as_json))
+    set_up_logging(settings.log_level, settings.log_format)
+    with ends_in_the_log(settings.log_format):
+        run(_serve(settings, as_json))
 
 
 async def _serve(settings: GatewayConfig, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -23,11 +23,12 @@ from gateway.store_settings import StoreSettings
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 from ledger.settings import unknown_key, unknown_variables
+from reporting.logs import LogSettings
 
 _LIMITS = Limits()
 
 
-class GatewayConfig(BaseSettings, StoreSettings, HttpSettings):
+class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
     """Every key, with its meaning and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
@@ -39,9 +40,6 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings):
         default=None, ge=0, le=65535, description="port of /metrics, /heartbeat and /ready; not served without"
     )
     workers: int = Field(default=1, ge=1, le=256, description="processes that share the port")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="what is logged to standard error"
-    )
     bookmark_seconds: float = Field(default=10.0, gt=0, description="silence on a Watch stream before a bookmark")
     drain_seconds: float = Field(default=5.0, ge=0, description="grace for calls under way when stopping")
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import grpc
 
 from ledger.errors import BKException, MetaStoreException, StoreUnreachableException, TooManyRequestsException
+from reporting.logs import log_bug
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,6 +41,6 @@ async def abort(context: Context, method: str, error: Exception) -> NoReturn:
         raise error
     code, details = grpc_status(error)
     if not isinstance(error, BKException):
-        _LOG.error("%s failed", method, exc_info=error)
+        log_bug(_LOG, "call_failed", error, method=method)
     await context.abort(code, details, NOT_DONE if isinstance(error, StoreUnreachableException) else ())
     raise AssertionError("abort returned")

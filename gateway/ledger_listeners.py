@@ -28,6 +28,7 @@ from typing import NamedTuple
 from ledger.errors import BKException, MetadataFormatException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerMetadataListener, LedgerRecord
+from reporting.logs import log_bug, log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,11 +164,18 @@ class LedgerListeners:
                         stored = await self._read(ledger_id)
                 except MetadataFormatException as error:
                     # Reading again would not help; a later change may.
-                    _LOG.error("ledger %s is watched but its metadata is damaged: %s", ledger_id, error)
+                    log_event(_LOG, "watched_ledger_damaged", logging.ERROR, ledger=ledger_id, error=error)
                     self._was_read(followers, error, False)
                     continue
                 except BKException as error:
-                    _LOG.warning("ledger %s is watched but can't be read, trying again: %s", ledger_id, error)
+                    log_event(
+                        _LOG,
+                        "watched_ledger_not_read",
+                        logging.WARNING,
+                        ledger=ledger_id,
+                        error=error,
+                        note="it is tried again",
+                    )
                     asyncio.get_running_loop().call_later(self._retry_delay, self._retry, ledger_id, watched)
                     self._was_read(followers, error, False)
                     return
@@ -207,8 +215,8 @@ class LedgerListeners:
     def _call(listener: LedgerMetadataListener, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         try:
             listener(ledger_id, record)
-        except Exception:
-            _LOG.exception("a listener of ledger %s failed; it stays registered", ledger_id)
+        except Exception as error:
+            log_bug(_LOG, "ledger_listener_failed", error, ledger=ledger_id)
 
 
 def _followers(watched: _Watched) -> list[LedgerFollower]:

@@ -29,6 +29,7 @@ from gateway.ledger_listeners import LedgerFollower
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManagerFactory, LedgerRecord
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -313,7 +314,7 @@ class MetadataCache:
             try:
                 await self._factory.ledger_manager.unregister_listener(entry.ledger_id, entry)
             except BKException as error:
-                _LOG.warning("the listener of ledger %s can't be taken away: %s", entry.ledger_id, error)
+                log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=entry.ledger_id, error=error)
         await asyncio.sleep(0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -70,13 +69,6 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     return stop
 
 
-def log_to_stderr(level: str) -> None:
-    """One line a record: time, level, logger, message."""
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
-    )
-
-
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Runs an event loop, the fast one where there is one."""
     if sys.platform != "win32" and sys.implementation.name == "cpython":
@@ -85,10 +77,3 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
     else:
         asyncio.run(main)
-
-
-def error_text(error: Exception) -> str:
-    """What a person is told."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error)

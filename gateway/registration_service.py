@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from gateway.events import log_event
 from gateway.guard import Context, abort
 from gateway.messages import status_code
 from ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id
@@ -39,6 +38,7 @@ from ledger.manager import LedgerManagerFactory
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as pb
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceServicer
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from grpc_reflection.v1alpha import reflection
 
 from gateway.binding import address_of, check_bindable
 from gateway.discovery_service import DiscoveryService
-from gateway.events import log_event
 from gateway.freshness import Freshness
 from gateway.interceptor import CallInterceptor
 from gateway.limits import Limits
@@ -41,6 +40,7 @@ from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2, registrati
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import add_LedgerMetadataServiceServicer_to_server
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import add_RegistrationServiceServicer_to_server
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 

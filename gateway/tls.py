@@ -15,9 +15,9 @@ from typing import cast
 
 import grpc
 
-from gateway.events import log_event
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 

@@ -38,6 +38,7 @@ from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     WatchAction,
     WatchEvent,
 )
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -243,7 +244,7 @@ class WatchService:
             try:
                 await self._follow(ledger_id)
             except BKException as error:
-                _LOG.warning("the listener of ledger %s can't be taken away: %s", ledger_id, error)
+                log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=ledger_id, error=error)
 
     def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         if record is None:

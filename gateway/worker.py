@@ -14,8 +14,10 @@ import signal
 import sys
 
 from gateway.config import GatewayConfig
-from gateway.process import Addresses, error_text, log_to_stderr, run, serve, stop_event
+from gateway.process import Addresses, run, serve, stop_event
 from ledger.errors import BKException
+from reporting.logs import set_up_logging
+from reporting.output import error_text
 
 
 async def _serve(settings: GatewayConfig) -> None:
@@ -52,7 +54,7 @@ def _read_settings() -> GatewayConfig:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = _read_settings()
-    log_to_stderr(settings.log_level)
+    set_up_logging(settings.log_level, settings.log_format)
     try:
         run(_serve(settings))
     except (BKException, OSError) as error:

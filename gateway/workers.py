@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 from gateway.binding import hold_shared_port
 from gateway.config import GatewayConfig
-from gateway.events import log_event
 from gateway.process import Addresses
 from ledger.errors import BKException
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 

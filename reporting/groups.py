@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
-from ledger.errors import BKException
 from reporting.output import (
     FAILED,
+    FORESEEN,
     INTERRUPTED,
     WRONG_USAGE,
     CommandFailed,
@@ -90,7 +90,7 @@ def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
     """Runs a command and ends the process as `output` says."""
     try:
         code = run()
-    except (CommandFailed, BKException, OSError) as error:
+    except FORESEEN as error:
         if isinstance(error, BrokenPipeError):
             end_quietly()
         tell_failure(error, as_json=as_json)

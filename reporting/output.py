@@ -9,6 +9,7 @@ wrong with what was looked at), 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from ledger.errors import BKException
+from reporting.logs import LogFormat, log_event
+
+_LOG = logging.getLogger(__name__)
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -36,6 +40,10 @@ class CommandFailed(Exception):
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+FORESEEN = (CommandFailed, BKException, OSError)
+"""What ends a command with one line; anything else is a bug and keeps its trace."""
 
 
 def fail(message: str, exit_code: int = FAILED) -> NoReturn:
@@ -63,6 +71,21 @@ def tell_failure(error: Exception, *, as_json: bool) -> None:
     """The same for an exception."""
     code = error.code if isinstance(error, BKException) else None
     tell_error(error_text(error), type(error).__name__, code, as_json=as_json)
+
+
+@contextmanager
+def ends_in_the_log(form: LogFormat) -> Iterator[None]:
+    """Around a server: where the log is JSON, the failure that ends the process is a line of it, not one for a person.
+
+    Raises typer.Exit in place of what was foreseen.
+    """
+    try:
+        yield
+    except FORESEEN as error:
+        if form == "text":
+            raise
+        log_event(_LOG, "process_failed", logging.CRITICAL, error=error_text(error), type=type(error).__name__)
+        raise typer.Exit(FAILED) from error
 
 
 def print_json(value: object) -> None:

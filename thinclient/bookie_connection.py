@@ -56,6 +56,7 @@ from ledger.requests import (
     StatusResponse,
     WriteLacResponse,
 )
+from reporting.logs import log_bug, log_event
 from thinclient.reconnect import ReconnectPauses
 from thinclient.wire import Wire
 
@@ -267,7 +268,7 @@ class BookieConnection:
         except (OSError, ValueError, OverflowError, FrameError, ProtocolError) as error:  # no host name, no port
             self.on_lost(wire, self.loss(f"could not be reached: {error}", error))
         except Exception as error:  # an authentication provider's own: what waits must hear of it
-            _log.exception("event=bookie_not_reached bookie=%s", self)
+            log_bug(_log, "bookie_not_reached", error, bookie=self)
             self.on_lost(wire, self.loss(f"could not be reached: {type(error).__name__}: {error}", None))
 
     # What the wire tells
@@ -290,7 +291,7 @@ class BookieConnection:
         self._connecting = None
         self._writable = True
         self._silent_since = None
-        _log.info("event=bookie_connected bookie=%s", self)
+        log_event(_log, "bookie_connected", bookie=self)
         self._transport.set_write_buffer_limits(high=self._settings.send_buffer_size)
         self._flush()
 
@@ -338,10 +339,10 @@ class BookieConnection:
             self._pauses.failed(self._loop.time(), error)
         if self._transport is None:
             self._settings.on_counted("per_channel_bookie_client_FAILED_CONNECTION_COUNTER")
-            _log.info("event=bookie_not_reached bookie=%s error=%s", self, error)
+            log_event(_log, "bookie_not_reached", bookie=self, error=error)
         else:
             self.losses += 1
-            _log.info("event=bookie_lost bookie=%s error=%s", self, error)
+            log_event(_log, "bookie_lost", bookie=self, error=error)
         self._drop_wire()
         self._fail_outstanding(error)
 

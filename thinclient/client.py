@@ -38,6 +38,7 @@ from ledger.manager import (
     ServiceDiscovery,
 )
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from reporting.logs import log_event
 from thinclient.advanced_write_handle import AdvancedWriteHandle
 from thinclient.auth import ClientAuthProvider
 from thinclient.bookie_connection import Connector, tcp_connector
@@ -256,7 +257,7 @@ class BookKeeper:
                 ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
             )
             record = await self.ledger_manager.create(given, metadata)
-        _log.info("event=ledger_created ledger=%s ensemble=%s", record.ledger_id, ",".join(ensemble))
+        log_event(_log, "ledger_created", ledger=record.ledger_id, ensemble=",".join(ensemble))
         return record
 
     async def _new_ensemble(self, request: EnsembleRequest) -> list[str]:
@@ -296,15 +297,15 @@ class BookKeeper:
         return ReadHandle(view)
 
     async def _recover(self, record: LedgerRecord, secrets: LedgerSecrets) -> LedgerRecord:
-        _log.info("event=recovery_began ledger=%s state=%s", record.ledger_id, record.metadata.state.name)
+        log_event(_log, "recovery_began", ledger=record.ledger_id, state=record.metadata.state.name)
         try:
             with self.metrics.timed("LEDGER_RECOVER"):
                 record = await recover(self._context, record, secrets)
         except BKException as error:
-            _log.warning("event=recovery_failed ledger=%s error=%s", record.ledger_id, error)
+            log_event(_log, "recovery_failed", logging.WARNING, ledger=record.ledger_id, error=error)
             raise
         last, length = record.metadata.last_entry_id, record.metadata.length
-        _log.info("event=ledger_recovered ledger=%s last_entry=%d length=%d", record.ledger_id, last, length)
+        log_event(_log, "ledger_recovered", ledger=record.ledger_id, last_entry=last, length=length)
         return record
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ledger.errors import BKException, MetaStoreException, NotEnoughBookiesException, WriteException
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
+from reporting.logs import log_bug, log_event
 from thinclient.config import ClientConfig
 from thinclient.context import ClientContext
 from thinclient.core.ensemble_change import Failures, change_ensemble, refusal, still_failed
@@ -145,7 +146,7 @@ class EnsembleChanger:
         except BKException as error:
             self._failed(error)
         except Exception as error:  # a driver's own: the application must hear of it, not the event loop
-            _log.exception("event=ensemble_change state=failed ledger=%s", self.record.ledger_id)
+            log_bug(_log, "ensemble_change", error, state="failed", ledger=self.record.ledger_id)
             self._failed(WriteException(f"ledger {self.record.ledger_id}: the ensemble could not be changed: {error}"))
         finally:
             self._task = None
@@ -196,15 +197,16 @@ class EnsembleChanger:
         if before != after:
             self._context.metrics.count("NUM_ENSEMBLE_CHANGE")
             first = self.record.metadata.last_fragment.first_entry_id
-            _log.info(
-                "event=ensemble_changed ledger=%s first_entry=%d from=%s to=%s",
-                ledger_id,
-                first,
-                ",".join(before),
-                ",".join(after),
+            log_event(
+                _log,
+                "ensemble_changed",
+                ledger=ledger_id,
+                first_entry=first,
+                before=",".join(before),
+                after=",".join(after),
             )
         elif failed:
-            _log.warning("event=ensemble_not_changed ledger=%s failed=%s", ledger_id, ",".join(failed))
+            log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=ledger_id, failed=",".join(failed))
 
     # Members that could not be replaced
 
@@ -228,7 +230,7 @@ class EnsembleChanger:
             avoid = self._failures.bookies | set(out.values())
             found = await find_replacements(self._context, self.record.metadata, ensemble, out, avoid)
         except Exception as error:  # also a policy's own
-            _log.info("event=ensemble_not_changed ledger=%s error=%s", self.record.ledger_id, error)
+            log_event(_log, "ensemble_not_changed", ledger=self.record.ledger_id, error=error)
             self._retry_later()
             found = {}
             out = {}

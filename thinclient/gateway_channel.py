@@ -40,6 +40,7 @@ from ledger.errors import (
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from reporting.logs import log_event
 from thinclient.gateway_uri import TlsFiles, parse_gateways
 from thinclient.grpc_channels import OpenChannel, open_channel
 
@@ -154,13 +155,13 @@ class Gateway:
     def failed(self, now: float, reason: str) -> None:
         """Asked last for a while."""
         if not self._failures:
-            _log.info("event=gateway_failed gateway=%s error=%s", self.address, reason)
+            log_event(_log, "gateway_failed", gateway=self.address, error=reason)
         self._failures += 1
         self._asked_last_until = now + min(_LONGEST_PAUSE * 2 ** (self._failures - 1), _LONGEST_ASKED_LAST)
 
     def answered(self) -> None:
         if self._failures:
-            _log.info("event=gateway_answers gateway=%s failures=%d", self.address, self._failures)
+            log_event(_log, "gateway_answers", gateway=self.address, failures=self._failures)
         self._failures = 0
         self._asked_last_until = 0.0
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
 from ledger.manager import BookieSet, RegisteredBookie, ServiceDiscovery
+from reporting.logs import log_event
 from thinclient.config import ClientConfig
 from thinclient.core.placement import (
     Candidate,
@@ -145,7 +146,7 @@ class Placement:
             if isinstance(answer, int):
                 self._weights[bookie_id] = float(answer)
             elif isinstance(answer, BKException):
-                _log.info("event=placement_weight state=unknown bookie=%s error=%s", bookie_id, answer)
+                log_event(_log, "placement_weight", state="unknown", bookie=bookie_id, error=answer)
         self._weighing = None
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from ledger.errors import (
     NoSuchLedgerExistsException,
     WriteOnReadOnlyBookieException,
 )
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -81,12 +82,14 @@ class BookieHealth:
             del self._counts[bookie_id]
             self._until[bookie_id] = now + self._quarantine_time
             self._on_quarantine(bookie_id)
-            _log.warning(
-                "event=bookie_quarantined bookie=%s errors=%d seconds=%g last_error=%s",
-                bookie_id,
-                errors + 1,
-                self._quarantine_time,
-                error,
+            log_event(
+                _log,
+                "bookie_quarantined",
+                logging.WARNING,
+                bookie=bookie_id,
+                errors=errors + 1,
+                seconds=self._quarantine_time,
+                last_error=error,
             )
 
     def quarantined(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from ledger.errors import IncorrectParameterException
+from reporting.logs import log_event
 from thinclient.core.placement import DEFAULT_RACK
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class RackMapping:
                 self._racks, self._stamp = _read(self._file)
                 self._seen.clear()
         except (OSError, IncorrectParameterException) as error:
-            _log.warning("event=rack_mapping state=unreadable file=%s error=%s", self._file, error)
+            log_event(_log, "rack_mapping", logging.WARNING, state="unreadable", file=self._file, error=error)
 
 
 def _stamp(file: Path) -> tuple[int, int]:

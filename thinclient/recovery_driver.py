@@ -16,6 +16,7 @@ from ledger.manager import LedgerRecord
 from ledger.ordinary_requests import AddRequestEncoder, ReadRequestEncoder
 from ledger.protocol_v3 import encode_request
 from ledger.requests import ADD_ENTRY, EOK, HIGH_PRIORITY, LAST_ENTRY, READ_ENTRY, Operation, Response, Status
+from reporting.logs import log_event
 from thinclient.context import ClientContext, LedgerSecrets, status_error
 from thinclient.core.ensemble_change import Failures, Replacements
 from thinclient.core.last_confirmed import LastConfirmedRead
@@ -111,7 +112,7 @@ class _Run:
             found = await find_replacements(self._context, self._metadata, ensemble, failed, avoid)
         except Exception as error:  # a placement policy's own, too
             # Recovery goes on with the bookies it has, if they are enough.
-            _log.warning("event=ensemble_not_changed ledger=%s error=%s", self._ledger_id, error)
+            log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=self._ledger_id, error=error)
         self._perform(self._machine.on_replacements(found))
 
     def _read(self, entry_id: int, bookie_id: str, sink: Any) -> None:

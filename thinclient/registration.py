@@ -33,6 +33,7 @@ from ledger.manager import RegistrationManager, ServiceDiscovery, Versioned
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from reporting.logs import log_event
 from thinclient.gateway_channel import Attempts, Gateway, GatewayChannel, failure_in_words
 
 _LOG = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class _Keeper:
                         await stream.change(self._request())
                         return
                 except (ConnectionError, _Refused) as error:
-                    _LOG.info("bookie %s can't be registered anew yet: %s", info.bookie_id, error)
+                    log_event(_LOG, "not_registered", bookie=info.bookie_id, error=error)
                 # Asked again on the next stream, which may have begun with what was wanted before.
                 if self._stream is stream:
                     await self._moved.wait()
@@ -259,7 +260,7 @@ class _Keeper:
             attempts.failed(gateway, str(error))
             return
         attempts.progressed()
-        _LOG.info("bookie %s is registered through gateway %s", self._wanted[0].bookie_id, gateway.address)
+        log_event(_LOG, "registered", bookie=self._wanted[0].bookie_id, gateway=gateway.address)
         former, self._stream = self._stream, stream
         if former is not None:
             former.close()
@@ -271,7 +272,14 @@ class _Keeper:
             stream = self._stream
             # Shielded: whoever waits next is to see it too.
             reason = await asyncio.shield(stream.ended)
-            _LOG.warning("bookie %s leaves gateway %s: %s", self._wanted[0].bookie_id, stream.gateway.address, reason)
+            log_event(
+                _LOG,
+                "gateway_left",
+                logging.WARNING,
+                bookie=self._wanted[0].bookie_id,
+                gateway=stream.gateway.address,
+                reason=reason,
+            )
             attempts.failed(stream.gateway, reason)
             while self._stream is stream:
                 try:
@@ -279,7 +287,14 @@ class _Keeper:
                 except ClientClosedException:
                     return
                 except (_Refused, BKException) as error:
-                    _LOG.warning("bookie %s can't register again yet: %s", self._wanted[0].bookie_id, error)
+                    log_event(
+                        _LOG,
+                        "not_registered",
+                        logging.WARNING,
+                        bookie=self._wanted[0].bookie_id,
+                        error=error,
+                        note="it is tried again",
+                    )
                     await asyncio.sleep(_FIRST_HEARTBEAT_SECONDS)
 
 

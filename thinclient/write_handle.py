@@ -29,6 +29,7 @@ from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
 from ledger.requests import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
+from reporting.logs import log_event
 from thinclient.bookie_connection import Sink
 from thinclient.bookie_pool import AddEncoder
 from thinclient.config import ClientConfig
@@ -203,7 +204,7 @@ class BaseWriteHandle:
         changer = self._changer
         changer.record = await update(self._context.ledger_manager, changer.record, transform)
         last, length = self.last_add_confirmed, self.length
-        _log.info("event=ledger_closed ledger=%s last_entry=%d length=%d", self.ledger_id, last, length)
+        log_event(_log, "ledger_closed", ledger=self.ledger_id, last_entry=last, length=length)
 
     def _stop(self) -> None:
         self._changer.stop()
@@ -365,7 +366,7 @@ class BaseWriteHandle:
             self._lost = True
             lac = self.last_add_confirmed
             level = logging.INFO if isinstance(error, ClientClosedException) else logging.WARNING
-            _log.log(level, "event=writer_ended ledger=%s last_add_confirmed=%d error=%s", self.ledger_id, lac, error)
+            log_event(_log, "writer_ended", level, ledger=self.ledger_id, last_add_confirmed=lac, error=error)
         self._stop()
         self._settle(failed, error)
         self._window.fail(error)

@@ -18,6 +18,7 @@ from bookie.storage import Storage
 from gateway.admin.api import Body, Call, NoBody, NoQuery, Query, Row, change, get
 from gateway.admin.ledger_rows import STORE_AWAY
 from gateway.admin.refused import AdminException
+from reporting.logs import log_event
 
 if TYPE_CHECKING:
     from bookie.rocksdb_index import RocksDbIndex
@@ -94,7 +95,7 @@ def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[None]], 
         try:
             await asyncio.to_thread(index.compact)
         except OSError as error:
-            _log.warning("the compaction of %s ended early: %s", path, error)
+            log_event(_log, "index_compaction_ended", logging.WARNING, path=path, error=error)
         finally:
             compacting.discard(path)
 

@@ -30,6 +30,7 @@ from starlette.routing import Route
 from gateway.admin.access import Access, Need
 from gateway.admin.refused import AdminException
 from ledger import errors
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ async def _dispatch(verbs: Mapping[str, Row], access: Access, request: Request) 
     except errors.BKException as error:
         status = status_of(error)
         if status >= 500:
-            _log.warning("%s %s failed: %s", row.verb, row.path, error)
+            log_event(_log, "http_request_failed", logging.WARNING, verb=row.verb, path=row.path, error=error)
         return refusal(status, str(error))
 
 

@@ -23,6 +23,8 @@ class AdminServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             log_level="warning",
+            # Its records go where those of the process go.
+            log_config=None,
             lifespan="off",
             access_log=False,
             server_header=False,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from gateway.embedded.store import BOOKIES_CHANGE, SqliteStore, revision_of
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class ChangeFeed:
             try:
                 await self._poll_once()
             except BKException as error:
-                _LOG.warning("changes of the metadata can't be read, trying again: %s", error)
+                log_event(_LOG, "changes_not_read", logging.WARNING, error=error, note="it is tried again")
             try:
                 await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
             except TimeoutError:

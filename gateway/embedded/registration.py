@@ -24,6 +24,7 @@ from gateway.embedded.store import SqliteStore, Transaction
 from ledger.bookie_info import BookieServiceInfo, check_bookie_id
 from ledger.errors import BKException, LedgerExistException, MetadataVersionException
 from ledger.manager import RegistrationManager, Versioned
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +62,13 @@ class SqliteRegistrationManager(RegistrationManager):
             self._held[info.bookie_id] = (info, read_only)
         wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
-            _LOG.info("bookie id %s is registered; waiting %d ms for that lease to end", info.bookie_id, wait_ms)
+            log_event(
+                _LOG,
+                "registration_waits",
+                bookie=info.bookie_id,
+                milliseconds=wait_ms,
+                reason="another lease for this id has not ended",
+            )
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
@@ -154,7 +161,7 @@ class SqliteRegistrationManager(RegistrationManager):
             try:
                 await self._store.change(self._renew_all)
             except BKException as error:
-                _LOG.warning("registrations can't be renewed, trying again: %s", error)
+                log_event(_LOG, "registrations_not_renewed", logging.WARNING, error=error, note="it is tried again")
 
     def _renew_all(self, transaction: Transaction) -> None:
         for bookie_id, (info, read_only) in list(self._held.items()):
@@ -162,10 +169,10 @@ class SqliteRegistrationManager(RegistrationManager):
                 taken = self._take(transaction, info, read_only)
             except LedgerExistException as error:
                 # Not this one's any more; its lease here ends by itself.
-                _LOG.info("%s", error)
+                log_event(_LOG, "registration_not_renewed", error=error)
                 continue
             if taken:
-                _LOG.error("the registration of bookie %s has been taken over by another process", bookie_id)
+                log_event(_LOG, "registration_taken_over", logging.ERROR, bookie=bookie_id)
 
 
 def instance_id(connection: sqlite3.Connection) -> str:

@@ -17,6 +17,7 @@ from collections import deque
 
 from gateway.zookeeper.id_generator import IdGenerator
 from ledger.errors import BKException, MetaStoreException
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class IdBlocks:
             self._ready.extend(await self._generator.reserve(self._size))
             self._reserved_at = loop.time()
         except BKException as error:
-            _LOG.debug("no ledger ids could be reserved: %s", error)
+            log_event(_LOG, "ids_not_reserved", logging.DEBUG, error=error)
             return error
         except asyncio.CancelledError:
             # Only `close` cancels; who waits must not take it for a cancellation of their own.

@@ -21,6 +21,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from gateway.zookeeper.nodes import ensure_node, parent_of
 from gateway.zookeeper.session import ZooKeeperSession
 from ledger.errors import BKException, LedgerIdOverflowException, UnknownOutcomeException, ZKException
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class LongIdGenerator:
                 await self._session.delete(self._hob_path(hob), version=0)
             except (BKException, KazooException) as error:
                 # Somebody still counts below it, or has deleted it.
-                _LOG.debug("outdated id node %s stays: %s", self._hob_path(hob), error)
+                log_event(_LOG, "id_node_stays", logging.DEBUG, path=self._hob_path(hob), error=error)
 
     def _hob_path(self, hob: int) -> str:
         return f"{self._directory}/HOB-{hob:010d}"

@@ -26,6 +26,7 @@ from gateway.zookeeper.session import ZooKeeperSession
 from ledger.bookie_info import BookieServiceInfo, check_bookie_id
 from ledger.errors import BKException, LedgerExistException, MetadataVersionException
 from ledger.manager import RegistrationManager, Versioned
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             stored, stat = await self._session.get(path)
             if info.may_replace(stored):
                 await self._session.take_over(path, info.encode(), stat.version)
-                _LOG.info("bookie %s has moved here from session %x", info.bookie_id, stat.ephemeralOwner)
+                log_event(_LOG, "registration_moved", bookie=info.bookie_id, from_session=f"{stat.ephemeralOwner:x}")
                 return True
         except (NoNodeError, BadVersionError):
             return False
@@ -165,7 +166,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
 
     async def _wait_until_gone(self, bookie_id: str, path: str) -> None:
         """Another session's node: waits for its end up to the session timeout."""
-        _LOG.info("bookie id %s is registered by another session; waiting for that to end", bookie_id)
+        log_event(_LOG, "registration_waits", bookie=bookie_id, reason="another session has registered this id")
         changed = asyncio.Event()
 
         def on_event(event: WatchedEvent) -> None:
@@ -221,9 +222,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                     await self._take_back(bookie_id)
                     return True
         except BKException as error:
-            _LOG.warning("bookie %s can't be registered again yet: %s", bookie_id, error)
+            log_event(_LOG, "not_registered", logging.WARNING, bookie=bookie_id, error=error, note="it is tried again")
             return False
-        _LOG.info("bookie %s is registered again, in session %x", bookie_id, self._session.session_id)
+        log_event(_LOG, "registered_again", bookie=bookie_id, session=f"{self._session.session_id:x}")
         return True
 
 

@@ -43,7 +43,6 @@ from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from gateway.events import log_event
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.requests import (
     CREATOR_ONLY,
@@ -63,6 +62,7 @@ from ledger.errors import (
     UnknownOutcomeException,
     ZKException,
 )
+from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class ZooKeeperSession:
             self._client.stop()
             self._client.close()
         except Exception as error:
-            _LOG.warning("the ZooKeeper client did not stop in good order: %s", error)
+            log_event(_LOG, "zookeeper_client_stopped_badly", logging.WARNING, error=error)
 
     # --- calls --------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.latency import Sample
+from reporting.logs import log_event
 from thinclient.metrics import ClientMetric
 from thinclient.spark.worker_client import clients
 
@@ -118,7 +119,7 @@ class MetricsFile(NamedTuple):
             new.replace(self.path)
             self._remove_others()
         except OSError as error:
-            _log.warning("event=spark_metrics state=not-written path=%s error=%s", self.path, error)
+            log_event(_log, "spark_metrics", logging.WARNING, state="not-written", path=self.path, error=error)
 
     def _remove_others(self) -> None:
         for file in self.directory.iterdir():

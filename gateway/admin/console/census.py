@@ -18,6 +18,7 @@ from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnM
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManager, LedgerRecord
 from ledger.metadata import LedgerState
+from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Census:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = str(error)
             level = logging.WARNING if isinstance(error, BKException) else logging.ERROR
-            _log.log(level, "the count of ledgers ended early: %s", error)
+            log_event(_log, "ledger_count_ended", level, error=error)
 
     async def _run(self) -> None:
         started = self._clock()

@@ -7,8 +7,8 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.events import log_event
 from gateway.metrics import GatewayMetrics, Reading
+from reporting.logs import log_event
 
 
 def shown(metrics: GatewayMetrics) -> set[str]:

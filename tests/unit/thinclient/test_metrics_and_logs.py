@@ -21,7 +21,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 
 def test_the_page_names_every_event() -> None:
     sources = (Path(__file__).parents[3] / "thinclient").rglob("*.py")
-    written = {event for file in sources for event in re.findall(r'"event=(\w+)', file.read_text(encoding="utf-8"))}
+    calls = re.compile(r'log_(?:event|bug)\(\s*\w+,\s*"(\w+)"')
+    written = {event for file in sources for event in calls.findall(file.read_text(encoding="utf-8"))}
     page = PAGE.read_text(encoding="utf-8").partition("### Logs")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == written
 
