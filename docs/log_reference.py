@@ -45,9 +45,9 @@ class LoggedEvent(NamedTuple):
 
 
 def events() -> list[LoggedEvent]:
-    """Every call of `log_event` and `log_bug` with its event, ordered by package and name."""
+    """Every call of `log_event` and `log_bug` with its event, ordered by name."""
     found = {event for package in ("bookie", "gateway", "thinclient") for event in _of_package(package)}
-    return sorted(found, key=lambda each: (each.logger.partition(".")[0], each.name, each.logger, each.level))
+    return sorted(found)
 
 
 def _of_package(package: str) -> Iterator[LoggedEvent]:
