@@ -14,6 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -121,14 +122,18 @@ class ProcessFiles(FileSystem):
         self._wait(seconds * before)
         if disk.faults.failing_syncs and disk.rng.random() < disk.faults.failing_syncs:
             disk.count("failed syncs")
-            self._media.on_operation = _fail
-        try:
-            sync()
-        finally:
-            self._media.on_operation = _nothing
+            sync = partial(self._failing, sync)
+        sync()
         disk.transcript.note(self._process.host, kind)
         disk.on_sync()
         self._wait(seconds * (1 - before))
+
+    def _failing(self, sync: Callable[[], None]) -> None:
+        before, self._media.on_operation = self._media.on_operation, _fail
+        try:
+            sync()
+        finally:
+            self._media.on_operation = before
 
     # FileSystem
 
@@ -238,10 +243,6 @@ class ProcessFiles(FileSystem):
 
 def _fail(operation: Operation) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO), str(operation.path))
-
-
-def _nothing(operation: Operation) -> None:
-    return
 
 
 def _flipped(data: bytes, rng: random.Random) -> bytes:

@@ -26,6 +26,7 @@ import asyncio
 import contextlib
 import contextvars
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop
@@ -287,6 +288,13 @@ class WorldLoop(SimLoop):
         fiber.lane.put(fiber)
         return fiber
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        if threading.get_ident() != self._thread_id and self._running:
+            raise RuntimeError(f"a real thread calls {callback} in a simulated world")
+        return self.call_soon(callback, *args, context=context)
+
     # Tasks and the run
 
     def create_task(
@@ -309,10 +317,14 @@ class WorldLoop(SimLoop):
         try:
             while not future.done():
                 if not self._run_once():
-                    raise WorldStuckError(f"at {self._now:.6f} s nothing is left that could happen")
+                    raise WorldStuckError(f"at {self._now:.6f} s nothing is left that could happen; {self._waiting()}")
         finally:
             self._exit_running()
         return future.result()
+
+    def _waiting(self) -> str:
+        tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        return "these wait: " + ", ".join(f"{task.get_name()} {task.get_stack(limit=1)}" for task in tasks)
 
     def shut_down(self) -> None:
         """Ends every fiber. Nothing of the world runs afterwards."""

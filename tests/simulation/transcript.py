@@ -3,7 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+
+LOGGED = ("bookie", "gateway", "thinclient")
+
+
+class LogLines(logging.Handler):
+    """What the product logs, as lines of a transcript, while it is a context manager's block."""
+
+    def __init__(self, transcript: Transcript, who: Callable[[], str]) -> None:
+        super().__init__(logging.INFO)
+        self._transcript = transcript
+        self._who = who
+        self._before: dict[str, tuple[int, bool]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._transcript.note(self._who(), f"[{record.levelname.lower()}] {record.getMessage()}")
+
+    def __enter__(self) -> None:
+        for name in LOGGED:
+            logger = logging.getLogger(name)
+            self._before[name] = logger.level, logger.propagate
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+            logger.addHandler(self)
+
+    def __exit__(self, *error: object) -> None:
+        for name, (level, propagate) in self._before.items():
+            logger = logging.getLogger(name)
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagate
 
 
 class Transcript:

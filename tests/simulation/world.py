@@ -18,6 +18,7 @@ the client's process, by `client.run` or `world.spawn`. The same seed on the sam
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -35,7 +36,7 @@ from tests.simulation.metadata import MemoryMetadata, Metadata
 from tests.simulation.network import Network, NetworkSettings, Server
 from tests.simulation.patches import replaced
 from tests.simulation.simulated_bookie import SimulatedBookie, root_of
-from tests.simulation.transcript import Transcript
+from tests.simulation.transcript import LogLines, Transcript
 from thinclient.client import BookKeeper
 from thinclient.config import ClientConfig
 
@@ -86,6 +87,7 @@ class SimulatedClient:
         self._world = world
         self.name = name
         self.process = world.new_process(name, name)
+        world.network.host(name).up = True
         self.config = ClientConfig(**settings)
         self.factory: LedgerManagerFactory = world.metadata.factory("sim://metadata")
         self.bookkeeper: BookKeeper = self.process.context.run(self._make)
@@ -102,6 +104,12 @@ class SimulatedClient:
         """The process is gone, with its connections."""
         self._world.note(self.name, "is killed")
         self._world.end_process(self.process, host_is_up=True)
+
+    def power_off(self) -> None:
+        """Its host is gone without a word; a new client of this name finds it up again."""
+        self._world.note(self.name, "loses power")
+        self._world.network.host(self.name).up = False
+        self._world.end_process(self.process, host_is_up=False)
 
     def pause(self) -> None:
         self._world.note(self.name, "is paused")
@@ -166,7 +174,8 @@ class World:
         # Which garbage is collected when must not decide what happens.
         gc.disable()
         try:
-            with replaced(self.random("patches"), loop.time, threads.EPOCH):
+            logs = LogLines(self.transcript, self._who) if self.transcript.keeps else contextlib.nullcontext()
+            with replaced(self.random("patches"), loop.time, threads.EPOCH), logs:
                 try:
                     task = loop.create_task(main, name="main", context=loop.outside.context.copy())
                     result: T = loop.run_until_complete(task)
@@ -188,6 +197,9 @@ class World:
             self.loop.shut_down()
         finally:
             logging.disable(logging.NOTSET)
+
+    def _who(self) -> str:
+        return CURRENT.get(self.loop.outside).name
 
     def _check(self) -> None:
         for check in self.after_every_step:
