@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress test-crash chaos simulate fuzz lint format protos reference bench env env-dev java prometheus clean
+.PHONY: help run test test-stress test-crash test-deploy chaos simulate fuzz lint format protos reference bench env env-dev java prometheus clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ chaos: env-dev java ## real processes under kills, stops, cuts and full disks, e
 
 simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(SIMULATE_ARGS)
+
+test-deploy: env-dev java prometheus ## all of deploy/ and the steps of the operations page, on real processes (some minutes)
+	BOOKGATE_DEPLOY=1 $(BIN)/python -m pytest tests/deploy tests/integration/test_operations_page.py $(PYTEST_ARGS)
 
 fuzz: env-dev ## a million bad inputs to everything that reads bytes (some minutes; `make test` has 30,000)
 	BOOKGATE_FUZZ_INPUTS=$${BOOKGATE_FUZZ_INPUTS:-1000000} BOOKGATE_FUZZ_SEED=$${BOOKGATE_FUZZ_SEED:-$$(date +%s)} \

@@ -45,6 +45,9 @@ class ComposeCluster:
     def names(self, kind: str) -> list[str]:
         return [name for name in SERVICES if name.startswith(kind)]
 
+    def running(self) -> list[str]:
+        return list(self._processes)
+
     def start(self, *names: str) -> None:
         for name in names:
             log = self._home(name) / "log"

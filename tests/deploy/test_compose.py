@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import urllib.request
@@ -74,6 +75,22 @@ def test_a_cluster_that_serves_and_outlives_a_bookie(cluster: ComposeCluster) ->
     cluster.wait_until("bookie-3", lambda: get(cluster, "bookie-3", "/api/v1/bookie/is_ready") == "OK")
     write_and_read(cluster, bookies=3)
     assert cluster.end("bookie-3") == 0, "a stop in order, within the grace period"
+
+
+@pytest.mark.skipif(not os.environ.get("BOOKGATE_DEPLOY"), reason="make test-deploy restarts ZooKeeper's servers")
+def test_zookeeper_is_restarted_server_by_server(cluster: ComposeCluster) -> None:
+    """As the operations page has it: an open ledger is written on, and the store is there again after each."""
+    if "bookie-3" not in cluster.running():
+        cluster.start("bookie-3")
+        cluster.wait_until("bookie-3", lambda: get(cluster, "bookie-3", "/api/v1/bookie/is_ready") == "OK")
+    with BookKeeper.connect(cluster.gateway_uri) as client, client.create_ledger() as ledger:
+        for name in cluster.names("zookeeper"):
+            cluster.end(name)
+            ledger.append_all([b"while a server is away"] * 100)
+            cluster.start(name)
+            cluster.wait_until(name, lambda name=name: "Mode: " in srvr(cluster.addresses[name]))
+            write_and_read(cluster, bookies=3)
+        assert len(client.bookies()) == 3
 
 
 def test_the_bookies_settings_are_sound() -> None:
