@@ -22,9 +22,9 @@ from bookie.entry_reads import MAX_BATCH_READ_SIZE
 from bookie.gc_settings import GcSettings
 from bookie.security import Security
 from bookie.storage_settings import StorageSettings
-from bookie.tls import ServerCertificates
 from gateway.config import GatewayConfig
 from gateway.http_settings import HttpSettings
+from gateway.tls_contexts import ServerContexts
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
@@ -97,6 +97,8 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
             yield "tls_certificate and tls_key go together; set both or none"
         elif self.tls_certificate is None and (self.tls_client_ca or self.tls_required):
             yield "tls_client_ca and tls_required need TLS; set tls_certificate and tls_key too"
+        if self.http_tls and self.tls_certificate is None:
+            yield "http_tls needs a certificate; set tls_certificate and tls_key too"
         if self.tls_require_client_certificate and self.tls_client_ca is None:
             yield "tls_require_client_certificate needs tls_client_ca, the authorities that vouch for clients"
         if self.auth_options and self.auth_provider is None:
@@ -111,12 +113,18 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
             handshake_seconds=self.handshake_timeout_seconds,
         )
 
-    def _certificates(self) -> ServerCertificates | None:
+    def _certificates(self) -> ServerContexts | None:
         if self.tls_certificate is None or self.tls_key is None:
             return None
         authorities = str(self.tls_client_ca) if self.tls_client_ca else None
         files = TlsFiles(str(self.tls_certificate), str(self.tls_key), authorities)
-        return ServerCertificates(files, require_client_certificate=self.tls_require_client_certificate)
+        return ServerContexts(files, require_client_certificate=self.tls_require_client_certificate)
+
+    def http_contexts(self) -> ServerContexts | None:
+        """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
+        if not self.http_tls or self.tls_certificate is None or self.tls_key is None:
+            return None
+        return ServerContexts(TlsFiles(str(self.tls_certificate), str(self.tls_key)))
 
     @property
     def metadata_behind_gateway(self) -> bool:

@@ -17,6 +17,7 @@ from ledger.bookie_info import (
     BOOKIE_RPC,
     GATEWAY_GRPC,
     HTTP,
+    TLS_EXTENSION,
     VERSION_PROPERTY,
     BookieServiceInfo,
     Endpoint,
@@ -26,9 +27,6 @@ from ledger.manager import RegistrationManager
 from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
-
-TLS_EXTENSION = "tls"
-"""Extension of the entry protocol's endpoint where it takes START_TLS, and TLS from the first byte."""
 
 
 def bookie_id_of(config: BookieConfig, port: int) -> str:
@@ -50,6 +48,8 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
         auth=(config.auth_provider,) if config.auth_provider else (),
         extensions=(TLS_EXTENSION,) if config.tls_certificate else (),
     )
+    if config.http_tls:
+        endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))
     return BookieServiceInfo(bookie_id, tuple(endpoints), {VERSION_PROPERTY: own_version()})
 
 

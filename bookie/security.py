@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from bookie.authentication import BookieAuthProvider
 from bookie.core.gate import Gate
-from bookie.tls import ServerCertificates
+from gateway.tls_contexts import ServerContexts
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
     """Neither TLS nor authentication unless given. `tls_required` serves nothing on connections in clear."""
 
-    certificates: ServerCertificates | None = None
+    certificates: ServerContexts | None = None
     tls_required: bool = False
     provider: BookieAuthProvider | None = None
     handshake_seconds: float = 10.0

@@ -272,7 +272,7 @@ class BookieServer:
         app, console = create_bookie_app(view)
         console.start()
         self._stack.push_async_callback(console.close)
-        admin = AdminServer(app, listener, own_version())
+        admin = AdminServer(app, listener, own_version(), self._config.http_contexts())
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
         async def stop_admin() -> None:

@@ -1,88 +1,24 @@
-"""TLS of the entry port: the certificates, and one connection's TLS between its transport and its frames.
+"""TLS of the entry port: one connection's TLS between its transport and its frames.
 
 A connection becomes one of TLS by START_TLS, or because its first bytes are those of a TLS client: as the length of a
 frame they would be over any limit, so the same port serves both. The records are worked on in memory, which leaves the
 transport as it is and reads straight into the frame decoder's buffer; so both event loops behave alike.
 
-Certificate files that have changed are taken up by the next connection. What can't be used is logged, once a change,
-and the last good ones stay.
-
 Source: operations page, section 7.1; wire-protocol page, section 6. Not here: when a connection changes over
-(`connection`), whether it must (`core.gate`).
+(`connection`), whether it must (`core.gate`), the certificates (`gateway.tls_contexts`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import ssl
 from collections.abc import Mapping
 from typing import Any
-
-from gateway.tls_files import TlsFiles
-from ledger.errors import IncorrectParameterException
-from reporting.logs import log_event
-
-_log = logging.getLogger(__name__)
 
 CLIENT_HELLO = 0x16
 """First byte of a TLS client, which no frame and no packet of the protocol begins with."""
 
 _READ_SIZE = 64 * 1024
-
-
-class ServerCertificates:
-    """What the bookie shows and whom it trusts, as the files have it."""
-
-    def __init__(self, files: TlsFiles, *, require_client_certificate: bool = False) -> None:
-        """Raises IncorrectParameterException for files that can't be used."""
-        self._files = files
-        self._required = require_client_certificate
-        self._marks = self._read_marks()
-        self._context = self._load()
-
-    def context(self) -> ssl.SSLContext:
-        """The context for a new connection."""
-        try:
-            marks = self._read_marks()
-            if marks != self._marks:
-                # Not tried again until the files change once more.
-                self._marks = marks
-                self._context = self._load()
-                log_event(_log, "tls", state="renewed", cert=self._files.cert)
-        except IncorrectParameterException as error:
-            if self._marks:
-                log_event(_log, "tls", logging.ERROR, state="kept-old", reason=error)
-            self._marks = ()
-        return self._context
-
-    def _read_marks(self) -> tuple[tuple[int, int, int], ...]:
-        try:
-            stats = [os.stat(path) for path in self._files.paths]
-        except OSError as error:
-            raise IncorrectParameterException(f"TLS file {error.filename}: {error.strerror}") from error
-        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
-
-    def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self._files.cert, self._files.key, password=_no_password)
-            if self._files.client_ca:
-                context.load_verify_locations(self._files.client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED if self._required else ssl.CERT_OPTIONAL
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise IncorrectParameterException(
-                f"the TLS files {', '.join(self._files.paths)} can't be used together: {reason}"
-            ) from error
-        return context
-
-
-def _no_password() -> str:
-    """Instead of OpenSSL's question at the terminal."""
-    raise ValueError("the key is protected by a password; give one without")
 
 
 class TlsChannel:

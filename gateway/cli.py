@@ -96,9 +96,10 @@ def _announce(settings: GatewayConfig, addresses: list[Addresses], as_json: bool
         line = {"gateway": address, "metadata_uri": settings.metadata_uri, "workers": settings.workers, "http": http}
         print_json(line)
         return
+    web = "https" if settings.http_tls else "http"
     scheme = "grpcs" if settings.tls_cert else "grpc"
     shared = f" with {settings.workers} workers" if settings.workers > 1 else ""
-    metrics = f", metrics at {', '.join(f'http://{each}/metrics' for each in http)}" if http else ""
+    metrics = f", console and metrics at {', '.join(f'{web}://{each}/' for each in http)}" if http else ""
     print(
         f"gateway serves at {address}{shared} (clients: {scheme}://{address}), "
         f"metadata in {settings.metadata_uri}{metrics}",

@@ -20,6 +20,7 @@ from pydantic_settings import (
 from gateway.http_settings import HttpSettings
 from gateway.limits import Limits
 from gateway.store_settings import StoreSettings
+from gateway.tls_contexts import ServerContexts
 from gateway.tls_files import TlsFiles
 from ledger.errors import IncorrectParameterException
 from ledger.settings import unknown_key, unknown_variables
@@ -70,6 +71,8 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()
+        if self.http_tls and self.tls_cert is None:
+            yield "http_tls needs a certificate; set tls_cert and tls_key too"
         if (self.tls_cert is None) != (self.tls_key is None):
             yield "tls_cert and tls_key go together; set both or none"
         if self.tls_require_client_cert and not self.tls_client_ca:
@@ -96,6 +99,12 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
         if self.tls_cert is None or self.tls_key is None:
             return None
         return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def http_contexts(self) -> ServerContexts | None:
+        """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
+        if not self.http_tls or self.tls_cert is None or self.tls_key is None:
+            return None
+        return ServerContexts(TlsFiles(self.tls_cert, self.tls_key))
 
     def for_worker(self, number: int, port: int) -> GatewayConfig:
         """The same for one of several workers: the shared port, and an HTTP port of its own."""

@@ -24,6 +24,9 @@ GATEWAY_GRPC = "bookgate-grpc"
 
 HTTP = "http"
 
+TLS_EXTENSION = "tls"
+"""Extension of an endpoint that speaks TLS: the entry port beside clear, HTTP nothing else."""
+
 LEASE_PROPERTY = "bookgate.lease"
 """Property of a registration that a gateway keeps for a bookie: `lease id/epoch`."""
 

@@ -1,10 +1,11 @@
-"""One GET over plain HTTP/1.1, for the few small answers that the doctor wants."""
+"""One GET over HTTP/1.1, for the few small answers that the doctor wants."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import io
+import ssl
 from dataclasses import dataclass
 from email.message import Message
 
@@ -20,9 +21,9 @@ class Answer:
     body: bytes
 
 
-async def get(host: str, port: int, path: str) -> Answer:
-    """Raises OSError or ValueError; the caller bounds the time."""
-    reader, writer = await asyncio.open_connection(host, port)
+async def get(host: str, port: int, path: str, context: ssl.SSLContext | None = None) -> Answer:
+    """With `context`, over TLS. Raises OSError or ValueError; the caller bounds the time."""
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
         shown_host = f"[{host}]" if ":" in host else host
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {shown_host}:{port}\r\nConnection: close\r\n\r\n".encode("ascii"))

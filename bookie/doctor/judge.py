@@ -149,7 +149,8 @@ def _mode(subject: str, view: BookieView) -> Iterator[Finding]:
         advice = (
             "free space or add a disk: it becomes writable by itself"
             if full
-            else "its disks have room: see disk_usage_threshold and its log, or set it writable over HTTP "
+            else "its disks have room: see disk_usage_threshold and its log, or set it writable in its console "
+            "or over HTTP, with its http_token if it is not on loopback "
             '(PUT /api/v1/bookie/state/readonly {"readOnly": false})'
         )
         yield _warning(subject, f"read-only{_space(view)}", advice)
@@ -202,7 +203,9 @@ def _http(subject: str, view: BookieView) -> Iterator[Finding]:
             yield _warning(
                 subject,
                 f"its HTTP admin is out of reach, so clock, version and limits are unknown: {view.http_error}",
-                "open the way to its http_port",
+                "name its authorities: bookie_tls_ca"
+                if "certificate verify failed" in (view.http_error or "")
+                else "open the way to its http_port",
             )
         return
     if view.http.running is False:

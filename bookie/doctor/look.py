@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -22,9 +23,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bookie.doctor.http_get import get
 from bookie.doctor.view import BookieView, Deployment, GatewayView, HttpView
-from bookie.registration import TLS_EXTENSION
 from gateway.version import own_version
-from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP
+from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, TLS_EXTENSION
 from ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
 from ledger.requests import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, GetBookieInfoRequest, Operation, Status
@@ -171,7 +171,7 @@ async def _look_at_bookie(
         _in_time(_space(pools[config.bookie_tls], bookie.bookie_id, timeout), timeout),
         _tls(bookie, pools[TlsMode.START_TLS], config, timeout),
         _in_time(_cookie(gateway, bookie.bookie_id, timeout), timeout),
-        _in_time(_http(bookie), timeout),
+        _in_time(_http(bookie, config), timeout),
     )
     total, free = space if isinstance(space, tuple) else (None, None)
     return BookieView(
@@ -230,14 +230,15 @@ async def _cookie(gateway: Gateway, bookie_id: str, timeout: float) -> bytes | N
     return answer.cookie if answer.HasField("cookie") else None
 
 
-async def _http(bookie: RegisteredBookie) -> HttpView | None:
+async def _http(bookie: RegisteredBookie, config: ClientConfig) -> HttpView | None:
     endpoint = bookie.info.endpoint(HTTP)
     if endpoint is None:
         return None
+    context = _http_context(config) if TLS_EXTENSION in endpoint.extensions else None
     before = time.time()
-    answer = await get(endpoint.host, endpoint.port, "/api/v1/bookie/state")
+    answer = await get(endpoint.host, endpoint.port, "/api/v1/bookie/state", context)
     after = time.time()
-    metrics = await get(endpoint.host, endpoint.port, "/metrics")
+    metrics = await get(endpoint.host, endpoint.port, "/metrics", context)
     state = json.loads(answer.body) if answer.status == 200 else {}
     date = answer.headers.get("Date")
     # A date has whole seconds: on average it is half a second behind.
@@ -250,6 +251,12 @@ async def _http(bookie: RegisteredBookie) -> HttpView | None:
         _gauge(_MAX_FILES, metrics.body),
         _gauge(_OPEN_FILES, metrics.body),
     )
+
+
+def _http_context(config: ClientConfig) -> ssl.SSLContext:
+    """It trusts whom the client trusts for the entry port, whose certificate HTTP shares."""
+    authorities = config.bookie_tls_ca or config.tls_ca
+    return ssl.create_default_context(cafile=authorities and str(authorities))
 
 
 def _gauge(pattern: re.Pattern[bytes], metrics: bytes) -> int | None:

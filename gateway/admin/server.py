@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
+
+from gateway.tls_contexts import ServerContexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,12 +17,32 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 2
 
 
+class _Config(uvicorn.Config):
+    """With certificates that are read anew when their files change, which uvicorn's own are not."""
+
+    def __init__(self, contexts: ServerContexts | None, app: Starlette, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._contexts = contexts
+
+    def load(self) -> None:
+        super().load()
+        if self._contexts is not None:
+            self.ssl = self._contexts.following()
+
+
 class AdminServer(uvicorn.Server):
     """Serves the application on a socket bound earlier; leaves signals to the process that runs it."""
 
-    def __init__(self, app: Starlette, listener: socket.socket, name: str | None = None) -> None:
-        """`name` is what the header `Server` says."""
-        config = uvicorn.Config(
+    def __init__(
+        self,
+        app: Starlette,
+        listener: socket.socket,
+        name: str | None = None,
+        contexts: ServerContexts | None = None,
+    ) -> None:
+        """`name` is what the header `Server` says; with `contexts` it speaks TLS."""
+        config = _Config(
+            contexts,
             app,
             log_level="warning",
             # Its records go where those of the process go.

@@ -17,14 +17,12 @@ from gateway.admin.console.problems import Problem, Spaces, bookie_problems, sto
 from gateway.admin.console.recent import Recent
 from gateway.admin.process_rows import masked
 from gateway.metrics import GatewayMetrics
-from ledger.bookie_info import HTTP, version_of
+from ledger.bookie_info import HTTP, TLS_EXTENSION, version_of
 from ledger.errors import BKException
 from ledger.manager import BookieSet, ClusterInfo, LedgerManagerFactory, RegisteredBookie
 
 _STORE_SECONDS = 3.0
 """So long the store is waited for: a console that waits does not say what is wrong."""
-
-TLS_EXTENSION = "tls"
 
 
 @dataclass(frozen=True)
