@@ -5,6 +5,7 @@ Ends with 0 when every invariant held, with 1 when one did not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -74,9 +75,12 @@ def _run_all(first: int, count: int, jobs: int) -> Summary:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=_console, transient=True) as progress:
         bar = progress.add_task("seeds", total=count)
-        for outcome in outcomes(range(first, first + count), jobs):
-            summary.add(outcome)
-            progress.update(bar, advance=1, description=f"seeds, {len(summary.failed)} failed")
+        with contextlib.suppress(KeyboardInterrupt):
+            for outcome in outcomes(range(first, first + count), jobs):
+                summary.add(outcome)
+                progress.update(bar, advance=1, description=f"seeds, {len(summary.failed)} failed")
+                if outcome.failed:
+                    progress.console.print(f"seed {outcome.seed}: {outcome.invariant}")
     summary.failed.sort(key=lambda outcome: outcome.seed)
     return summary
 
@@ -85,7 +89,7 @@ def _table(summary: Summary, first: int, seconds: float) -> Table:
     table = Table(box=None, show_header=False)
     hours = summary.simulated_seconds / 3600
     a_second = summary.operations / max(summary.core_seconds, 1e-9)
-    table.add_row("seeds", f"{first} to {first + summary.seeds - 1}, {len(summary.failed)} failed, {seconds:.0f} s")
+    table.add_row("seeds", f"{summary.seeds} from {first} on, {len(summary.failed)} failed, {seconds:.0f} s")
     table.add_row("simulated", f"{hours:.1f} hours, {summary.operations} operations, {a_second:.0f} a second a core")
     table.add_row("faults", ", ".join(f"{kind} {count}" for kind, count in summary.faults.most_common()))
     table.add_row("checks", ", ".join(f"{each} {summary.looked[each]}" for each in INVARIANTS))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -39,21 +41,34 @@ class Summary:
             self.failed.append(outcome)
 
 
+def _begin_process() -> None:
+    logging.getLogger().addHandler(logging.NullHandler())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the pool
+    gc.freeze()
+
+
 def _run_one(seed: int) -> Outcome:
     """In a process of the pool: what is large stays there."""
-    logging.getLogger().addHandler(logging.NullHandler())
     outcome = run_seed(seed)
     outcome.history, outcome.transcript = [], ""
+    gc.collect()  # a world is full of cycles
     return outcome
 
 
 def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     """As they come, with a bounded number handed out."""
-    left = iter(seeds)
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
+    left, context = iter(seeds), multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_process) as pool:
         running: set[Future[Outcome]] = {pool.submit(_run_one, seed) for seed in islice(left, jobs * _AHEAD)}
-        while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            running |= {pool.submit(_run_one, seed) for seed in islice(left, len(done))}
-            for future in done:
-                yield future.result()
+        try:
+            yield from _as_they_come(pool, running, left)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _as_they_come(pool: ProcessPoolExecutor, running: set[Future[Outcome]], left: Iterator[int]) -> Iterator[Outcome]:
+    while running:
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        running |= {pool.submit(_run_one, seed) for seed in islice(left, len(done))}
+        for future in done:
+            yield future.result()

@@ -53,9 +53,8 @@ def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch)
         return ledger.check_key(master_key)
 
     monkeypatch.setattr(LedgerState, "check_add", check_key_only)
-    found = {run_seed(seed).invariant for seed in range(1, 9)} - {None}
-    assert found
-    assert found <= {"P1", "P2", "P7", "P8"}
+    broken = (run_seed(seed).invariant for seed in range(2, 20))
+    assert next((invariant for invariant in broken if invariant), None) in ("P1", "P2", "P7", "P8")
 
 
 def test_a_world_without_faults_has_none() -> None:
