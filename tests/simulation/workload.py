@@ -82,7 +82,16 @@ class Workload:
         work = [self._end(healer, ledger) for ledger in self.ledgers if ledger not in deleted]
         ends = [asyncio.ensure_future(healer.run(each)) for each in (*work, self._fresh(healer))]
         await self._all_end(ends, "recoveries")
-        await self._all_end(list(self._tasks.values()), "visitors")
+        await self._all_end(self._visitors_that_must_end(deleted), "visitors")
+
+    def _visitors_that_must_end(self, deleted: set[str]) -> list[asyncio.Task[None]]:
+        """All but those who follow a ledger that can't be closed: too many of its bookies have lost their data."""
+        ended = {
+            event.ledger for event in self._recorder.history if isinstance(event, events.Recovered | events.Closed)
+        }
+        ended |= deleted
+        visits = (visit for visit in self._plan.visits if self._ledgers.get(visit.writer) in ended)
+        return [self._tasks[visit.name] for visit in visits]
 
     async def _all_end(self, tasks: Sequence[asyncio.Future[None]], what: str) -> None:
         if not tasks:
