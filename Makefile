@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress test-crash test-deploy chaos simulate fuzz lint format protos reference bench env env-dev java prometheus clean
+.PHONY: help run test test-stress test-crash test-spark test-deploy chaos simulate fuzz lint format protos reference bench env env-dev java prometheus clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all 
 test-deploy: env-dev java prometheus ## all of deploy/ and the steps of the operations page, on real processes (some minutes)
 	BOOKGATE_DEPLOY=1 $(BIN)/python -m pytest tests/deploy tests/integration/test_operations_page.py $(PYTEST_ARGS)
 
+test-spark: env-dev java ## the Spark tests at full size: ten million entries, ten thousand ledgers (many minutes)
+	BOOKGATE_SPARK_FULL=1 $(BIN)/python -m pytest tests/spark -o timeout=3600 $(PYTEST_ARGS)
+
 fuzz: env-dev ## a million bad inputs to everything that reads bytes (some minutes; `make test` has 30,000)
 	BOOKGATE_FUZZ_INPUTS=$${BOOKGATE_FUZZ_INPUTS:-1000000} BOOKGATE_FUZZ_SEED=$${BOOKGATE_FUZZ_SEED:-$$(date +%s)} \
 		$(BIN)/python -m pytest tests/fuzz $(PYTEST_ARGS)
@@ -57,7 +60,7 @@ reference: env-dev ## docs/reference and the dashboards, from the code
 protos: env-dev ## regenerate the stubs from the .proto files
 	$(BIN)/python -m protos.generate
 
-bench: bench-bookie bench-client bench-gateway ## all benchmarks (QUICK=1 keeps a run under a minute)
+bench: bench-bookie bench-client bench-gateway bench-spark ## all benchmarks (QUICK=1 keeps a run under a minute)
 
 bench-bookie-memory: env-dev ## memory of a bookie with a million ledgers (some minutes, 5 GB in TMPDIR)
 	$(BIN)/python -m benchmarks.bookie_memory

@@ -133,6 +133,7 @@ def _answer(outcome: StoredLedger | BKException, revision: int) -> LedgerMetadat
         version=outcome.version,
         metadata=metadata,
         revision=revision,
+        created_ms=outcome.created_ms,
     )
 
 

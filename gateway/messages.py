@@ -102,6 +102,7 @@ def success(record: LedgerRecord, revision: int) -> LedgerMetadataResponse:
         version=record.version,
         metadata=to_format(record.metadata),
         revision=revision,
+        created_ms=record.created_ms,
     )
 
 

@@ -46,6 +46,11 @@ class LedgerRecord:
     version: int
     created_ms: int | None = field(default=None, compare=False)
 
+    @property
+    def creation_ms(self) -> int | None:
+        """When the ledger was created, as its metadata say, else the store; milliseconds since 1970."""
+        return self.created_ms if self.metadata.ctime_ms is None else self.metadata.ctime_ms
+
 
 @dataclass(frozen=True, slots=True)
 class StoredLedger:
@@ -54,6 +59,7 @@ class StoredLedger:
     ledger_id: LedgerId
     data: bytes
     version: int
+    created_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ class LedgerManager(ABC):
         return [
             record
             if isinstance(record, BKException)
-            else StoredLedger(record.ledger_id, encode(record.metadata), record.version)
+            else StoredLedger(record.ledger_id, encode(record.metadata), record.version, record.created_ms)
             for record in await self.read_many(ledger_ids)
         ]
 

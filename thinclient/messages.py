@@ -43,7 +43,8 @@ def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
         metadata = metadata_codec.from_format(response.metadata)
     except MetadataFormatException as error:
         raise MetadataFormatException(f"ledger {ledger_id}: {error}") from error
-    return LedgerRecord(ledger_id, metadata, response.version)
+    created_ms = response.created_ms if response.HasField("created_ms") else None
+    return LedgerRecord(ledger_id, metadata, response.version, created_ms)
 
 
 def code_error(code: int, message: str, what: str) -> BKException:

@@ -77,7 +77,11 @@ class SqliteLedgerManager(LedgerManager):
             rows = await self._store.read(_between(ledger_key(part[0]), ledger_key(part[-1])))
             for ledger_id in part:
                 row = rows.get(ledger_key(ledger_id))
-                results.append(_missing(ledger_id) if row is None else StoredLedger(ledger_id, row[1], row[0]))
+                if row is None:
+                    results.append(_missing(ledger_id))
+                else:
+                    version, data, created_ms = row
+                    results.append(StoredLedger(ledger_id, data, version, created_ms))
         return results
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
@@ -137,6 +141,9 @@ _Row = tuple[int, int, bytes, int | None]
 """Version, revision of the creation, metadata, time of the creation."""
 
 _NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+_ListedRow = tuple[int, bytes, int | None]
 
 
 def _row(connection: sqlite3.Connection, ledger_id: LedgerId) -> _Row | None:
@@ -215,14 +222,14 @@ def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[byte
     return select
 
 
-def _between(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], dict[bytes, tuple[int, bytes]]]:
-    """Version and metadata by key, from `first` to `last`, both included."""
+def _between(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], dict[bytes, _ListedRow]]:
+    """Version, metadata and creation by key, from `first` to `last`, both included."""
 
-    def select(connection: sqlite3.Connection) -> dict[bytes, tuple[int, bytes]]:
+    def select(connection: sqlite3.Connection) -> dict[bytes, _ListedRow]:
         rows = connection.execute(
-            "SELECT key, version, metadata FROM ledgers WHERE key >= ? AND key <= ?", (first, last)
+            "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ?", (first, last)
         )
-        return {key: (version, data) for key, version, data in rows}
+        return {key: (version, data, created_ms) for key, version, data, created_ms in rows}
 
     return select
 

@@ -323,7 +323,7 @@ def _content(ledger_id: LedgerId, content: NodeContent | Exception) -> NodeConte
 
 def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> StoredLedger:
     data, stat = _content(ledger_id, content)
-    return StoredLedger(ledger_id, data, stat.version)
+    return StoredLedger(ledger_id, data, stat.version, stat.ctime)
 
 
 def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:

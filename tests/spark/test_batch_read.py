@@ -167,7 +167,7 @@ def test_the_ledgers_table(tables: Tables, client: BookKeeper, text: int) -> Non
     assert [list(fragment.ensemble) for fragment in row.fragments] == [list(metadata.fragments[0].ensemble)]
     assert {key: bytes(value) for key, value in row.custom_metadata.items()} == {"app": b"text", "Kind": b"Closed"}
     assert row.metadata_version == 1
-    assert row.creation_time is None or row.creation_time.year >= 2024
+    assert row.creation_time.year >= 2024
 
 
 def test_an_open_ledger_has_no_end_in_the_ledgers_table(tables: Tables, client: BookKeeper) -> None:

@@ -215,6 +215,7 @@ def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
 
 def _ledger_row(record: LedgerRecord) -> dict[str, object]:
     metadata: LedgerMetadata = record.metadata
+    created_ms = record.creation_ms
     return {
         "scope_id": record.ledger_id.scope_id,
         "ledger_id": record.ledger_id.ledger_id,
@@ -228,7 +229,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
             {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
             for fragment in metadata.fragments
         ],
-        "creation_time": None if metadata.ctime_ms is None else metadata.ctime_ms * 1000,
+        "creation_time": None if created_ms is None else created_ms * 1000,
         "custom_metadata": list(metadata.custom_metadata.items()),
         "digest_type": metadata.digest_type.name if metadata.digest_type else None,
         "metadata_version": record.version,

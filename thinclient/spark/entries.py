@@ -94,7 +94,8 @@ def _ledgers_are_gone(ids: list[int], options: Options) -> None:
         raise NoSuchLedgerExistsOnMetadataServerException(
             f"ledgers of option ledgerIds that do not exist: {named}{more}; failOnDataLoss=false leaves them out"
         )
-    _log.warning("left out %d ledgers that do not exist: %s%s", len(ids), named, more)
+    context = {"lost_ledgers": str(len(ids))}
+    _log.warning("left out %d ledgers that do not exist: %s%s", len(ids), named, more, extra={"context": context})
 
 
 def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> list[Slice]:
@@ -265,10 +266,21 @@ def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=piece.last_entry_id, size=piece.size)
 
 
+def _is_deleted(client: BookKeeper, piece: Slice) -> bool:
+    try:
+        client.read_record(piece.ledger_id)
+    except NoSuchLedgerExistsOnMetadataServerException:
+        return True
+    except BKException:
+        return False
+    return False
+
+
 def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses: Losses) -> Iterator[Sequence[Entry]]:
     """Entries from `first` on. To skip losses, a range that fails is halved until the lost entry stands alone."""
     with client.open_record(piece.record, password=options.password) as handle:
         ranges = [(first, piece.last_entry_id)]
+        exists = False
         while ranges:
             start, last = ranges.pop()
             progress = _Progress(start)
@@ -278,6 +290,10 @@ def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses
                 if options.fail_on_data_loss:
                     raise
                 start = progress.next
+                exists = exists or not _is_deleted(client, piece)
+                if not exists:
+                    losses.skip(piece, start, piece.last_entry_id, error)
+                    return
                 if start == last:
                     losses.skip(piece, start, last, error)
                 else:

@@ -186,7 +186,7 @@ def is_wanted(record: LedgerRecord, options: Options) -> bool:
 
     A ledger that does not say when it was created is taken whatever `startingTimestamp` says.
     """
-    created = record.metadata.ctime_ms
+    created = record.creation_ms
     if options.starting_timestamp_ms is not None and created is not None and created < options.starting_timestamp_ms:
         return False
     return _is_selected(record, options)

@@ -186,6 +186,11 @@ class TestManyLedgers:
         pages = await gateway.iterate(include_metadata=True, limit_per_response=2)
         found = [(ledger.ledger_id, ledger.version) for page in pages for ledger in page.ledgers]
         assert found == [(3, 0), (5, 1), (8, 0)]
+        listed = [ledger for page in pages for ledger in page.ledgers]
+        for number, ledger in zip((3, 5, 8), listed, strict=True):
+            read = await gateway.ledgers.Read(pb.LedgerMetadataRequest(ledger_id=number))
+            assert (ledger.metadata, ledger.created_ms) == (read.metadata, read.created_ms)
+            assert read.created_ms > 0
 
     async def test_negative_limit_is_a_bad_request(self, gateway: Gateway) -> None:
         (page,) = await gateway.iterate(limit_per_response=-1)

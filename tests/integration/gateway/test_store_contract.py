@@ -16,7 +16,8 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord
+from ledger.manager import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, StoredLedger
+from ledger.metadata_codec import decode
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 
 Factories = tuple[LedgerManagerFactory, LedgerManagerFactory]
@@ -129,6 +130,31 @@ class TestManyLedgers:
         assert isinstance(found[7], NoSuchLedgerExistsOnMetadataServerException)
         del found[7]
         assert found == records
+
+    async def test_listed_ones_are_given_as_they_are_stored(self, factories: Factories) -> None:
+        first, second = factories
+        created = await first.ledger_manager.create_many(
+            [CreateRequest(unscoped(3 * n), some_metadata()) for n in range(600)]
+        )
+        changed = created[2]
+        assert isinstance(changed, LedgerRecord)
+        await first.ledger_manager.write(changed.ledger_id, changed.metadata.close(-1, 0), 0)
+        wanted = [unscoped(n) for n in (0, 1, *range(3, 1800, 3))]
+        records = await second.ledger_manager.read_many(wanted)
+        listed = await second.ledger_manager.read_listed(wanted)
+        assert isinstance(listed[1], NoSuchLedgerExistsOnMetadataServerException)
+        del records[1], listed[1]
+        assert [
+            (found.ledger_id, decode(found.data), found.version, found.created_ms)
+            for found in listed
+            if isinstance(found, StoredLedger)
+        ] == [
+            (record.ledger_id, record.metadata, record.version, record.created_ms)
+            for record in records
+            if isinstance(record, LedgerRecord)
+        ]
+        assert len(listed) == 600
+        assert await second.ledger_manager.read_listed([]) == []
 
     async def test_none_are_none(self, factories: Factories) -> None:
         assert await factories[0].ledger_manager.create_many([]) == []

@@ -251,6 +251,22 @@ def test_losses_are_skipped_and_counted_and_nothing_else_is(lost: set[int]) -> N
     assert losses.entries == len(lost)
 
 
+def test_a_ledger_that_was_deleted_is_skipped_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    client, losses = FakeClient(), Losses()
+    client.lost = set(range(3, 10))
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=False), losses) == [0, 1, 2]
+    losses.report()
+    assert losses.entries == 7
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "skipped entries 3 to 9 of ledger 1",
+        "7 entries were lost and skipped (failOnDataLoss is false)",
+    ]
+    assert [getattr(record, "context") for record in caplog.records] == [  # noqa: B009
+        {"ledger_id": "1", "first": "3", "last": "9"},
+        {"lost_entries": "7"},
+    ]
+
+
 def moved(record: LedgerRecord, entry_id: int) -> LedgerRecord:
     """The ledger with its entries from `entry_id` on another bookie."""
     fragments = LedgerMetadata.new(["b:1"], 1, 1).with_ensemble(entry_id, ["c:1"]).fragments

@@ -1,0 +1,250 @@
+"""What a batch read makes of losses, of bookies and gateways that die under it, and of executors in other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bookie.standalone import StandaloneCluster
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.metadata import LedgerMetadata
+from tests.spark.conftest import PASSWORD, Tables
+from tests.spark.planted import Copy, plant, sound
+from thinclient.blocking import BookKeeper
+
+ROOT = Path(__file__).parents[2]
+FULL = os.environ.get("BOOKGATE_SPARK_FULL") == "1"
+"""The sizes of `make test-spark`; else a fiftieth of them."""
+LARGE_LEDGER = 10_000_000 if FULL else 200_000
+SMALL_LEDGERS = 10_000 if FULL else 200
+
+
+def write(client: BookKeeper, count: int, payload: bytes = b"x" * 100, **custom: bytes) -> int:
+    """A closed ledger; its id."""
+    with client.create_ledger(password=PASSWORD, custom_metadata=custom) as ledger:
+        ledger.append_all(payload for _ in range(count))
+    return ledger.ledger_id.ledger_id
+
+
+def switched(tables: Tables, **settings: str) -> Tables:
+    """The same in a session with other settings of its own."""
+    session = tables.spark.newSession()
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    return Tables(session, tables.gateways)
+
+
+# Losses
+
+
+@pytest.fixture(scope="module")
+def holed(client: BookKeeper, cluster: StandaloneCluster) -> int:
+    """Entries 7, 8 and 40 of 60 are on no bookie."""
+
+    def lose(ledger_id: int, copy: Copy) -> bytes | None:
+        return None if copy.entry_id in (7, 8, 40) else sound(ledger_id, copy)
+
+    return plant(client, cluster, lose)
+
+
+def test_a_lost_entry_ends_the_read_with_ledger_range_and_option(tables: Tables, holed: int) -> None:
+    with pytest.raises(PySparkException) as caught:
+        tables.load(ledgerIds=holed).collect()
+    assert f"entries 7 to 59 of ledger {holed} can't be read" in str(caught.value)
+    assert "failOnDataLoss=false skips what is lost" in str(caught.value)
+
+
+def test_lost_entries_are_skipped_and_counted_in_the_log_that_spark_has_as_a_table(tables: Tables, holed: int) -> None:
+    logged = switched(tables, **{"spark.sql.pyspark.worker.logging.enabled": "true"})
+    rows = logged.load(ledgerIds=holed, failOnDataLoss=False, minPartitions=1).collect()
+    assert sorted(row.entry_id for row in rows) == [n for n in range(60) if n not in (7, 8, 40)]
+    counted = logged.spark.sql(
+        "SELECT sum(context['lost_entries']) AS lost FROM python_worker_logs() "
+        "WHERE context['lost_entries'] IS NOT NULL"
+    ).first()
+    assert counted is not None
+    assert int(counted.lost) == 3
+
+
+# Filters
+
+
+def test_filters_are_pushed_only_where_spark_and_the_option_say_so(tables: Tables, client: BookKeeper) -> None:
+    ledger_id = write(client, 1000)
+    refused = tables.load(ledgerIds=ledger_id, pushdown=True)
+    with pytest.raises(PySparkException, match="filterPushdown"):
+        refused.count()
+    on = switched(tables, **{"spark.sql.python.filterPushdown.enabled": "true"})
+    assert on.load(ledgerIds=ledger_id).where("entry_id < 10").count() == 10
+    frame = on.load(pushdown=True, maxEntriesPerPartition=100)
+    few = frame.where(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND length > 600")
+    assert sorted(row.entry_id for row in few.collect()) == [6, 7, 8]
+    assert few.rdd.getNumPartitions() == 1
+    assert frame.where(f"ledger_id IN ({ledger_id}) AND entry_id >= 700").rdd.getNumPartitions() == 3
+    assert frame.where("ledger_id = -5 OR ledger_id = -6").count() == 0
+    ids = [
+        row.ledger_id for row in on.load(table="ledgers", pushdown=True).where(f"ledger_id >= {ledger_id}").collect()
+    ]
+    assert ids[0] == ledger_id
+
+
+# Selection by time
+
+
+def test_ledgers_from_a_time_on_by_their_own_word_else_the_stores(tables: Tables, client: BookKeeper) -> None:
+    def create(ctime_ms: int | None) -> int:
+        metadata = LedgerMetadata.new(["bookie-1"], 1, 1, password=PASSWORD, ctime_ms=ctime_ms)
+        return client.ledger_manager.create(None, metadata).ledger_id.ledger_id
+
+    def read(since: str) -> set[int]:
+        found = tables.load(table="ledgers", ledgerIds=",".join(map(str, made)), startingTimestamp=since).collect()
+        assert all(row.creation_time is not None for row in found)
+        return {row.ledger_id for row in found}
+
+    made = old, future, silent = create(1_700_000_000_000), create(4_102_444_800_000), create(None)
+    assert read("1700000000000") == {old, future, silent}
+    assert read("2024-01-01T00:00:00Z") == {future, silent}
+    assert read("2100-01-01") == {future}
+    for ledger_id in made:
+        client.delete_ledger(ledger_id)
+
+
+# Sizes
+
+
+def test_one_large_ledger_is_split_over_tasks_and_read_exactly(tables: Tables, client: BookKeeper) -> None:
+    ledger_id = write(client, LARGE_LEDGER, b"a payload of some bytes")
+    frame = tables.load(ledgerIds=ledger_id, maxEntriesPerPartition=LARGE_LEDGER // 7)
+    assert frame.rdd.getNumPartitions() == 8
+    total = frame.selectExpr("count(*)", "sum(entry_id)", "count(distinct entry_id)", "max(length)").first()
+    assert total is not None
+    assert tuple(total) == (LARGE_LEDGER, LARGE_LEDGER * (LARGE_LEDGER - 1) // 2, LARGE_LEDGER, 23 * LARGE_LEDGER)
+
+
+def test_many_small_ledgers_go_into_few_tasks(tables: Tables, client: BookKeeper) -> None:
+    for _ in range(SMALL_LEDGERS):
+        write(client, 3, app=b"small")
+    frame = tables.load(**{"customMetadata.app": "small"})
+    assert frame.rdd.getNumPartitions() <= max(4, SMALL_LEDGERS // 1000)
+    assert frame.groupBy("ledger_id").count().where("count = 3").count() == SMALL_LEDGERS
+
+
+# Bookies and gateways that die
+
+
+@pytest.fixture
+def own(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[StandaloneCluster, Tables]]:
+    """A cluster that the test may damage."""
+    with StandaloneCluster(tmp_path / "own") as running:
+        yield running, Tables(spark, running.gateway_uri)
+
+
+def in_tasks(tables: Tables, ledger_id: int, **options: object) -> Iterator[int]:
+    """The entry ids of a ledger of four tasks, each run when the rows of the one before are taken."""
+    frame = tables.load(ledgerIds=ledger_id, maxEntriesPerPartition=5000, **options).select("entry_id")
+    assert frame.rdd.getNumPartitions() == 4
+    return (row.entry_id for row in frame.toLocalIterator())
+
+
+def test_replicas_take_over_from_a_bookie_killed_during_a_scan(own: tuple[StandaloneCluster, Tables]) -> None:
+    cluster, tables = own
+    with BookKeeper.connect(cluster.gateway_uri) as client:
+        ledger_id = write(client, 20_000)
+    ids = in_tasks(tables, ledger_id)
+    read = [next(ids) for _ in range(5000)]
+    cluster.processes[0].kill()
+    cluster.processes[1].kill()
+    read += ids
+    assert sorted(read) == list(range(20_000))
+
+
+def test_with_every_replica_dead_the_error_names_bookie_ledger_and_range(own: tuple[StandaloneCluster, Tables]) -> None:
+    cluster, tables = own
+    with BookKeeper.connect(cluster.gateway_uri) as client:
+        ledger_id = write(client, 20_000)
+    ids = in_tasks(tables, ledger_id, numRetries=1, **{"client.metadata_timeout": 2})
+    assert [next(ids) for _ in range(5000)] == list(range(5000))
+    for process in cluster.processes:
+        process.kill()
+    with pytest.raises(PySparkException) as caught:
+        next(ids)
+    assert f"entries 5000 to 9999 of ledger {ledger_id} can't be read" in str(caught.value)
+    assert "bookie-" in str(caught.value)
+
+
+def test_tasks_need_no_gateway_once_they_are_planned(
+    cluster: StandaloneCluster, client: BookKeeper, spark: SparkSession
+) -> None:
+    ledger_id = write(client, 20_000)
+    command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", cluster.metadata_uri, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        gateways = "grpc://" + json.loads(process.stdout.readline())["gateway"]
+        ids = in_tasks(Tables(spark, gateways), ledger_id)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    # Planning is done: how many partitions there are was asked for. No worker has a connection to a bookie yet.
+    assert sorted(ids) == list(range(20_000))
+
+
+# Executors as processes of their own
+
+
+def test_executors_in_processes_of_their_own(cluster: StandaloneCluster, client: BookKeeper, holed: int) -> None:
+    ledger_id = write(client, 20_000)
+    password = PASSWORD.decode()
+    reads = [
+        ["all", {"ledgerIds": str(ledger_id), "minPartitions": "4", "password": password}],
+        ["bare", {"ledgerIds": str(ledger_id), "includePayload": "false", "password": password}],
+        ["nothing", {"customMetadata.app": "nobody"}],
+        ["wrong password", {"ledgerIds": str(ledger_id), "password": "wrong"}],
+        ["lost", {"ledgerIds": str(holed), "password": password}],
+    ]
+    command = [sys.executable, "-m", "tests.spark.separate_executors", cluster.gateway_uri, json.dumps(reads)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {result.pop("name"): result for result in map(json.loads, done.stdout.splitlines())}
+    ids = sum(range(20_000))
+    assert found["all"] == {"rows": 20_000, "ids": ids, "bytes": 2_000_000, "executors": 2}
+    assert {**found["bare"], "executors": 0} == {"rows": 20_000, "ids": ids, "bytes": 0, "executors": 0}
+    assert found["nothing"]["rows"] == 0
+    assert f"the password of ledger {ledger_id} is not the one given" in found["wrong password"]["error"]
+    assert f"entries 7 to 59 of ledger {holed} can't be read" in found["lost"]["error"]
+
+
+# ZooKeeper
+
+
+def test_a_cluster_on_zookeeper(tmp_path: Path, spark: SparkSession) -> None:
+    with (
+        LocalZooKeeper(tmp_path / "zookeeper") as zookeeper,
+        StandaloneCluster(tmp_path / "cluster", metadata_uri=zookeeper.metadata_uri("/spark/ledgers")) as cluster,
+        BookKeeper.connect(cluster.gateway_uri) as client,
+    ):
+        tables = Tables(spark, cluster.gateway_uri)
+        closed = write(client, 3000, app=b"here")
+        with client.create_ledger(password=PASSWORD) as ledger:
+            ledger.append_all([b"%d" % n for n in range(10)])
+            opened = ledger.ledger_id.ledger_id
+            states = {row.ledger_id: row.state for row in tables.load(table="ledgers").collect()}
+            assert states == {closed: "CLOSED", opened: "OPEN"}
+            seen = [row.entry_id for row in tables.load(ledgerRange=f"{opened}-").orderBy("entry_id").collect()]
+            assert seen == list(range(len(seen)))
+            assert client.read_record(opened).metadata.is_closed is False
+        assert tables.load(**{"customMetadata.app": "here"}).count() == 3000
+        assert tables.load(startingOffsets=json.dumps({closed: 2990})).count() == 20
+        assert tables.load(table="bookies").count() == 3
+        with pytest.raises(PySparkException, match=f"ledger {closed}"):
+            tables.load(ledgerIds=closed, password="wrong").count()
+        with pytest.raises(PySparkException, match="987654321"):
+            tables.load(ledgerIds=987654321).count()
