@@ -1,0 +1,236 @@
+"""The operators' commands against a live cluster: what they print as JSON, what they do, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bookie.cookie import Cookie
+from bookie.standalone import StandaloneCluster
+from ledger import metadata_codec
+from thinclient.cli import app
+from thinclient.one_bookie import ranges_of_bookie
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command with --json: what it prints, or with `fails` the error that it tells."""
+    monkeypatch.setenv("BOOKGATE_GATEWAYS", standalone_cluster.gateway_uri)
+    return command
+
+
+def command(*arguments: object, fails: int = 0, text: bool = False) -> Any:
+    result = CliRunner().invoke(app, [*map(str, arguments), *([] if text else ["--json"])])
+    assert result.exit_code == fails, result.output
+    assert "Traceback" not in result.stderr
+    if text:
+        return result.stdout
+    if fails and not result.stdout:
+        error = json.loads(result.stderr)
+        assert error.keys() == {"error", "type", "code"}
+        return error
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    return lines[0] if len(lines) == 1 else lines
+
+
+@pytest.fixture
+def written(run: Run, tmp_path: Path) -> int:
+    """A closed ledger of ten entries, each on two of three bookies."""
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"entry {number}\n" for number in range(10)))
+    made = run("ledger", "create", "--write-quorum-size", 2)
+    assert made["state"] == "OPEN"
+    assert run("ledger", "write", made["ledger_id"], lines)["entries"] == 10
+    return int(made["ledger_id"])
+
+
+def test_reading_from_one_bookie_gives_what_it_holds(run: Run, written: int) -> None:
+    whole = run("ledger", "read", written)
+    assert [entry["payload"] for entry in whole] == [f"entry {number}" for number in range(10)]
+    ensemble = run("ledger", "show", written)["fragments"][0]["bookies"]
+    seen: list[int] = []
+    for index, bookie in enumerate(ensemble):
+        entries = [entry["entry_id"] for entry in run("ledger", "read", written, "--bookie", bookie)]
+        # Entry e is on the bookies at e and e + 1, modulo three.
+        assert entries == [entry for entry in range(10) if index in (entry % 3, (entry + 1) % 3)]
+        seen += entries
+    assert sorted(seen) == sorted([*range(10), *range(10)])
+    assert run("ledger", "read", written, "--bookie", "nobody", text=True) == ""
+
+
+def test_ledgers_of_a_bookie(run: Run, written: int) -> None:
+    ensemble = run("ledger", "show", written)["fragments"][0]["bookies"]
+    one = run("ledger", "create", "--ensemble-size", 1, "--write-quorum-size", 1, "--ack-quorum-size", 1)
+    other = next(bookie for bookie in ensemble if bookie not in one["fragments"][0]["bookies"])
+    listed = {ledger["ledger_id"] for ledger in run("ledger", "list", "--bookie", other)}
+    assert written in listed
+    assert one["ledger_id"] not in listed
+
+
+def test_metadata_goes_to_a_file_and_back(run: Run, written: int, tmp_path: Path) -> None:
+    file, before = tmp_path / "metadata", run("ledger", "metadata", "show", written)
+    assert run("ledger", "metadata", "dump", written, file)["bytes"] == file.stat().st_size
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert metadata_codec.decode(file.read_bytes()).last_entry_id == 9
+    assert "--update" in run("ledger", "metadata", "restore", written, file, fails=1)["error"]
+    assert "use --yes" in run("ledger", "metadata", "restore", written, file, "--update", fails=1)["error"]
+    assert run("ledger", "metadata", "restore", written, file, "--update", "--yes")["version"] == before["version"] + 1
+    run("ledger", "delete", written, "--yes")
+    restored = run("ledger", "metadata", "restore", written, file)
+    assert {**restored, "version": 0} == {**before, "version": 0}
+    assert len(run("ledger", "read", written)) == 10
+    file.write_bytes(b"no metadata")
+    assert run("ledger", "metadata", "restore", written, file, fails=1)["type"] == "MetadataFormatException"
+    assert "No such file" in run("ledger", "metadata", "restore", written, tmp_path / "nothing", fails=1)["error"]
+
+
+def test_a_ledger_of_a_renamed_bookie(run: Run, written: int, tmp_path: Path) -> None:
+    file = tmp_path / "metadata"
+    run("ledger", "metadata", "dump", written, file)
+    file.write_bytes(file.read_bytes().replace(b"bookie-1", b"bookie-9"))
+    run("ledger", "metadata", "restore", written, file, "--update", "--yes")
+    replaced = run("ledger", "replace-bookie", "bookie-9", "bookie-1", "--dry-run")
+    assert (replaced["named"], replaced["changed"]) == (1, 0)
+    assert "use --yes" in run("ledger", "replace-bookie", "bookie-9", "bookie-1", fails=1)["error"]
+    assert "is registered" in run("ledger", "replace-bookie", "bookie-1", "bookie-9", "--yes", fails=1)["error"]
+    twice = run("ledger", "replace-bookie", "bookie-9", "bookie-2", "--yes", fails=1)
+    assert [each["ledger_id"] for each in twice["failed"]] == [written]
+    assert run("ledger", "replace-bookie", "bookie-9", "bookie-1", "--yes", "--rate", 1000)["changed"] == 1
+    assert len(run("ledger", "read", written)) == 10
+
+
+def test_a_simple_test_leaves_nothing(run: Run) -> None:
+    done = run("ledger", "simple-test", "-n", 50)
+    assert (done["entries"], done["passed"]) == (50, True)
+    assert run("ledger", "show", done["ledger_id"], fails=1)["code"] == -25
+    assert run("ledger", "simple-test", "-e", 9, fails=1)["type"] == "NotEnoughBookiesException"
+
+
+def test_bookies_over_the_network(run: Run) -> None:
+    listed = run("bookie", "list", "-rw")
+    assert [bookie["bookie_id"] for bookie in listed] == ["bookie-1", "bookie-2", "bookie-3"]
+    assert run("bookie", "list", "-ro") == []
+    told = run("bookie", "endpoints", "bookie-2")
+    assert {each["protocol"] for each in told["endpoints"]} == {"bookie-rpc", "bookgate-grpc", "http"}
+    assert run("bookie", "endpoints", "nobody", fails=1)["type"] == "BookieHandleNotAvailableException"
+    space = run("bookie", "info")
+    assert space["total_bytes"] == sum(each["total_bytes"] for each in space["bookies"]) > space["free_bytes"] > 0
+    lost = run("bookie", "info", "bookie-1", "127.0.0.1:1", fails=1)
+    assert [each["error"] is None for each in lost["bookies"]] == [True, False]
+    assert run("bookie", "sanity", "bookie-1", "--entries", 3) == {
+        "bookie_id": "bookie-1",
+        "passed": True,
+        "reason": None,
+    }
+    assert run("bookie", "sanity", "127.0.0.1:1", "--timeout", 5, fails=1)["passed"] is False
+
+
+def test_a_bookie_is_made_read_only_and_writable_again(run: Run, standalone_cluster: StandaloneCluster) -> None:
+    assert run("bookie", "state", "bookie-3")["readOnly"] is False
+    try:
+        assert run("bookie", "read-only", "on", "bookie-3") == {"readOnly": True}
+        http = standalone_cluster.processes[2].addresses["http"]
+        assert run("bookie", "state", "--http", f"http://{http}/")["readOnly"] is True
+        assert [each["bookie_id"] for each in run("bookie", "list", "--read-only")] == ["bookie-3"]
+        status = run("cluster", "status")
+        assert (status["writable_bookies"], status["read_only_bookies"], status["total_bookies"]) == (2, 1, 3)
+    finally:
+        assert run("bookie", "read-only", "off", "bookie-3") == {"readOnly": False}
+    assert "name one bookie" in run("bookie", "state", fails=1)["error"]
+    assert "does not answer" in run("bookie", "state", "--http", "127.0.0.1:1", fails=1)["error"]
+
+
+def test_garbage_collection_of_a_bookie(run: Run) -> None:
+    assert run("gc", "suspend", "bookie-1", "--major") == {"major_suspended": True, "minor_suspended": False}
+    assert run("gc", "status", "bookie-1")["major_suspended"] is True
+    assert "major suspended" in run("gc", "status", "bookie-1", text=True)
+    assert run("gc", "resume", "bookie-1") == {"major_suspended": False, "minor_suspended": False}
+    assert run("gc", "trigger", "bookie-1", "--major") == {"triggered": True, "major": True, "minor": False}
+    assert "index is not RocksDB" in run("gc", "compact-index", "bookie-1", fails=1)["error"]
+
+
+def test_the_cluster_and_its_gateways(run: Run, standalone_cluster: StandaloneCluster) -> None:
+    instance = run("cluster", "instance-id")["instance_id"]
+    assert run("cluster", "info", "--metadata-uri", standalone_cluster.metadata_uri)["instance_id"] == instance
+    assert run("cluster", "instance-id", text=True) == f"{instance}\n"
+    assert [each["address"] for each in run("gateway", "list")] == standalone_cluster.gateways
+
+
+def test_cookies(run: Run, standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
+    directory = standalone_cluster.processes[0].data_dir
+    own = run("cookie", "get", "bookie-1", "--output", tmp_path / "saved")
+    assert own["ledger_directories"] == [f"{directory}/ledgers"]
+    assert (tmp_path / "saved").read_bytes() == (directory / "ledgers/current/VERSION").read_bytes()
+    settings = (
+        *("--set", f"metadata_uri={standalone_cluster.metadata_uri}"),
+        *("--set", "bookie_id=spare", "--set", f"data_dir={tmp_path / 'spare'}"),
+    )
+    file = tmp_path / "spare.cookie"
+    generated = run("cookie", "generate", "--output", file, *settings)
+    assert generated["instance_id"] == own["instance_id"]
+    assert run("cookie", "create", "spare", file)["bookie_id"] == "spare"
+    assert "has a cookie already" in run("cookie", "create", "spare", file, fails=1)["error"]
+    assert "spare" in {cookie["bookie_id"] for cookie in run("cookie", "list")}
+    assert "spare" in run("cookie", "list", text=True)
+    assert "of bookie spare" in run("cookie", "update", "bookie-1", file, "--yes", fails=1)["error"]
+    file.write_bytes(Cookie("spare", "/j", "1\t/l").encode())
+    assert run("cookie", "update", "spare", file, "--yes")["journal_directories"] == ["/j"]
+    assert run("cookie", "get", "spare")["version"] == 1
+    assert "is registered" in run("cookie", "delete", "bookie-1", "--yes", fails=1)["error"]
+    assert "use --yes" in run("cookie", "delete", "spare", fails=1)["error"]
+    assert run("cookie", "delete", "spare", "--yes")["deleted"] is True
+    assert "has no cookie" in run("cookie", "get", "spare", fails=1)["error"]
+
+
+def test_a_bookie_is_made_and_emptied(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    options = (
+        *("--set", f"metadata_uri=sqlite://{tmp_path}/metadata.db", "--set", "bookie_id=b"),
+        *("--set", f"data_dir={data}"),
+    )
+    made = command("bookie", "init", *options)
+    assert made["directories"] == [f"{data}/journal", f"{data}/ledgers"]
+    assert (data / "ledgers/current/VERSION").exists()
+    assert "has a cookie already" in command("bookie", "init", *options, fails=1)["error"]
+    (data / "ledgers/current/0.log").write_bytes(b"entries")
+    assert "use --yes" in command("bookie", "format", *options, fails=1)["error"]
+    assert (data / "ledgers/current/0.log").exists()
+    assert command("bookie", "format", *options, "--delete-cookie", "--yes")["cookie_deleted"] is True
+    assert list((data / "ledgers/current").iterdir()) == []
+    (data / "ledgers/current/0.log").write_bytes(b"entries")
+    assert "not empty" in command("bookie", "init", *options, fails=1)["error"]
+
+
+def test_a_running_bookie_is_not_emptied(standalone_cluster: StandaloneCluster) -> None:
+    process = standalone_cluster.processes[0]
+    options = (
+        *("--set", f"metadata_uri={standalone_cluster.metadata_uri}", "--set", "bookie_id=bookie-1"),
+        *("--set", f"data_dir={process.data_dir}"),
+    )
+    assert "in use by another bookie" in command("bookie", "format", *options, "--yes", fails=1)["error"]
+
+
+def test_a_bookies_files(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
+    data = standalone_cluster.processes[0].data_dir
+    assert {each["kind"] for each in command("bookie", "inspect", "files", data)} >= {"journal"}
+    mark = command("bookie", "inspect", "last-mark", data)
+    assert [each["file"] for each in mark] == [f"{data}/ledgers/current/lastMark"]
+    assert "no journal" in command("bookie", "inspect", "files", tmp_path, fails=1)["error"]
+
+
+def test_runs_of_entries_on_a_bookie() -> None:
+    from ledger.metadata import Fragment, LedgerMetadata
+
+    fragments = (Fragment(0, ("a", "b", "c")), Fragment(6, ("a", "b", "d")))
+    metadata = LedgerMetadata(3, 2, 2, fragments)
+    assert list(ranges_of_bookie(metadata, "c", 0, 9)) == [(1, 2), (4, 5)]
+    assert list(ranges_of_bookie(metadata, "d", 0, 9)) == [(7, 8)]
+    assert list(ranges_of_bookie(metadata, "a", 2, 3)) == [(2, 3)]
+    assert list(ranges_of_bookie(metadata, "e", 0, 9)) == []
