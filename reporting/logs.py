@@ -100,7 +100,7 @@ class LineFormatter(logging.Formatter):
             fields |= {**self.of_process, "message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False, default=str) if self._as_json else _logfmt(fields)
+        return _json(fields) if self._as_json else _logfmt(fields)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -117,4 +117,12 @@ def _value(value: object) -> str:
     """Values with spaces, quotes or `=` are quoted as JSON strings."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     plain = text and not any(character in ' "=\\' or not character.isprintable() for character in text)
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    return text if plain else _json(text)
+
+
+_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""What JSON leaves as it is and some take for the end of a line."""
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str).translate(_LINE_ENDS)

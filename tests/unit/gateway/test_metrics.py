@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.metrics import GatewayMetrics, Reading
-from reporting.logs import log_event
 
 
 def shown(metrics: GatewayMetrics) -> set[str]:
@@ -46,22 +42,3 @@ def test_store_latency_and_readings() -> None:
         "bookgate_gateway_streams 7.0",
         "bookgate_gateway_cache_hits_total 3.0",
     } <= shown(metrics)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("plain", "plain"),
-        (3, "3"),
-        (0.5, "0.5"),
-        ("a b", '"a b"'),
-        ('a="b"', '"a=\\"b\\""'),
-        ("", '""'),
-        ("a\nb", '"a\\nb"'),
-    ],
-)
-def test_log_lines_can_be_taken_apart(caplog: pytest.LogCaptureFixture, value: object, text: str) -> None:
-    logger = logging.getLogger("test")
-    with caplog.at_level(logging.INFO, "test"):
-        log_event(logger, "gateway", state="serving", address=value)
-    assert caplog.messages == [f"event=gateway state=serving address={text}"]
