@@ -170,7 +170,7 @@ class RpcLedgerManager(LedgerManager):
 
     async def _own_creation(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerRecord:
         """The ledger exists after an attempt whose answer was lost: is it this client's?"""
-        record = await self.read(ledger_id)
+        record = await self._read_to_resolve(ledger_id, f"create ledger {ledger_id}")
         if record.metadata.creator_token == metadata.creator_token:
             return record
         if record.metadata.creator_token == 0 and _comparable(record.metadata) == _comparable(metadata):
@@ -247,9 +247,18 @@ class RpcLedgerManager(LedgerManager):
         response, repeated = await self._change_repeatedly(what, request, _write)
         if response.code == StatusCode.SUCCESS and not response.HasField("metadata"):
             return LedgerRecord(ledger_id, metadata, response.version)
-        if response.code == StatusCode.BAD_VERSION and repeated:
-            return self._own_write(await self.read(ledger_id), metadata, expected_version)
+        if repeated and response.code == StatusCode.LEDGER_NOT_FOUND:
+            raise UnknownOutcomeException(f"could not {what}: its answer was lost, and the ledger is gone by now")
+        if repeated and response.code == StatusCode.BAD_VERSION:
+            return self._own_write(await self._read_to_resolve(ledger_id, what), metadata, expected_version)
         return self._record(response, what)
+
+    async def _read_to_resolve(self, ledger_id: LedgerId, what: str) -> LedgerRecord:
+        """The record as it is after an attempt whose answer was lost. Without it that attempt stays unknown."""
+        try:
+            return await self.read(ledger_id)
+        except BKException as error:
+            raise UnknownOutcomeException(f"could not {what}: its answer was lost, and now {error}") from error
 
     @staticmethod
     def _own_write(stored: LedgerRecord, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from grpc.aio import AioRpcError
 
@@ -27,33 +28,40 @@ _LONGEST_SILENCE = 25.0
 _Outgoing = asyncio.Queue[wire.LedgerMetadataRequest | None]
 
 
+@dataclass(slots=True, eq=False)
+class _Listening:
+    """A listener, what its client had seen of the store when it came, and the version that it was told last."""
+
+    listener: LedgerMetadataListener
+    since: int
+    told: int | None = None
+
+
 class MetadataWatch:
     """The listeners of one client."""
 
     def __init__(self, gateways: GatewayChannel) -> None:
         self._gateways = gateways
         self._loop = asyncio.get_running_loop()
-        self._listeners: dict[LedgerId, list[LedgerMetadataListener]] = {}
+        self._listeners: dict[LedgerId, list[_Listening]] = {}
         self._records: dict[LedgerId, LedgerRecord] = {}
         self._outgoing: _Outgoing = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """The listener hears the present state soon, then every change."""
-        listeners = self._listeners.setdefault(ledger_id, [])
-        listeners.append(listener)
-        if len(listeners) == 1:
-            self._outgoing.put_nowait(self._subscribe(ledger_id))
-        elif ledger_id in self._records:
-            self._loop.call_soon(self._tell_one, ledger_id, listener, self._records[ledger_id])
+        # Also where others listen already: this client may have seen a newer state elsewhere than they have.
+        self._listeners.setdefault(ledger_id, []).append(_Listening(listener, self._gateways.revision))
+        self._outgoing.put_nowait(self._subscribe(ledger_id))
         if self._task is None:
             self._task = self._loop.create_task(self._run())
 
     def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Takes a listener away; an unknown one is ignored."""
         listeners = self._listeners.get(ledger_id, [])
-        if listener in listeners:
-            listeners.remove(listener)
+        found = next((each for each in listeners if each.listener == listener), None)
+        if found is not None:
+            listeners.remove(found)
             if not listeners:
                 self._forget(ledger_id)
                 request = scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id)
@@ -118,8 +126,9 @@ class MetadataWatch:
             yield request
 
     def _subscribe(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
+        """Asks for the present state while somebody has not heard anything, else for what is newer than the known."""
         request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
-        if ledger_id in self._records:
+        if ledger_id in self._records and all(each.told is not None for each in self._listeners.get(ledger_id, ())):
             request.expected_version = self._records[ledger_id].version
         return request
 
@@ -131,26 +140,27 @@ class MetadataWatch:
         if response.code == StatusCode.LEDGER_NOT_FOUND:
             listeners = list(self._listeners.get(ledger_id, ()))
             self._forget(ledger_id)
-            for listener in listeners:
-                self._tell(ledger_id, listener, None)
+            for each in listeners:
+                self._tell(ledger_id, each.listener, None)
         elif response.code == StatusCode.SUCCESS:
             try:
                 record = record_of(response)
             except BKException:
                 return  # damaged metadata of one ledger: there is nothing to tell, and the others are not to suffer
-            self._take_record(record)
+            self._take_record(record, response.revision)
 
-    def _take_record(self, record: LedgerRecord) -> None:
-        known = self._records.get(record.ledger_id)
-        if record.ledger_id not in self._listeners or (known is not None and known.version >= record.version):
+    def _take_record(self, record: LedgerRecord, revision: int) -> None:
+        listeners = self._listeners.get(record.ledger_id)
+        if listeners is None:
             return
-        self._records[record.ledger_id] = record
-        for listener in list(self._listeners[record.ledger_id]):
-            self._tell(record.ledger_id, listener, record)
-
-    def _tell_one(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord) -> None:
-        if listener in self._listeners.get(ledger_id, ()):
-            self._tell(ledger_id, listener, record)
+        known = self._records.get(record.ledger_id)
+        if known is None or known.version < record.version:
+            self._records[record.ledger_id] = record
+        for each in list(listeners):
+            # An answer that was under way when the listener came may be older than what its client has seen.
+            if each in listeners and each.since <= revision and (each.told is None or each.told < record.version):
+                each.told = record.version
+                self._tell(record.ledger_id, each.listener, record)
 
     def _tell(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord | None) -> None:
         try:
