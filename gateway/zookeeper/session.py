@@ -4,6 +4,10 @@ States, as kazoo reports them: connecting → connected ⇄ suspended (connectio
 expired) → connected (a new session) … → closed. kazoo forgets every watch at any disconnect; so on each way back to
 connected `on_reconnected` is called, with whether the session is a new one, and whoever watches arms again.
 
+Nothing read here is older than what was read before (M4). Within a session ZooKeeper sees to that; a new session may
+begin at a server that lags, and know nothing of ledgers that the former one has shown. So it counts as connected only
+once that server has caught up with the leader.
+
 A call waits for the connection within its deadline and is sent once. If its answer is lost, a read fails with
 MetaStoreException and a change with UnknownOutcomeException: it may have happened. Errors of the node itself (NoNode,
 BadVersion, …) stay kazoo's exceptions, for the caller to translate. Callbacks arrive on the event loop; watch events
@@ -16,8 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,7 +43,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import Callback, EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.requests import (
@@ -55,8 +57,8 @@ from gateway.zookeeper.requests import (
     RemoveDataWatch,
     ReserveNumbers,
 )
+from gateway.zookeeper.security import check_files, security_arguments
 from ledger.errors import (
-    IncorrectParameterException,
     MetaStoreException,
     StoreUnreachableException,
     UnknownOutcomeException,
@@ -140,7 +142,7 @@ class ZooKeeperSession:
     async def start(self) -> None:
         """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
         self._loop = asyncio.get_running_loop()
-        _check_files(self._settings)
+        check_files(self._settings)
         handler = self._make_handler()
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0, sleep_func=handler.sleep_func)
         self._client = KazooClient(
@@ -379,47 +381,25 @@ class ZooKeeperSession:
             return
         if self._connected.is_set():
             return
-        new_session, self._session_lost = self._session_lost, False
+        if self._session_lost:
+            # Where this fails the connection is lost again, and the way back begins anew.
+            self._client.sync_async("/").rawlink(lambda result: self._to_loop(self._caught_up, result))
+        else:
+            self._now_connected(new_session=False)
+
+    def _caught_up(self, result: Any) -> None:
+        """The server of a new session has what the leader had."""
+        if not self._closed and result.exception is None and self._session_lost and self._client.connected:
+            self._session_lost = False
+            self._now_connected(new_session=True)
+
+    def _now_connected(self, *, new_session: bool) -> None:
         self._connected.set()
         self._log_state("connected", logging.INFO, new=new_session)
         self.on_reconnected(new_session)
 
     def _log_state(self, state: str, level: int, **fields: object) -> None:
         log_event(_LOG, "zookeeper_session", level, state=state, session=f"{self.session_id:x}", **fields)
-
-
-def security_arguments(settings: StoreSettings) -> dict[str, Any]:
-    """What kazoo's client is told of TLS, authentication and the nodes' ACL."""
-    arguments: dict[str, Any] = {}
-    if settings.zookeeper_tls:
-        arguments |= {
-            "use_ssl": True,
-            "ca": settings.zookeeper_tls_ca,
-            "certfile": settings.zookeeper_tls_cert,
-            "keyfile": settings.zookeeper_tls_key,
-            "check_hostname": settings.zookeeper_tls_hostname,
-        }
-    if settings.zookeeper_auth is not None:
-        arguments["auth_data"] = [("digest", settings.zookeeper_auth.get_secret_value())]
-    if settings.zookeeper_acl == "creator":
-        arguments["default_acl"] = CREATOR_ALL_ACL
-    return arguments
-
-
-def _check_files(settings: StoreSettings) -> None:
-    """kazoo would try for ever. Raises IncorrectParameterException naming the file that can't be used."""
-    for key in ("zookeeper_tls_ca", "zookeeper_tls_cert", "zookeeper_tls_key"):
-        path = getattr(settings, key)
-        if path is not None and not os.access(path, os.R_OK):
-            raise IncorrectParameterException(f"{key}: the file {path} can't be read")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        if settings.zookeeper_tls_ca is not None:
-            context.load_verify_locations(settings.zookeeper_tls_ca)
-        if settings.zookeeper_tls_cert is not None:
-            context.load_cert_chain(settings.zookeeper_tls_cert, settings.zookeeper_tls_key)
-    except (ssl.SSLError, OSError) as error:
-        raise IncorrectParameterException(f"the certificates for ZooKeeper can't be used: {error}") from error
 
 
 def _raise_errors(results: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from tests.history.events import Event, Fault
 from tests.history.metadata_events import (
@@ -37,12 +38,13 @@ from tests.history.violations import (
 
 
 def watch_answers_grow(story: Story) -> int:
-    """M1, and that a removal is the last word (M2)."""
+    """M1, and that a removal is the last word (M2). A subscription that a gateway reads may bring one answer anew."""
     looked = 0
     last: dict[tuple[object, ...], StreamTold | WatchTold] = {}
+    asked: dict[tuple[object, ...], bool] = {}
     for event in story.history:
         if isinstance(event, StreamAsked):
-            last.pop((event.gateway, event.stream, event.ledger), None)
+            asked[event.gateway, event.stream, event.ledger] = True
             continue
         if isinstance(event, StreamTold):
             key: tuple[object, ...] = (event.gateway, event.stream, event.ledger)
@@ -53,13 +55,19 @@ def watch_answers_grow(story: Story) -> int:
         looked += 1
         before = last.get(key)
         last[key] = event
-        if before is None:
-            continue
-        if before.version == GONE:
-            raise NewestNotDelivered(f"ledger {event.ledger}: an answer after its removal was told", before, event)
-        if event.version != GONE and event.version <= before.version:
-            raise WatchWentBack(f"ledger {event.ledger}: {event.version} after {before.version}", before, event)
+        if before is not None and (before.version == GONE or GONE != event.version <= before.version):
+            if not asked.get(key):
+                _goes_back(before, event)
+            asked[key] = False
+        elif before is None:
+            asked[key] = False
     return looked
+
+
+def _goes_back(before: StreamTold | WatchTold, event: StreamTold | WatchTold) -> NoReturn:
+    if before.version == GONE:
+        raise NewestNotDelivered(f"ledger {event.ledger}: an answer after its removal was told", before, event)
+    raise WatchWentBack(f"ledger {event.ledger}: {event.version} after {before.version}", before, event)
 
 
 @dataclass

@@ -149,11 +149,12 @@ class Ensemble:
             return Code.SESSION_EXPIRED
         if known.owner is not server:
             return Code.SESSION_MOVED
-        return await self._commit(server, session, change)
+        return await self.commit(server, session, change)
 
-    def _commit(
+    def commit(
         self, server: Server, session: int, change: Operation | Multi | CloseSession
     ) -> asyncio.Future[tuple[Transaction, list[Result]] | Code]:
+        """Puts it into the log. The future: what came of it, once `server` has applied it."""
         loop = asyncio.get_running_loop()
         self._counter += 1
         transaction = Transaction(self._epoch << 32 | self._counter, int(loop.time() * 1000), session, change)
@@ -204,7 +205,7 @@ class Ensemble:
     async def close_session(self, server: Server, number: int) -> None:
         await asyncio.sleep(self.rng.uniform(*self._to_leader))
         if self._leader_since is not None and self.sessions.pop(number, None) is not None:
-            await self._commit(server, number, CloseSession())
+            await self.commit(server, number, CloseSession())
 
     def heard_of(self, server: Server, number: int) -> None:
         """A server tells that a session's client lives."""
@@ -217,7 +218,7 @@ class Ensemble:
         session = self.sessions.pop(number, None)
         if session is not None:
             self.count("sessions expired")
-            self._commit(session.owner, number, CloseSession())
+            self.commit(session.owner, number, CloseSession())
 
     async def _expire(self) -> None:
         while True:

@@ -1,0 +1,136 @@
+"""Runs of the metadata layer: a fixed set of seeds, and what single seeds have found, each told on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ledger.errors import UnknownOutcomeException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManager, LedgerRecord
+from ledger.metadata import DigestType, LedgerMetadata
+from tests.simulation.metadata_run import run_metadata_seed
+from tests.simulation.simulated_store import SimulatedStore
+from tests.simulation.world import World
+from tests.simulation.znode_tree import Delete, Event, Result, SetData, Transaction
+
+METADATA = LedgerMetadata.new(("b1:1", "b2:1", "b3:1"), 2, 2, DigestType.CRC32C, b"")
+SEVEN = LedgerId.unscoped(7)
+
+SEEDS = (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed(seed: int) -> None:
+    outcome, _ = run_metadata_seed(seed)
+    assert not outcome.verdict.violations, outcome.verdict
+    assert outcome.faults
+    assert all(outcome.verdict.looked[invariant] for invariant in ("M1", "M3", "M4", "M5", "M6", "M7", "P6"))
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    (_, first), (_, second) = (run_metadata_seed(6, transcript=True) for _ in range(2))
+    assert first.transcript.text() == second.transcript.text()
+
+
+class Scene:
+    """A store with one gateway, and one client of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.store = SimulatedStore(world, gateways=1)
+        self.client = world.new_process("client", "client")
+        self.manager: LedgerManager
+
+    async def start(self) -> None:
+        await self.store.start()
+        factory = self.store.factory("grpc://gateways")
+        await self.world.on(self.client, factory.initialize())
+        self.manager = factory.ledger_manager
+
+
+def play(seed: int, story: Callable[[Scene], Awaitable[None]]) -> None:
+    """Tells the story in a world of that seed; what it does itself is done in the client's process."""
+    world = World(seed)
+
+    async def main() -> None:
+        scene = Scene(world)
+        await scene.start()
+        await world.on(scene.client, story(scene))  # type: ignore[arg-type]
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_new_session_with_a_server_that_lags_shows_nothing_older(seed: int) -> None:
+    """The gateway once said that there was no such ledger, and told whoever watched it that it was removed."""
+
+    async def story(scene: Scene) -> None:
+        ensemble, manager, told = scene.store.ensemble, scene.manager, list[int | None]()
+        (session,) = ensemble.sessions.values()
+        for server in ensemble.servers:
+            server.lag = 0.0 if server is session.owner else 6.0
+        await manager.create(SEVEN, METADATA)
+        await manager.write(SEVEN, METADATA, 0)
+
+        def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            told.append(None if record is None else record.version)
+
+        await manager.register_listener(SEVEN, listener)
+        assert (await manager.read(SEVEN)).version == 1
+        ensemble.expire(session.number)
+        await asyncio.sleep(0.5)
+        assert (await manager.read(SEVEN)).version == 1
+        assert [ids async for ids in manager.ledger_ranges()] == [[7]]
+        await asyncio.sleep(20)
+        assert told == [1]
+
+    play(seed, story)
+
+
+def test_a_write_whose_answer_was_lost_is_not_refused_since_the_ledger_is_gone_by_now() -> None:
+    """The client once said that there was no such ledger: that its write, which had happened, had not."""
+
+    async def story(scene: Scene) -> None:
+        ensemble = scene.store.ensemble
+        await scene.manager.create(SEVEN, METADATA)
+        (session,) = ensemble.sessions.values()
+        session.owner.answers_lost = 1.0
+
+        def remove_it(transaction: Transaction, results: list[Result], events: list[Event]) -> None:
+            if isinstance(transaction.change, SetData):
+                asyncio.get_running_loop().call_later(0.02, heal_and_delete, transaction.change.path)
+
+        def heal_and_delete(path: str) -> None:
+            session.owner.answers_lost = 0.0
+            ensemble.commit(session.owner, session.number, Delete(path))
+
+        ensemble.on_commit = remove_it
+        with pytest.raises(UnknownOutcomeException):
+            await scene.manager.write(SEVEN, METADATA, 0)
+
+    play(1, story)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_further_listener_hears_nothing_older_than_what_its_client_has_seen(seed: int) -> None:
+    """It was once told what the first one had heard last, though the client had written a newer version since."""
+
+    async def story(scene: Scene) -> None:
+        manager, told = scene.manager, list[int]()
+
+        def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+            assert record is not None
+            told.append(record.version)
+
+        await manager.create(SEVEN, METADATA)
+        await manager.register_listener(SEVEN, lambda ledger_id, record: None)
+        await asyncio.sleep(1)
+        await manager.write(SEVEN, METADATA, 0)
+        await manager.register_listener(SEVEN, listener)
+        await asyncio.sleep(1)
+        assert told == [1]
+
+    play(seed, story)
