@@ -11,7 +11,6 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from kazoo.handlers import utils
@@ -137,24 +136,27 @@ class _Queue:
 
 
 class _Condition:
-    """A condition with `notify_all`, for a single waiter at a time."""
+    """A condition whose lock is never in the way: simulated threads take turns only where they wait."""
 
     def __init__(self, threads: Threads) -> None:
-        self._condition = threads.condition()
+        self._threads = threads
+        self._waiting: list[Event] = []
 
     def __enter__(self) -> bool:
-        return self._condition.__enter__()
+        return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self._condition.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        return
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._condition.wait(timeout)
+        event = self._threads.event()
+        self._waiting.append(event)
+        return event.wait(timeout)
 
     def notify_all(self) -> None:
-        self._condition.notify()
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            event.set()
 
 
 class SimulatedKazooHandler:

@@ -36,9 +36,8 @@ from tests.simulation.world import World
 from tests.simulation.znode_tree import Create, Delete, Multi, Operation, Result, SetData, Transaction
 from tests.simulation.znode_tree import Event as TreeEvent
 
-_SAFETY_SECONDS = 20.0
 _PATIENCE_SECONDS = 40.0
-_QUIET_SECONDS = 20.0
+_QUIET_SECONDS = 12.0
 _PAUSE_SECONDS = 0.3
 _ROOT = "/ledgers"
 _WATCH = "/bookkeeper.gateway.v1.LedgerMetadataService/Watch"
@@ -289,7 +288,7 @@ class _Faults:
         return f"{one} and {other}"
 
 
-async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder) -> None:
+async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder, seconds: float) -> None:
     rng = world.random("plan")
     store = SimulatedStore(world, gateways=rng.choice((1, 2, 2, 3)))
     store_recorder = _StoreRecorder(recorder)
@@ -309,7 +308,7 @@ async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder) -> No
     for name in names:
         clients[name] = await world.on(processes[name], connect(name))
     faults = _Faults(world, store, recorder, names)
-    until = world.now + _SAFETY_SECONDS
+    until = world.now + seconds
     work = [
         world.loop.create_task(world.on(processes[name], clients[name].work(until, _PAUSE_SECONDS))) for name in names
     ]
@@ -352,11 +351,14 @@ async def _gets_through(client: MetadataClient, recorder: Recorder) -> None:
         raise NoProgress(f"{client.name} can't list though all is healed", *recorder.history[-6:])
 
 
-def run_metadata_seed(seed: int, *, transcript: bool = False) -> tuple[MetadataOutcome, World]:
-    """Runs a seed. Raises what is found while it runs; what the checkers find is in the outcome."""
+def run_metadata_seed(seed: int, *, seconds: float = 20.0, transcript: bool = False) -> tuple[MetadataOutcome, World]:
+    """Runs a seed, with so many seconds of faults; what the checkers find is in the outcome.
+
+    Raises what is found while it runs.
+    """
     world = World(seed, transcript=transcript)
     recorder = Recorder(world.loop.time)
     outcome = MetadataOutcome(Verdict(), recorder.history)
-    world.run(_run(world, outcome, recorder))
+    world.run(_run(world, outcome, recorder, seconds))
     outcome.verdict = judge(recorder.history)
     return outcome, world

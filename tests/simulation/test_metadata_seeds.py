@@ -20,18 +20,20 @@ METADATA = LedgerMetadata.new(("b1:1", "b2:1", "b3:1"), 2, 2, DigestType.CRC32C,
 SEVEN = LedgerId.unscoped(7)
 
 SEEDS = (1, 2, 3, 4, 5)
+SECONDS = 6.0
+"""Of faults."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed(seed: int) -> None:
-    outcome, _ = run_metadata_seed(seed)
+    outcome, _ = run_metadata_seed(seed, seconds=SECONDS)
     assert not outcome.verdict.violations, outcome.verdict
     assert outcome.faults
     assert all(outcome.verdict.looked[invariant] for invariant in ("M1", "M3", "M4", "M5", "M6", "M7", "P6"))
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    (_, first), (_, second) = (run_metadata_seed(6, transcript=True) for _ in range(2))
+    (_, first), (_, second) = (run_metadata_seed(6, seconds=2.0, transcript=True) for _ in range(2))
     assert first.transcript.text() == second.transcript.text()
 
 
