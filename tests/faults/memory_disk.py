@@ -217,6 +217,8 @@ class MemoryDisk(FileSystem):
         self._open: dict[int, _Open] = {}
         self._next_fd = 1000
         self._locked: list[int] = []
+        self._listings: dict[str, list[str]] | None = None
+        """Names by directory, made when somebody lists one, as long as no name changes."""
         self._powered = True
         self.capacity = capacity
         self.partial_writes = False
@@ -255,6 +257,7 @@ class MemoryDisk(FileSystem):
             inode.change(_Change(0, 0, data))
             inode.sync()
             self._names[path] = self._durable_names[path] = inode
+            self._listings = None
 
     def flip(self, path: Path, offset: int, bit: int) -> None:
         """Turns over a bit of what is at rest, unnoticed."""
@@ -431,7 +434,7 @@ class MemoryDisk(FileSystem):
         with self._lock:
             self._need_power()
             self._find(path)
-            return [name.name for name in self._names if name.parent == path and name != path]
+            return list(self._names_in(path))
 
     def unlink(self, path: Path) -> None:
         with self._lock:
@@ -497,6 +500,15 @@ class MemoryDisk(FileSystem):
 
     # Behind it
 
+    def _names_in(self, directory: Path) -> list[str]:
+        if self._listings is None:
+            self._listings = {}
+            for name in map(str, self._names):
+                parent, _, last = name.rpartition("/")
+                if last:
+                    self._listings.setdefault(parent or "/", []).append(last)
+        return self._listings.get(str(directory), [])
+
     def _settled(self, change: _NameChange) -> None:
         """A rename between two directories is durable as soon as one of them is."""
         for parent, pending in self._pending_names.items():
@@ -538,6 +550,7 @@ class MemoryDisk(FileSystem):
                 self._pending_names[parent].remove(change)
             raise
         change.apply(self._names)
+        self._listings = None
 
     def _sync(self, fd: int) -> None:
         with self._lock:

@@ -7,77 +7,27 @@ stops by itself, ends the process, as the command `bookgate bookie` does. The di
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from bookie.config import BookieConfig
 from bookie.doors import Doors
 from bookie.server import BookieServer
 from bookie.storage import Storage
-from bookie.storage_config import StorageConfig
 from bookie.threads import RunningThread, Threads
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from tests.faults.memory_disk import Survival, everything_survives, some_survive
 from tests.simulation.disk import Disk, ProcessFiles
 from tests.simulation.loop import Process
+from tests.simulation.settings import BOOKIE_PORT, bookie_settings
 from tests.simulation.threads import SimulatedThreads
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-PORT = 3181
-
-SMALL: dict[str, Any] = {
-    "host": "0.0.0.0",
-    "port": PORT,
-    "http_port": 0,
-    "gateway_port": 0,
-    "flush_interval_seconds": 1.0,
-    "disk_check_interval_seconds": 2.0,
-    "min_usable_for_high_priority_writes_mb": 0,
-    "min_usable_for_entry_log_mb": 0,
-    "min_usable_for_index_mb": 0,
-}
-"""Settings of a bookie in a world, unless it is told otherwise."""
-
-_LIMITS: dict[str, tuple[int, ...]] = {
-    "journal_max_size_bytes": (20_000, 100_000, 1 << 20),
-    "journal_pre_alloc_bytes": (4096, 1 << 20),
-    "journal_max_backups": (0, 1, 5),
-    "journal_buffered_writes_bytes": (2000, 512 * 1024),
-    "write_cache_bytes": (40_000, 200_000, 1 << 24),
-    "ledger_cache_bytes": (2 * 8192, 1 << 20),
-    "read_ahead_bytes": (0, 20_000, 1 << 20),
-    "open_file_limit": (2, 256),
-    "ledger_state_limit": (1, 3, 1000),
-    "entry_log_max_bytes": (10_000, 100_000, 1 << 20),
-}
-"""What the limits of a bookie's storage are drawn from, some far below what can be set: small ones are reached."""
-
-
-class SmallConfig(BookieConfig):
-    """Settings with other limits of storage."""
-
-    limits: dict[str, int]
-
-    def storage(self) -> StorageConfig:
-        return replace(super().storage(), **self.limits)  # type: ignore[arg-type]
-
-
-def draw_settings(root: Path, rng: random.Random) -> dict[str, Any]:
-    """Limits and directories of a bookie below a root, from its seed."""
-    return {
-        "limits": {name: rng.choice(values) for name, values in _LIMITS.items()},
-        "journal_directories": tuple(root / f"journal{number}" for number in range(rng.choice((1, 1, 2)))),
-        "ledger_directories": tuple(root / f"ledgers{number}" for number in range(rng.choice((1, 1, 2)))),
-    }
 
 
 class StoredLedgerState(NamedTuple):
@@ -95,11 +45,9 @@ class SimulatedBookie:
     def __init__(self, world: World, name: str, disk: Disk, **settings: Any) -> None:
         self._world = world
         self.name = name
-        self.bookie_id = f"{name}:{PORT}"
+        self.bookie_id = f"{name}:{BOOKIE_PORT}"
         self.disk = disk
-        drawn = draw_settings(root_of(name), world.random(f"settings of {name}"))
-        own = {"metadata_uri": "sim://metadata", "advertised_address": name}
-        self.config = SmallConfig(**{**SMALL, **drawn, **own, **settings})
+        self.config = bookie_settings(name, world.random(f"settings of {name}"), settings)
         self.process: Process | None = None
         self.server: BookieServer | None = None
         self.serving = False
@@ -235,10 +183,6 @@ class SimulatedBookie:
 def _settle(future: asyncio.Future[bool], result: bool) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def root_of(name: str) -> Path:
-    return Path("/") / name
 
 
 class _Idle(Threads):

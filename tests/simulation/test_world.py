@@ -119,6 +119,24 @@ def test_what_was_acknowledged_survives_the_end_of_all_bookies(ending: str) -> N
     assert world.run(main()) == expected(30)
 
 
+def test_an_acknowledged_entry_is_durable_on_an_ack_quorum_at_that_moment() -> None:
+    world = World(3)
+
+    async def main() -> None:
+        bookies = await world.start_bookies(3)
+        for bookie in bookies:
+            # An acknowledgement that does not wait for its sync would be far ahead of it.
+            bookie.disk.faults.slowness = 50.0
+        client = world.client("writer")
+        handle = await client.run(append(client.bookkeeper, 1))
+        for entry_id in range(1, 9):
+            await client.run(handle.append(b"more"))
+            left = [bookie.stored(nothing_survives).get(handle.ledger_id.ledger_id) for bookie in bookies]
+            assert sum(state is not None and entry_id in state.entries for state in left) >= 2
+
+    world.run(main())
+
+
 @pytest.mark.parametrize("survives", [False, True])
 def test_a_power_loss_takes_what_was_not_synced_and_a_kill_does_not(survives: bool) -> None:
     """With syncs that take minutes the journal holds written records that no sync has covered."""

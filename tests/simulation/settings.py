@@ -1,0 +1,89 @@
+"""Settings of what runs in a world: as given, whatever the environment of the test run says, and smaller than usual."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from bookie.config import BookieConfig
+from bookie.storage_config import StorageConfig
+from gateway.config import GatewayConfig
+from thinclient.config import ClientConfig
+
+BOOKIE_PORT = 3181
+
+_BOOKIE: dict[str, Any] = {
+    "metadata_uri": "sim://metadata",
+    "host": "0.0.0.0",
+    "port": BOOKIE_PORT,
+    "http_port": 0,
+    "gateway_port": 0,
+    "flush_interval_seconds": 1.0,
+    "disk_check_interval_seconds": 2.0,
+    "min_usable_for_high_priority_writes_mb": 0,
+    "min_usable_for_entry_log_mb": 0,
+    "min_usable_for_index_mb": 0,
+}
+
+_LIMITS: dict[str, tuple[int, ...]] = {
+    "journal_max_size_bytes": (20_000, 100_000, 1 << 20),
+    "journal_pre_alloc_bytes": (4096, 1 << 20),
+    "journal_max_backups": (0, 1, 5),
+    "journal_buffered_writes_bytes": (2000, 512 * 1024),
+    "write_cache_bytes": (40_000, 200_000, 1 << 24),
+    "ledger_cache_bytes": (2 * 8192, 1 << 20),
+    "read_ahead_bytes": (0, 20_000, 1 << 20),
+    "open_file_limit": (2, 256),
+    "ledger_state_limit": (1, 3, 1000),
+    "entry_log_max_bytes": (10_000, 100_000, 1 << 20),
+}
+"""What the limits of a bookie's storage are drawn from, some far below what can be set: small ones are reached."""
+
+
+class _AsGiven(BaseSettings):
+    @classmethod
+    def settings_customise_sources(  # type: ignore[override]
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_others: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+class SimulatedClientConfig(_AsGiven, ClientConfig):
+    """A client's settings."""
+
+
+class SimulatedGatewayConfig(_AsGiven, GatewayConfig):
+    """A gateway's settings."""
+
+
+class SimulatedBookieConfig(_AsGiven, BookieConfig):
+    """A bookie's settings, with other limits of storage."""
+
+    limits: dict[str, int]
+
+    def storage(self) -> StorageConfig:
+        return replace(super().storage(), **self.limits)  # type: ignore[arg-type]
+
+    def hosted_gateway(self) -> GatewayConfig:
+        own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
+        return SimulatedGatewayConfig(**{**self.gateway, **own})
+
+
+def bookie_settings(name: str, rng: random.Random, given: dict[str, Any]) -> SimulatedBookieConfig:
+    """The settings of the bookie on the host `name`: limits and directories from its seed, the rest as given."""
+    root = root_of(name)
+    drawn = {
+        "limits": {name: rng.choice(values) for name, values in _LIMITS.items()},
+        "journal_directories": tuple(root / f"journal{number}" for number in range(rng.choice((1, 1, 2)))),
+        "ledger_directories": tuple(root / f"ledgers{number}" for number in range(rng.choice((1, 1, 2)))),
+    }
+    return SimulatedBookieConfig(**{**_BOOKIE, "advertised_address": name, **drawn, **given})
+
+
+def root_of(name: str) -> Path:
+    """Below it a bookie has its directories."""
+    return Path("/") / name
