@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test test-stress test-crash test-spark test-deploy chaos simulate fuzz lint format protos reference bench env env-dev java prometheus clean
+.PHONY: help run test test-stress test-crash test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitra
 
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}
+
+mutations: env-dev ## plants 39 bugs in copies of the sources; the simulation must notice each (some minutes; writes MUTATIONS.md)
+	$(BIN)/python -m tests.simulation.mutations
 
 simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(SIMULATE_ARGS)

@@ -1,0 +1,41 @@
+"""The mutations still fit the sources, and the simulation notices some of them (`make mutations` runs all)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.mutations.__main__ import run_probe
+from tests.simulation.mutations.table import MUTATIONS, Edit, Mutation
+from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
+
+_QUICK = ("fence-not-checked", "ack-below-quorum")
+_MOST_SEEDS = 40
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mutation_is_still_one(mutation: Mutation) -> None:
+    for edit in mutation.edits:
+        text = mutated(edit)
+        assert text != (ROOT / edit.file).read_text()
+        ast.parse(text)
+
+
+def test_text_that_is_no_longer_there_is_told() -> None:
+    with pytest.raises(StaleMutationError, match="0 times"):
+        mutated(Edit("ledger/quorum.py", "nowhere to be found", ""))
+
+
+def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 25
+    assert {mutation.area for mutation in MUTATIONS} == {"client", "bookie", "storage", "gateway"}
+
+
+@pytest.mark.parametrize("name", _QUICK)
+def test_a_planted_bug_is_noticed(name: str, tmp_path: Path) -> None:
+    (mutation,) = (each for each in MUTATIONS if each.name == name)
+    with Tree(tmp_path / "tree").holding(mutation) as directory:
+        found = run_probe(directory, mutation.world, _MOST_SEEDS, seconds=60)
+    assert found.invariant in {*mutation.expected, "P1", "P2", "P7", "P8", "P9"}, found
