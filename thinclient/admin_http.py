@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledger.bookie_info import HTTP
+from ledger.bookie_info import HTTP, TLS_EXTENSION
 from ledger.errors import BKException, IncorrectParameterException
 from ledger.manager import ServiceDiscovery
 
 _TIMEOUT = 60.0
 """Seconds; a sanity test or the first look at many files takes its time."""
-
-# A proxy of the environment is for the world outside, not for bookies.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class AdminRefusedException(BKException):
@@ -26,10 +24,14 @@ class AdminRefusedException(BKException):
 
 @dataclass(frozen=True, slots=True)
 class AdminHttp:
-    """One bookie's HTTP admin: `host:port`, and the token where changes need one."""
+    """One bookie's HTTP admin: `http://host:port` or `https://…`, and the token where changes need one.
 
-    address: str
+    `authorities` is a PEM file of those that vouch for it over TLS; None for the system's.
+    """
+
+    url: str
     token: str | None = None
+    authorities: Path | None = None
 
     def get(self, path: str) -> Any:
         """The answer, from JSON. Raises AdminRefusedException."""
@@ -41,22 +43,30 @@ class AdminHttp:
 
     def _ask(self, verb: str, path: str, body: dict[str, Any] | None) -> Any:
         data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(f"http://{self.address}{path}", data, method=verb)
+        request = urllib.request.Request(self.url + path, data, method=verb)
         if data is not None:
             request.add_header("Content-Type", "application/json")
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with _OPENER.open(request, timeout=_TIMEOUT) as answer:
+            with self._opener().open(request, timeout=_TIMEOUT) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            raise AdminRefusedException(f"{self.address} answers {error.code}: {_words(error)}") from None
+            raise AdminRefusedException(f"{self.url} answers {error.code}: {_words(error)}") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise AdminRefusedException(
-                f"the HTTP admin at {self.address} does not answer: {getattr(reason, 'strerror', None) or reason}; "
+                f"the HTTP admin at {self.url} does not answer: {getattr(reason, 'strerror', None) or reason}; "
                 "see its http_port, or name the address with --http"
             ) from None
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        # A proxy of the environment is for the world outside, not for bookies.
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.url.startswith("https:"):
+            context = ssl.create_default_context(cafile=self.authorities and str(self.authorities))
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        return urllib.request.build_opener(*handlers)
 
 
 def _words(error: urllib.error.HTTPError) -> str:
@@ -68,13 +78,13 @@ def _words(error: urllib.error.HTTPError) -> str:
             return str(error.reason)
 
 
-async def admin_address(discovery: ServiceDiscovery, bookie_id: str) -> str:
+async def admin_url(discovery: ServiceDiscovery, bookie_id: str) -> str:
     """Where a registered bookie serves HTTP. Raises BookieHandleNotAvailableException, IncorrectParameterException."""
     info = (await discovery.bookie_service_info(bookie_id)).info
     endpoint = info.endpoint(HTTP)
     if endpoint is None:
         raise IncorrectParameterException(f"bookie {bookie_id} has registered no HTTP admin; name it with --http")
-    return endpoint.address
+    return f"{'https' if TLS_EXTENSION in endpoint.extensions else 'http'}://{endpoint.address}"
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:

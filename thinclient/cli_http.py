@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from reporting.output import fail
-from thinclient.admin_http import AdminHttp, admin_address, read_token
-from thinclient.cli_support import with_metadata
+from thinclient.admin_http import AdminHttp, admin_url, read_token
+from thinclient.cli_support import client_config, with_metadata
 
 BookieName = Annotated[
     str | None, typer.Argument(metavar="BOOKIE", help="The bookie's id; or use --http.", show_default=False)
 ]
 HttpAddress = Annotated[
-    str | None, typer.Option("--http", metavar="HOST:PORT", help="Its HTTP admin, where no gateway is to be asked.")
+    str | None,
+    typer.Option("--http", metavar="[https://]HOST:PORT", help="Its HTTP admin, where no gateway is to be asked."),
 ]
 Token = Annotated[
     str | None,
@@ -38,8 +39,11 @@ def admin_of(
     if (bookie is None) == (http is None):
         fail("name one bookie: its id (and --gateways), or the address of its HTTP admin with --http host:8080")
     secret = read_token(token, token_file)
+    config = client_config(context, gateways)
+    # Whom the client trusts for the entry port, whose certificate HTTP shares.
+    authorities = config.bookie_tls_ca or config.tls_ca
     if http is not None:
-        return AdminHttp(http.removeprefix("http://").rstrip("/"), secret)
+        return AdminHttp((http if "://" in http else f"http://{http}").rstrip("/"), secret, authorities)
     named = bookie or ""
-    address = with_metadata(context, gateways, lambda factory: admin_address(factory.service_discovery, named))
-    return AdminHttp(address, secret)
+    url = with_metadata(context, gateways, lambda factory: admin_url(factory.service_discovery, named))
+    return AdminHttp(url, secret, authorities)

@@ -6,6 +6,7 @@ operator should know. What could not be looked at is a warning as well: nothing 
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -225,7 +226,8 @@ def _absent(bookie_id: str) -> Finding:
     return _error(
         f"bookie {bookie_id}",
         "known by its cookie, but not registered: it does not run, or can't reach the metadata",
-        "start it; or, if it is gone for good, recover its ledgers and delete its cookie",
+        f"start it; or, if it is gone for good, see what was on it (bookgate ledger list --bookie {bookie_id}), and "
+        f"delete its cookie (bookgate cookie delete {bookie_id})",
     )
 
 
@@ -242,8 +244,41 @@ def _cluster(seen: Deployment, ensemble_size: int) -> Iterator[Finding]:
         yield Finding(
             Level.OK, "cluster", f"{len(usable)} bookies take writes, enough for an ensemble of {ensemble_size}"
         )
+    yield from _addresses(seen)
     yield from _clocks(seen)
     yield from _versions(seen)
+
+
+def _addresses(seen: Deployment) -> Iterator[Finding]:
+    """Of the entry ports; whether something serves there is found by asking."""
+    users: dict[str, list[str]] = {}
+    for view in seen.bookies:
+        endpoint = view.bookie.info.endpoint(BOOKIE_RPC)
+        if endpoint is not None:
+            users.setdefault(endpoint.address, []).append(view.bookie.bookie_id)
+    for address, names in users.items():
+        if len(names) > 1:
+            yield _error(
+                "addresses",
+                f"{' and '.join(names)} have registered the same entry port, {address}",
+                "correct their advertised_address and port: entries of one would be sought at the other",
+            )
+    local = {address for address in users if _is_loopback(address)}
+    if local and local != users.keys():
+        alone = ", ".join(sorted(name for address in local for name in users[address]))
+        yield _error(
+            "addresses",
+            f"{alone}: the address is of its own machine only, and other bookies are elsewhere",
+            "set its advertised_address to one that clients reach",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _clocks(seen: Deployment) -> Iterator[Finding]:

@@ -130,7 +130,9 @@ async def test_registrations_that_lead_nowhere(tmp_path: Path) -> None:
     by_subject = {
         subject: [each.what for each in bad if each.subject == subject] for subject in {e.subject for e in bad}
     }
-    assert set(by_subject) == {"bookie closed", "bookie silent", "bookie speaks-http", "bookie no-http"}
+    bookies = {"bookie closed", "bookie silent", "bookie speaks-http", "bookie no-http"}
+    assert set(by_subject) == {*bookies, "addresses"}
+    assert all("the same entry port" in what for what in by_subject["addresses"])
     for name in ("closed", "silent", "speaks-http"):
         assert len(by_subject[f"bookie {name}"]) == 1
         assert "does not serve" in by_subject[f"bookie {name}"][0]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -441,6 +444,16 @@ async def test_http_speaks_tls_with_the_same_certificate_and_follows_its_renewal
         assert "certificate verify failed" in (seen.http_error or "")
         seen = (await look(stranger_to_it.model_copy(update={"bookie_tls_ca": files.authority}), 10.0)).bookies[0]
         assert (seen.http_error, seen.http is not None) == (None, True)
+        command = (sys.executable, "-m", "thinclient.cli", "bookie", "state", bookie.addresses["bookie_id"], "--json")
+        environment = {
+            **os.environ,
+            "BOOKGATE_GATEWAYS": f"grpc://{bookie.addresses['gateway']}",
+            "BOOKGATE_BOOKIE_TLS_CA": str(files.authority),
+        }
+        asked = await asyncio.create_subprocess_exec(
+            *map(str, command), env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        assert json.loads((await asked.communicate())[0])["running"] is True
 
 
 async def test_http_over_tls_needs_a_certificate(tmp_path: Path) -> None:

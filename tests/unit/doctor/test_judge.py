@@ -33,6 +33,22 @@ def bad(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level is not Level.OK]
 
 
+def test_addresses_that_two_have_or_nobody_else_reaches() -> None:
+    def at(name: str, host: str) -> BookieView:
+        view = bookie(name)
+        endpoints = (Endpoint("bookie", host, 3181, BOOKIE_RPC),)
+        return replace(view, bookie=replace(view.bookie, info=replace(view.bookie.info, endpoints=endpoints)))
+
+    [same] = bad(judge(deployment(at("b1", "x"), at("b2", "x"))))
+    assert (same.level, same.subject) == (Level.ERROR, "addresses")
+    assert "b1 and b2 have registered the same entry port, x:3181" in same.what
+    for host in ("127.0.0.1", "::1", "localhost"):
+        [local] = bad(judge(deployment(at("b1", host))))
+        assert "b1: the address is of its own machine only" in local.what
+    everybody = Deployment((GATEWAY,), tuple(at(f"b{number}", f"127.0.0.{number}") for number in range(1, 4)))
+    assert bad(judge(everybody)) == []
+
+
 def test_nothing_is_found_where_all_is_well() -> None:
     findings = judge(deployment(bookie()))
     assert bad(findings) == []
