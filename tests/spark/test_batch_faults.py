@@ -175,10 +175,10 @@ def test_with_every_replica_dead_the_error_names_bookie_ledger_and_range(own: tu
     assert [next(ids) for _ in range(5000)] == list(range(5000))
     for process in cluster.processes:
         process.kill()
-    with pytest.raises(PySparkException) as caught:
+    # What ends a local iterator comes through Py4J as it is.
+    message = rf"entries 5000 to 9999 of ledger {ledger_id} can't be read: entry 5000 can't be read from any of bookie-"
+    with pytest.raises(Exception, match=message):
         next(ids)
-    assert f"entries 5000 to 9999 of ledger {ledger_id} can't be read" in str(caught.value)
-    assert "bookie-" in str(caught.value)
 
 
 def test_tasks_need_no_gateway_once_they_are_planned(
