@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import (
     BookieHandleNotAvailableException,
     ClientClosedException,
@@ -113,6 +114,39 @@ async def test_a_bookie_restarted_at_the_same_address_is_asked_at_once() -> None
             bookie.silent = False
             await bookie.start()
         connection.close()
+
+
+def where(bookie: FakeBookie, port: int | None = None) -> BookieServiceInfo:
+    """What somebody tells of a bookie."""
+    endpoints = BookieServiceInfo.legacy(f"127.0.0.1:{port or bookie.port}").endpoints
+    return BookieServiceInfo(bookie.bookie_id, endpoints)
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_that_the_client_was_told_of_is_looked_up_only_when_it_is_not_there() -> None:
+    async with fake_cluster(1) as cluster, cluster.client() as client:
+        (bookie,), discovery = cluster.bookies, cluster.discovery
+        client.tell_bookies([where(bookie)])
+        asked = Asked(client._context.pool.connection(bookie.bookie_id))
+        assert isinstance(await asked.ask(), ReadLacResponse)
+        assert discovery.lookups == []
+        await bookie.stop()
+        await bookie.start()
+        registered, discovery.registered = discovery.registered, []
+        assert isinstance(await asked.ask(), ReadLacResponse), "discovery does not know it: where it was told to be"
+        assert set(discovery.lookups) == {bookie.bookie_id}
+        discovery.registered = registered
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_that_has_moved_since_the_client_was_told_is_found_by_discovery() -> None:
+    async with fake_cluster(1) as cluster, cluster.client() as client:
+        (bookie,) = cluster.bookies
+        client.tell_bookies([where(bookie, port=1)])
+        asked = Asked(client._context.pool.connection(bookie.bookie_id))
+        assert "could not be reached" in str(await asked.ask())
+        assert isinstance(await asked.ask(), ReadLacResponse)
+        assert cluster.discovery.lookups == [bookie.bookie_id]
 
 
 @pytest.mark.asyncio
