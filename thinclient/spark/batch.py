@@ -193,20 +193,22 @@ class LedgersReader(DataSourceReader):
                 yield arrow.ledgers_batch(records)
 
 
-class FilteredEntriesReader(EntriesReader):
-    """With the option `pushdown`: the class has `pushFilters`, which makes Spark insist on its own switch."""
+class _Filtered(DataSourceReader):
+    """With the option `pushdown`: a class that has `pushFilters`, upon which Spark insists on its own switch."""
+
+    _bounds: Bounds
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         self._bounds = Bounds()
         return list(self._bounds.take(filters))
 
 
-class FilteredLedgersReader(LedgersReader):
-    """The same for ledgers, which have no column `entry_id`."""
+class FilteredEntriesReader(_Filtered, EntriesReader):
+    """Entries of the ids that Spark's filters leave."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        self._bounds = Bounds()
-        return list(self._bounds.take(filters))
+
+class FilteredLedgersReader(_Filtered, LedgersReader):
+    """Ledgers of the ids that Spark's filters leave."""
 
 
 class BookiesReader(DataSourceReader):

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 _MIN, _MAX = -(1 << 63), (1 << 63) - 1
-ID_COLUMNS = ("scope_id", "ledger_id", "entry_id")
+_ID_COLUMNS = ("scope_id", "ledger_id", "entry_id")
 
 
 @dataclass(slots=True)
@@ -54,11 +54,10 @@ class Bounds:
     ledger_ids: frozenset[int] | None = None
     """When not None, no other ledgers."""
 
-    def take(self, filters: Iterable[Filter], columns: Iterable[str] = ID_COLUMNS) -> Iterator[Filter]:
-        """Narrows itself to the filters on these columns; yields those that are Spark's to look at."""
-        known = frozenset(columns)
+    def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Narrows itself to the filters; yields those that are Spark's to look at."""
         for condition in filters:
-            if not self._take(condition, known):
+            if not self._take(condition):
                 yield condition
 
     def takes_ledger(self, scope_id: int, ledger_id: int) -> bool:
@@ -73,9 +72,9 @@ class Bounds:
             whole.narrow(min(self.ledger_ids, default=_MAX), max(self.ledger_ids, default=_MIN))
         return whole
 
-    def _take(self, condition: Filter, columns: frozenset[str]) -> bool:
+    def _take(self, condition: Filter) -> bool:
         name = ".".join(getattr(condition, "attribute", ()))
-        if name not in columns:
+        if name not in _ID_COLUMNS:
             return False
         if isinstance(condition, IsNotNull):
             return True

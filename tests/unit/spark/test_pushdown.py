@@ -91,12 +91,6 @@ def test_what_is_not_understood_goes_back_to_spark_the_very_same(condition: Filt
     assert bounds == Bounds()
 
 
-def test_a_column_that_the_table_lacks_is_left_to_spark() -> None:
-    bounds = Bounds()
-    condition = EqualTo(("entry_id",), 1)
-    assert list(bounds.take([condition], ("ledger_id",))) == [condition]
-
-
 def test_bounds_travel() -> None:
     bounds, _ = taken(In(("ledger_id",), (5, 9)), GreaterThan(("ledger_id",), 5))
     assert pickle.loads(pickle.dumps(bounds)) == bounds
