@@ -261,6 +261,8 @@ def lost_outcomes_are_resolved(story: Story) -> int:
             if event.version == GONE:
                 removed.add(event.ledger)
                 continue
+            if not event.mark:
+                continue  # nobody's who asks whether it happened
             by_mark[event.mark].append(event)
             if len(by_mark[event.mark]) > 1:
                 raise LostOutcomeMisjudged(f"{event.mark} happened twice", *by_mark[event.mark])

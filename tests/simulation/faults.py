@@ -127,7 +127,8 @@ class Faults:
             case "mute":
                 return self._cut([(bookie.name, other) for other in others])
             case "store-cut":
-                return self._cut([(bookie.name, METADATA_HOST), (METADATA_HOST, bookie.name)])
+                stores = [name for name in others if name == METADATA_HOST or name.startswith("gateway")]
+                return self._cut([(bookie.name, name) for name in stores] + [(name, bookie.name) for name in stores])
             case "stall":
                 for other in others:
                     network.stall(bookie.name, other, fault.lasts)
@@ -184,15 +185,18 @@ class Faults:
             bookie.wipe()
             self._gone.add(bookie.name)
             # It must notice, and stay out; another one is put in its place.
-            if await bookie.start():
-                self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
-            bookie.kill()
+            await asyncio.shield(asyncio.ensure_future(self._start_wiped(bookie)))
             await self._add_bookie()
         elif kind == "flipped-reads":
             self._flipping.add(bookie.name)
             bookie.disk.faults.flipped_reads = _FLIPPED_READS
         else:
             self._turn_bits(bookie)
+
+    async def _start_wiped(self, bookie: SimulatedBookie) -> None:
+        if await bookie.start():
+            self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
+        bookie.kill()
 
     def _turn_bits(self, bookie: SimulatedBookie) -> None:
         """Some bits of what its entry logs hold."""
@@ -209,7 +213,10 @@ class Faults:
         await self._start(self._world.bookie(name))
 
     async def _start(self, bookie: SimulatedBookie) -> None:
-        """Starts it unless a fault wants it down. It may not come up."""
+        """Starts it unless a fault wants it down. It may not come up. A start that has begun is not broken off."""
+        await asyncio.shield(asyncio.ensure_future(self._start_at_last(bookie)))
+
+    async def _start_at_last(self, bookie: SimulatedBookie) -> None:
         async with self._starting.setdefault(bookie.name, asyncio.Lock()):
             if bookie.running or bookie.name in self._gone or self._down[bookie.name]:
                 return

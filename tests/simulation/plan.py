@@ -19,6 +19,9 @@ VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-pol
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
 BURSTS = (3, 12, 60)
 """Appends under way together, at most; a writer keeps to one of these."""
+STORE_FAULTS = "store-faults"
+"""The kind of a rate: gateways and ZooKeeper servers are killed, cut off, late, and lose answers and sessions."""
+_STORE_FAULTS = 0.6
 _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
@@ -91,6 +94,8 @@ class Limits:
     """Kinds of small faults with the highest rate of each."""
     visit_kinds: tuple[str, ...] = VISITS
     deletes: bool = True
+    gateways: tuple[int, ...] = (0,)
+    """How many gateways a run may have, each as often as it stands here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,8 @@ class Plan:
     visits: tuple[VisitPlan, ...]
     faults: tuple[FaultPlan, ...]
     rates: tuple[RatePlan, ...]
+    gateways: int = 0
+    """Metadata gateways over a simulated ZooKeeper; 0: a plain store that never lags."""
 
     @property
     def names(self) -> list[str]:
@@ -126,7 +133,7 @@ class Plan:
 
     def __str__(self) -> str:
         parts = (*self.writers, *self.visits, *self.faults, *self.rates)
-        lines = [f"seed {self.seed}: {self.bookies} bookies, {self.duration:g} s"]
+        lines = [f"seed {self.seed}: {self.bookies} bookies, {self.gateways} gateways, {self.duration:g} s"]
         return "\n  ".join([*lines, *map(str, parts)])
 
 
@@ -135,7 +142,11 @@ def make_plan(seed: int, limits: Limits) -> Plan:
     bookies = rng.randint(*limits.bookies)
     writers = tuple(_writer(rng, f"w{n}", bookies, limits) for n in range(rng.randint(*limits.writers)))
     visits = tuple(_visit(rng, f"v{n}", writers, limits) for n in range(rng.randint(*limits.visits)))
-    return Plan(seed, bookies, limits.duration, writers, visits, _faults(rng, bookies, limits), _rates(rng, limits))
+    faults, rates = _faults(rng, bookies, limits), _rates(rng, limits)
+    gateways = rng.choice(limits.gateways)
+    if gateways and rng.random() < _STORE_FAULTS:
+        rates = (*rates, RatePlan("r-store", STORE_FAULTS, 1.0))
+    return Plan(seed, bookies, limits.duration, writers, visits, faults, rates, gateways)
 
 
 def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> WriterPlan:

@@ -32,15 +32,24 @@ from tests.history.recording_client import PASSWORD, RecordingClient, metadata_s
 from tests.history.verdict import judge
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
 from tests.simulation.faults import KINDS, LOSSY_KINDS, RATES, Faults
+from tests.simulation.metadata import MemoryMetadata
+from tests.simulation.metadata_run import _Faults as StoreFaults
+from tests.simulation.metadata_run import _StoreRecorder as StoreRecorder
 from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
-from tests.simulation.plan import VISITS, Limits, Plan, make_plan
+from tests.simulation.plan import STORE_FAULTS, VISITS, Limits, Plan, make_plan
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
+from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.workload import Workload
 from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
 
 LIMITS = Limits(
-    fault_kinds=KINDS, lossy_kinds=LOSSY_KINDS, rates=RATES, visit_kinds=(*VISITS, "intrude", "intrude"), visits=(2, 16)
+    fault_kinds=KINDS,
+    lossy_kinds=LOSSY_KINDS,
+    rates=RATES,
+    visit_kinds=(*VISITS, "intrude", "intrude"),
+    visits=(2, 16),
+    gateways=(0, 0, 0, 1, 2),
 )
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
@@ -105,7 +114,7 @@ def run_seed(
         outcome.invariant, outcome.problem = "error", "".join(traceback.format_exception(error))
     outcome.history = run.recorder.history
     outcome.transcript = run.world.transcript.text()
-    outcome.faults = run.faults.counts + run.disk_faults()
+    outcome.faults = run.faults.counts + run.disk_faults() + run.store_faults()
     outcome.looked.update(run.looked)
     outcome.operations = sum(isinstance(event, _OPERATIONS) for event in run.recorder.history)
     outcome.simulated_seconds = run.world.now
@@ -135,8 +144,8 @@ class _Run:
         self.faults = Faults(self.world, plan, self.recorder, self._started)
         self.looked: Counter[str] = Counter()
         self._rng = self.world.random("looks")
+        self._store_faults: StoreFaults | None = None
         self._watch_bookies()
-        self.world.metadata.on_change.append(self._metadata_changed)  # type: ignore[attr-defined]
 
     def run(self) -> None:
         self.world.run(self._main())
@@ -147,8 +156,12 @@ class _Run:
             counts.update(bookie.disk.counts)
         return counts
 
+    def store_faults(self) -> Counter[str]:
+        return Counter() if self._store_faults is None else self._store_faults.counts
+
     async def _main(self) -> None:
         world, plan = self.world, self._plan
+        await self._start_store()
         for bookie in await world.start_bookies(plan.bookies, **_BOOKIE):
             self.recorder.add(events.BookieStarted(self.recorder.now, bookie.bookie_id))
             self._watch_collection(bookie)
@@ -158,6 +171,8 @@ class _Run:
         )
         watch = asyncio.ensure_future(self.faults.watch_over())
         befallen = [asyncio.ensure_future(self.faults.befall(fault)) for fault in plan.faults]
+        if self._store_faults is not None:
+            befallen.append(asyncio.ensure_future(self._store_faults.run(world.now + plan.duration)))
         await workload.endanger()
         for fault in befallen:
             fault.cancel()
@@ -166,10 +181,27 @@ class _Run:
         for fault in befallen:
             if not fault.cancelled() and (error := fault.exception()) is not None:
                 raise error
+        if self._store_faults is not None:
+            await self._store_faults.heal()
         await self.faults.heal()
         await workload.prove_progress()
         for bookie in self.faults.bookies:
             self._look_at(bookie)
+
+    async def _start_store(self) -> None:
+        plan, world = self._plan, self.world
+        if not plan.gateways:
+            assert isinstance(world.metadata, MemoryMetadata)
+            world.metadata.on_change.append(self._metadata_changed)
+            return
+        store = SimulatedStore(world, gateways=plan.gateways)
+        watcher = StoreRecorder(self.recorder)
+        store.ensemble.on_commit = watcher.committed
+        world.metadata = store
+        await store.start()
+        if any(rate.kind == STORE_FAULTS for rate in plan.rates):
+            clients = [f"bookie-{number}" for number in range(1, plan.bookies + 1)]
+            self._store_faults = StoreFaults(world, store, self.recorder, clients)
 
     # Clients
 
@@ -206,9 +238,9 @@ class _Run:
         create_server = loop.create_server
 
         async def create_observed_server(factory: Any, *args: Any, **kwargs: Any) -> Any:
-            host, port = kwargs["sock"].getsockname()
-            bookie = self.world.bookies[host]
-            if f"{host}:{port}" != bookie.bookie_id:
+            host, port = kwargs["sock"].getsockname() if "sock" in kwargs else ("", 0)
+            bookie = self.world.bookies.get(host)
+            if bookie is None or f"{host}:{port}" != bookie.bookie_id:
                 return await create_server(factory, *args, **kwargs)
 
             def observed() -> Observed:
