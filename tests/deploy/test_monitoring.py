@@ -41,10 +41,12 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for rule in rules() if "alert" in rule]
 
 
-def queries() -> set[str]:
-    """Of all panels, as Grafana would send them."""
+def queries(*dashboards: str) -> set[str]:
+    """Of all panels of these dashboards, or of all, as Grafana would send them."""
     found = set()
     for file in DASHBOARDS:
+        if dashboards and file.stem not in dashboards:
+            continue
         for panel in json.loads(file.read_text())["panels"]:
             for target in panel.get("targets", ()):
                 expression = target["expr"]
@@ -65,7 +67,7 @@ class Load:
         registry = CollectorRegistry()
         registry.register(self._client.metrics.collector())
         self._exposed, _ = start_http_server(0, "127.0.0.1", registry)
-        self._files = ThreadingHTTPServer(("127.0.0.1", 0), _files_of(directory))
+        self._files = ThreadingHTTPServer(("127.0.0.1", 0), files_of(directory))
         self.addresses = {
             "client": f"127.0.0.1:{self._exposed.server_address[1]}",
             "spark": f"127.0.0.1:{self._files.server_address[1]}",
@@ -103,7 +105,7 @@ class Load:
         self._client.close()
 
 
-def _files_of(directory: Path) -> type[BaseHTTPRequestHandler]:
+def files_of(directory: Path) -> type[BaseHTTPRequestHandler]:
     """What node_exporter's textfile collector does with a directory."""
 
     class Handler(BaseHTTPRequestHandler):
