@@ -47,6 +47,11 @@ class DiskTimes:
     other: float = 0.0005
     share: float = 0.02
 
+    @staticmethod
+    def drawn(rng: random.Random) -> DiskTimes:
+        """Most disks are quick; with some a crash, or another thread, may come between any two operations."""
+        return DiskTimes(share=rng.choice((0.0, 0.02, 0.02, 0.3)))
+
 
 class Disk:
     """What outlives processes and power losses."""
@@ -109,11 +114,6 @@ class ProcessFiles(FileSystem):
         if disk.rng.random() < disk.times.share or disk.faults.slowness > 1:
             self._wait(disk.rng.random() * disk.times.other)
 
-    def _fails(self, kind: str, rate: float, path: str = "") -> None:
-        if rate and self._disk.rng.random() < rate:
-            self._disk.count(kind)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path or kind)
-
     def _sync(self, kind: str, sync: Callable[[], None]) -> None:
         disk = self._disk
         low, high = disk.times.sync
@@ -128,10 +128,10 @@ class ProcessFiles(FileSystem):
         disk.on_sync()
         self._wait(seconds * (1 - before))
 
-    def _failing(self, sync: Callable[[], None]) -> None:
+    def _failing(self, change: Callable[[], None]) -> None:
         before, self._media.on_operation = self._media.on_operation, _fail
         try:
-            sync()
+            change()
         finally:
             self._media.on_operation = before
 
@@ -148,7 +148,9 @@ class ProcessFiles(FileSystem):
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         self._pass()
         faults = self._disk.faults
-        self._fails("failed reads", faults.failing_reads)
+        if faults.failing_reads and self._disk.rng.random() < faults.failing_reads:
+            self._disk.count("failed reads")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         data = self._media.pread(fd, size, offset)
         if data and faults.flipped_reads and self._disk.rng.random() < faults.flipped_reads:
             self._disk.count("flipped reads")
@@ -157,7 +159,11 @@ class ProcessFiles(FileSystem):
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         self._pass()
-        self._fails("failed writes", self._disk.faults.failing_writes)
+        disk = self._disk
+        if disk.faults.failing_writes and disk.rng.random() < disk.faults.failing_writes:
+            disk.count("failed writes")
+            self._media.partial_writes = disk.rng.random() < 0.5
+            self._failing(lambda: self._media.pwrite(fd, data, offset))
         self._media.pwrite(fd, data, offset)
 
     def allocate(self, fd: int, size: int) -> None:

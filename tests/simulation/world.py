@@ -56,7 +56,8 @@ class WorldSettings:
     """How a world is when nothing is wrong."""
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
-    disk: DiskTimes = field(default_factory=DiskTimes)
+    disk: DiskTimes | None = None
+    """None: those of each disk are drawn."""
     session_seconds: float = 3.0
     """How long a registration outlives its process."""
 
@@ -266,7 +267,9 @@ class World:
         if bookie is None:
             self.network.host(name)
             root = root_of(name)
-            disk = Disk(self.loop, self.random(f"disk of {name}"), self.settings.disk, self.transcript, root)
+            rng = self.random(f"disk of {name}")
+            times = self.settings.disk or DiskTimes.drawn(rng)
+            disk = Disk(self.loop, rng, times, self.transcript, root)
             bookie = self.bookies[name] = SimulatedBookie(self, name, disk, **settings)
         return bookie
 
