@@ -11,6 +11,8 @@ There is no peer: Apache BookKeeper has no console.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import statistics
 import tempfile
 import time
@@ -21,26 +23,34 @@ from pathlib import Path
 from benchmarks.harness import QUICK
 from bookie.standalone import StandaloneCluster
 from gateway.drivers import create_factory
-from ledger.manager import CreateRequest
+from gateway.embedded.change_feed import ledger_key
+from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.metadata_codec import encode
 from tests.integration.browser import chromium
 
 LEDGERS = 50_000 if QUICK else 1_000_000
 ROUNDS = 11
-_AT_ONCE = 10_000
+_KINDS = 1000
 
 
-async def make_ledgers(uri: str) -> None:
+async def make_store(uri: str) -> None:
     factory = create_factory(uri)
     await factory.initialize()
-    for start in range(0, LEDGERS, _AT_ONCE):
-        requests = []
-        for number in range(start, min(start + _AT_ONCE, LEDGERS)):
-            custom = {"application": b"orders", "number": b"%d" % number}
-            metadata = LedgerMetadata.new(["bookie-1", "bookie-2", "bookie-3"], 3, 2, custom_metadata=custom)
-            requests.append(CreateRequest(None, metadata.close(99, 10_000)))
-        await factory.ledger_manager.create_many(requests)
     await factory.close()
+
+
+def make_ledgers(path: Path) -> None:
+    """Rows as the store itself would write them, in one transaction."""
+    kinds = []
+    for number in range(_KINDS):
+        custom = {"application": b"orders", "number": b"%d" % number}
+        kinds.append(encode(LedgerMetadata.new(["bookie-1", "bookie-2", "bookie-3"], 3, 2, custom_metadata=custom)))
+    rows = ((ledger_key(LedgerId.unscoped(n)), kinds[n % _KINDS], time.time_ns() // 10**6) for n in range(LEDGERS))
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        insert = "INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, 1, ?, ?)"
+        connection.executemany(insert, rows)
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'next_ledger_id'", (LEDGERS,))
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -80,8 +90,9 @@ def memory_mib(pid: int) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         uri = f"sqlite://{directory}/metadata.sqlite"
-        asyncio.run(make_ledgers(uri))
-        options = ("--set=gc_wait_seconds=86400",)
+        asyncio.run(make_store(uri))
+        make_ledgers(Path(directory) / "metadata.sqlite")
+        options = ("--set=gc_wait_seconds=3600",)
         with StandaloneCluster(Path(directory), bookies=1, metadata_uri=uri, bookie_options=options) as cluster:
             process = cluster.processes[0].process
             assert process is not None

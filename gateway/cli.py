@@ -36,7 +36,8 @@ def start(
         typer.Option(help="Processes that share the port, each with its own store session.", show_default="1"),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option(help="Port of /metrics, /heartbeat and /ready; worker i serves at this plus i.")
+        int | None,
+        typer.Option(help="Port of the console, /metrics, /heartbeat and /ready; worker i serves at this plus i."),
     ] = None,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file of the certificate shown to clients.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file of that certificate's key.")] = None,

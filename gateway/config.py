@@ -38,7 +38,10 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen at")
     port: int = Field(default=4181, ge=0, le=65535, description="port to listen at; 0 chooses a free one")
     http_port: int | None = Field(
-        default=None, ge=0, le=65535, description="port of /metrics, /heartbeat and /ready; not served without"
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of the console, /metrics, /heartbeat and /ready; not served without",
     )
     workers: int = Field(default=1, ge=1, le=256, description="processes that share the port")
     bookmark_seconds: float = Field(default=10.0, gt=0, description="silence on a Watch stream before a bookmark")
