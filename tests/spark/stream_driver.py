@@ -1,0 +1,125 @@
+"""Drivers of Spark to be killed, and tasks that fail: a program for tests.
+
+The argument is JSON: `master`, `conf` (Spark's settings), `job` and what the job takes. The job `copy` streams ledgers
+into ledgers and prints a line for each batch until it is killed, or has all (`available_now`). The job `write` writes
+`rows` rows in `tasks` tasks, of which one meets with a `fault` in its first attempt, and prints `done`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+FAULTY_PARTITION = 1
+FAULT_AT = 700
+SLOW_SECONDS = 600
+
+
+def session(master: str, conf: dict[str, str]) -> SparkSession:
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    os.environ["SPARK_SCALA_VERSION"] = "2.13"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder: Any = SparkSession.builder.master(master).appName("stream driver")
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.sql.shuffle.partitions": "2",
+        **conf,
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    made: SparkSession = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+class Progress(StreamingQueryListener):
+    """Prints each batch that is done."""
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        print(json.dumps({"batch": event.progress.batchId, "rows": event.progress.numInputRows}), flush=True)
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+
+def copy(spark: SparkSession, source: dict[str, str], sink: dict[str, str], checkpoint: str, now: bool) -> None:
+    spark.streams.addListener(Progress())
+    frame = spark.readStream.format("bookkeeper").options(**source).load()
+    lines = F.concat_ws(" ", "ledger_id", "entry_id", F.col("payload").cast("string")).alias("payload")
+    writer = frame.select(lines).writeStream.format("bookkeeper").options(**sink)
+    writer = writer.option("checkpointLocation", checkpoint)
+    writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
+    writer.start().awaitTermination()
+
+
+def executor() -> int:
+    """The process id of the JVM above this Python worker and its daemon."""
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _raise() -> None:
+    raise RuntimeError("planned")
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "raise": _raise,
+    "kill worker": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "kill executor": lambda: os.kill(executor(), signal.SIGKILL),
+    "slow": lambda: time.sleep(SLOW_SECONDS),
+}
+
+
+def write(spark: SparkSession, sink: dict[str, str], rows: int, tasks: int, fault: str, always: bool) -> None:
+    def meet(number: int) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        faulty = context.partitionId() == FAULTY_PARTITION and (always or context.attemptNumber() == 0)
+        if faulty and number % (rows // tasks) == FAULT_AT:
+            FAULTS[fault]()
+        return f"row {number}"
+
+    frame = spark.range(0, rows, 1, tasks).select(F.udf(meet, "string")("id").alias("payload"))
+    try:
+        frame.write.format("bookkeeper").options(**sink).mode("append").save()
+    except PySparkException:
+        print("failed", flush=True)
+    else:
+        print("done", flush=True)
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    spark = session(order.pop("master"), order.pop("conf", {}))
+    jobs: dict[str, Callable[..., None]] = {"copy": copy, "write": write}
+    for job in order["jobs"]:
+        jobs[job.pop("job")](spark, **job)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The examples of docs/spark.md run as they stand, one after the other, in a place where paths and names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookie.standalone import StandaloneCluster
+from thinclient.blocking import BookKeeper
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def ledger(client: BookKeeper, app: str, entries: int) -> int:
+    with client.create_ledger(custom_metadata={"app": app.encode()}) as handle:
+        handle.append_all([b"line %d" % number for number in range(entries)])
+        return handle.ledger_id.ledger_id
+
+
+def written(client: BookKeeper, app: str) -> int:
+    records = [record for page in client.list_ledgers() for record in page]
+    wanted = [record for record in records if record.metadata.custom_metadata.get("app") == app.encode()]
+    return sum(record.metadata.last_entry_id + 1 for record in wanted)
+
+
+@pytest.fixture
+def substitutes(cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path) -> dict[str, str]:
+    """What stands on the page, and what is there in its place."""
+    (tmp_path / "data" / "lines").mkdir(parents=True)
+    (tmp_path / "data" / "lines" / "a.txt").write_text("one\ntwo\nthree\n")
+    return {
+        "grpc://gateway-1:4181,gateway-2:4181": cluster.gateway_uri,
+        '"12,13"': f'"{ledger(client, "docs", 3)},{ledger(client, "docs", 4)}"',
+        '"/data/': f'"{tmp_path}/data/',
+        '"/checkpoints/': f'"{tmp_path}/checkpoints/',
+    }
+
+
+@pytest.mark.timeout(240)
+def test_the_examples_run(
+    spark: SparkSession, client: BookKeeper, substitutes: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger(client, "orders", 5)
+    names: dict[str, Any] = {"spark": spark}
+    try:
+        for block in BLOCKS:
+            for old, new in substitutes.items():
+                block = block.replace(old, new)
+            exec(compile(block, str(PAGE), "exec"), names)
+        names["copied"].processAllAvailable()
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+    assert names["entries"].count() == 7
+    assert written(client, "lines") == 3
+    assert written(client, "orders-copy") == 5
+    assert "'maxOffsetsBehindLatest': '0'" in capsys.readouterr().out
+    assert "_spark_metadata" in {path.name for path in Path(substitutes['"/data/'].strip('"'), "orders").iterdir()}

@@ -1,0 +1,262 @@
+"""From ledgers to ledgers exactly once, whatever is killed: drivers, executors, tasks, bookies.
+
+Small here; `make test-spark` (BOOKGATE_SPARK_FULL=1) kills more often, and has executors as separate processes and
+metadata in ZooKeeper as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bookie.main_job_spark import require_spark
+from bookie.standalone import StandaloneCluster
+from gateway.zookeeper.local_server import LocalZooKeeper
+from ledger.manager import LedgerRecord
+from tests.spark.conftest import PASSWORD
+from thinclient.blocking import BookKeeper
+from thinclient.spark.sink_protocol import QUERY_KEY, committed
+
+ROOT = Path(__file__).parents[2]
+FULL = bool(os.environ.get("BOOKGATE_SPARK_FULL"))
+full_only = pytest.mark.skipif(not FULL, reason="takes minutes: make test-spark")
+SEPARATE = "local-cluster[2,1,1024]"
+DEADLINE_SECONDS = 400
+
+
+class Driver:
+    """A driver in a process group of its own, with its JVM and executors."""
+
+    def __init__(self, order: dict[str, object]) -> None:
+        require_spark()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.stream_driver", json.dumps(order)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+        self.errors: list[str] = []
+        assert self.process.stderr is not None
+        self._drain = threading.Thread(target=self.errors.extend, args=(self.process.stderr,), daemon=True)
+        self._drain.start()
+        self._guard = threading.Timer(DEADLINE_SECONDS, self.kill)
+        self._guard.start()
+
+    def lines(self) -> Iterator[str]:
+        """What it prints, to its end."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield line.strip()
+
+    def kill(self) -> None:
+        """kill -9, everything at once."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def end(self) -> int:
+        """Its exit code."""
+        code = self.process.wait()
+        self._guard.cancel()
+        # Executors that survived the driver's JVM for a moment.
+        self.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._drain.join()
+        return code
+
+
+@contextmanager
+def driver(**order: object) -> Iterator[Driver]:
+    running = Driver(order)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.end()
+
+
+class Copy:
+    """A stream from one application's ledgers to another's, its input, and what came of it."""
+
+    def __init__(self, client: BookKeeper, gateways: str, directory: Path, name: str, master: str) -> None:
+        self.client = client
+        self.name = name
+        self.master = master
+        common = {"gateways": gateways, "password": PASSWORD.decode()}
+        self.job: dict[str, object] = {
+            "job": "copy",
+            "source": {**common, "customMetadata.app": f"{name}-in", "maxEntriesPerTrigger": "150"},
+            "sink": {**common, "customMetadata.app": f"{name}-out"},
+            "checkpoint": str(directory / "checkpoint"),
+        }
+        self.sent: Counter[bytes] = Counter()
+
+    def write_with(self, **options: str) -> None:
+        """More options of the sink."""
+        sink = self.job["sink"]
+        assert isinstance(sink, dict)
+        sink.update(options)
+
+    def driver(self, now: bool = False) -> Driver:
+        return Driver({"master": self.master, "jobs": [{**self.job, "now": now}]})
+
+    def feed(self, ledgers: int, entries: int) -> None:
+        for _ in range(ledgers):
+            metadata = {"app": f"{self.name}-in".encode()}
+            with self.client.create_ledger(password=PASSWORD, custom_metadata=metadata) as ledger:
+                ledger.append_all([b"%d" % number for number in range(entries)])
+                number = ledger.ledger_id.ledger_id
+            self.sent.update(b"%d %d %d" % (number, entry, entry) for entry in range(entries))
+
+    def run_until(self, batches: int, at_random: random.Random) -> None:
+        """A driver that is killed after so many batches, at a moment of its own in the next one."""
+        running = self.driver()
+        done = 0
+        for line in running.lines():
+            done += bool(json.loads(line)["rows"])
+            if done >= batches:
+                threading.Event().wait(at_random.random() * 2)
+                break
+        running.kill()
+        running.end()
+        assert done >= batches, "".join(running.errors[-30:])
+
+    def finish(self) -> None:
+        running = self.driver(now=True)
+        for _ in running.lines():
+            pass
+        assert running.end() == 0, "".join(running.errors[-30:])
+
+    def check(self) -> None:
+        """All rows once, in order; nothing left over."""
+        written = ledgers_of(self.client, f"{self.name}-out")
+        chosen = committed(written)
+        assert {each.ledger_id for each in written} == {each.ledger_id for each in chosen}, "ledgers are left over"
+        received: Counter[bytes] = Counter()
+        for record in chosen:
+            positions: dict[bytes, int] = {}
+            for payload in payloads(self.client, record):
+                received[payload] += 1
+                source, entry = payload.split()[0], int(payload.split()[1])
+                assert positions.get(source, -1) < entry, "entries of a ledger changed places"
+                positions[source] = entry
+        assert received == self.sent
+
+
+def ledgers_of(client: BookKeeper, app: str) -> list[LedgerRecord]:
+    listed = [record for page in client.list_ledgers() for record in page]
+    return [record for record in listed if record.metadata.custom_metadata.get("app") == app.encode()]
+
+
+def payloads(client: BookKeeper, record: LedgerRecord) -> list[bytes]:
+    with client.open_ledger(record.ledger_id, password=PASSWORD) as handle:
+        return [entry.payload for entry in handle.read(0, record.metadata.last_entry_id)]
+
+
+@pytest.mark.timeout(500)
+def test_a_driver_that_is_killed_in_the_middle(client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path) -> None:
+    copy = Copy(client, cluster.gateway_uri, tmp_path, "killed", "local[2]")
+    copy.feed(4, 300)
+    copy.run_until(2, random.Random(1))
+    copy.feed(2, 50)
+    copy.finish()
+    copy.check()
+
+
+@full_only
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("master", ["local[2]", SEPARATE])
+def test_a_driver_that_is_killed_again_and_again(
+    client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path, master: str
+) -> None:
+    copy = Copy(client, cluster.gateway_uri, tmp_path, f"again-{len(master)}", master)
+    for seed in range(4):
+        copy.feed(3, 400)
+        copy.run_until(1 + seed, random.Random(seed))
+    copy.finish()
+    copy.check()
+
+
+@full_only
+@pytest.mark.timeout(900)
+def test_metadata_in_zookeeper_and_executors_apart(tmp_path: Path) -> None:
+    with (
+        LocalZooKeeper(tmp_path / "zookeeper") as zookeeper,
+        StandaloneCluster(tmp_path / "cluster", metadata_uri=zookeeper.metadata_uri()) as cluster,
+        BookKeeper.connect(cluster.gateway_uri) as client,
+    ):
+        copy = Copy(client, cluster.gateway_uri, tmp_path, "zookeeper", SEPARATE)
+        copy.feed(4, 400)
+        copy.run_until(2, random.Random(7))
+        copy.finish()
+        copy.check()
+
+
+@full_only
+@pytest.mark.timeout(900)
+def test_a_bookie_that_is_killed_during_the_stream(tmp_path: Path) -> None:
+    with StandaloneCluster(tmp_path / "cluster") as cluster, BookKeeper.connect(cluster.gateway_uri) as client:
+        copy = Copy(client, cluster.gateway_uri, tmp_path, "bookie", "local[2]")
+        # Two bookies stay; three copies can't be made any more then.
+        copy.write_with(ensembleSize="2", writeQuorum="2", ackQuorum="2")
+        copy.feed(6, 400)
+        running = copy.driver(now=True)
+        for number, _ in enumerate(running.lines()):
+            if number == 2:
+                cluster.processes[2].kill()
+        assert running.end() == 0, "".join(running.errors[-30:])
+        copy.check()
+
+
+FAULTS = ["raise", "kill worker", "kill executor", "slow"]
+
+
+@full_only
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_tasks_that_fail_and_second_attempts(client: BookKeeper, cluster: StandaloneCluster, fault: str) -> None:
+    app = f"fault-{FAULTS.index(fault)}"
+    sink = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "customMetadata.app": app}
+    job = {"job": "write", "sink": sink, "rows": 4000, "tasks": 4, "fault": fault, "always": False}
+    speculation = {
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.25",
+        "spark.speculation.multiplier": "1.01",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    with driver(master=SEPARATE, conf=speculation if fault == "slow" else {}, jobs=[job]) as running:
+        assert list(running.lines()) == ["done"], "".join(running.errors[-30:])
+    written = ledgers_of(client, app)
+    assert Counter(payload for record in written for payload in payloads(client, record)) == Counter(
+        b"row %d" % number for number in range(4000)
+    )
+    assert len(written) == 4
+
+
+@full_only
+@pytest.mark.timeout(900)
+def test_a_task_that_always_fails_leaves_nothing(client: BookKeeper, cluster: StandaloneCluster) -> None:
+    sink = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "customMetadata.app": "fault-always"}
+    job = {"job": "write", "sink": sink, "rows": 4000, "tasks": 4, "fault": "kill worker", "always": True}
+    with driver(master=SEPARATE, jobs=[job]) as running:
+        assert list(running.lines()) == ["failed"], "".join(running.errors[-30:])
+    left = ledgers_of(client, "fault-always")
+    assert all(QUERY_KEY in record.metadata.custom_metadata for record in left)
+    assert left == []
