@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks import spark_stream
 from benchmarks.gateway_setting import GatewayProcess
 from benchmarks.harness import PAIRS, QUICK, Row, compare_once, figures, report
 from benchmarks.load_process import LoadProcess, rss_bytes, serve
@@ -305,6 +306,7 @@ def main() -> None:
         spark = stack.enter_context(local_spark(directory / "spark"))
         rows += _scans(cluster, spark, directory)
         rows.append(_many_small(cluster, spark))
+        rows += spark_stream.rows(cluster, spark, directory)
     report("spark", rows)
 
 

@@ -36,6 +36,7 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.executor.memory": "512m",
