@@ -41,7 +41,7 @@ def substitutes(cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path) 
     }
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_the_examples_run(
     spark: SparkSession, client: BookKeeper, substitutes: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

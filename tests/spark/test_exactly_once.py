@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 FULL = bool(os.environ.get("BOOKGATE_SPARK_FULL"))
 full_only = pytest.mark.skipif(not FULL, reason="takes minutes: make test-spark")
 SEPARATE = "local-cluster[2,1,1024]"
-DEADLINE_SECONDS = 400
+DEADLINE_SECONDS = 800
 
 
 class Driver:
@@ -169,7 +169,7 @@ def payloads(client: BookKeeper, record: LedgerRecord) -> list[bytes]:
         return [entry.payload for entry in handle.read(0, record.metadata.last_entry_id)]
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 def test_a_driver_that_is_killed_in_the_middle(client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path) -> None:
     copy = Copy(client, cluster.gateway_uri, tmp_path, "killed", "local[2]")
     copy.feed(4, 300)
