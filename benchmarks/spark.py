@@ -307,7 +307,7 @@ def main() -> None:
         rows += _scans(cluster, spark, directory)
         rows.append(_many_small(cluster, spark))
         rows += spark_stream.rows(cluster, spark, directory)
-    report("spark", rows)
+    report("spark", rows, write=not QUICK)
 
 
 if __name__ == "__main__":
