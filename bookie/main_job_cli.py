@@ -6,7 +6,6 @@ Exit codes: 0 equal, 1 different or failed, 2 the input can't be used (nothing w
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import signal
 import tempfile
@@ -20,16 +19,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from bookie.main_job_report import Report
-from bookie.main_job_spark import SparkUnavailable, require_spark
 from bookie.main_job_text import InputError, Selection, select_text, standard_library
 from bookie.standalone import ClusterException
 from ledger.errors import BKException
 from reporting.groups import new_group
 from reporting.output import AsJson, fail
+from thinclient.spark.session import SparkUnavailable, reason, require_spark
 
 app = new_group(None, asks_for_a_command=False)
-
-_RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
 
 EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -100,13 +97,7 @@ def _run(
     except LocalZooKeeperError as error:
         fail(str(error))
     except PySparkException as error:
-        fail(f"the Spark job failed: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    """What was raised in a Python worker, out of the tracebacks that Spark wraps around it; else its first line."""
-    raised = _RAISED.findall(str(error))
-    return str(raised[-1]) if raised else str(error).partition("\n")[0]
+        fail(f"the Spark job failed: {reason(error)}")
 
 
 @contextmanager

@@ -36,10 +36,11 @@ BUILT_IN_COMMANDS = {
     "gc": "thinclient.cli_gc:gc_app",
     "ledger": "thinclient.cli_ledger:ledger_app",
     "ledger.admin": "thinclient.cli_ledger_admin:admin_app",
+    "spark": "thinclient.spark.cli:app",
     "standalone": "bookie.standalone_cli:app",
     "run": "bookie.main_job_cli:app",
 }
-_EXTRAS = {"run": "bookie,spark"}
+_EXTRAS = {"run": "bookie,spark", "spark": "spark"}
 
 
 def mounted_commands() -> dict[str, str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,7 +16,7 @@ from bookie import directories
 from bookie.cookie import InvalidCookieException
 from bookie.files import REAL_FILE_SYSTEM
 from bookie.storage import Storage
-from gateway.admin.api import Body, Call, NoBody, NoQuery, Query, Row, change, get
+from gateway.admin.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Row, change, get
 from gateway.admin.ledger_rows import STORE_AWAY
 from gateway.admin.refused import AdminException
 from reporting.logs import log_event
@@ -26,12 +27,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_NAMES = 10_000
+_MAX_LEDGERS = 100_000
 
 _SUFFIXES = {"journal": ".txn", "entrylog": ".log", "index": ".idx"}
 
 
 class FilesQuery(Query):
     file_type: Literal["journal", "entrylog", "index"] | None = Field(None, description="absent: all three")
+
+
+class HeldQuery(Query):
+    start_after: LedgerHalf | None = Field(None, description="ids above it; the answer's `next` goes on")
+    limit: Annotated[int, Field(ge=1, le=_MAX_LEDGERS), WHOLE] = 10_000
 
 
 class CompactBody(Body):
@@ -57,6 +64,9 @@ def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[None]], 
         }
         names = await asyncio.to_thread(lambda: {kind: _names(roots[kind], _SUFFIXES[kind]) for kind in kinds})
         return {f"{kind} files": "".join(f"{name}\t" for name in found) for kind, found in names.items()}
+
+    async def held(call: Call[HeldQuery, NoBody]) -> Any:
+        return await asyncio.to_thread(_held, storage, call.query)
 
     async def expand(_call: Call[NoQuery, NoBody]) -> str:
         if not may_expand:
@@ -101,10 +111,19 @@ def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[None]], 
 
     said = {"type": "string"}
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    held_page = {
+        "type": "object",
+        "required": ["ledgers", "next"],
+        "properties": {
+            "ledgers": {"type": "array", "items": {"type": "integer"}},
+            "next": {"type": ["integer", "null"]},
+        },
+    }
     compact_path = "/api/v1/bookie/entry_location_compact"
     return [
         get("/api/v1/bookie/last_log_mark", "Where replay of each journal would begin", last_log_mark, answer=texts),
         get("/api/v1/bookie/list_disk_file", "Names of its files", files, query=FilesQuery, answer=texts),
+        get("/api/v1/bookie/ledgers", "Ids of the ledgers that it holds", held, query=HeldQuery, answer=held_page),
         change(
             "PUT",
             "/api/v1/bookie/expand_storage",
@@ -125,6 +144,13 @@ def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[None]], 
             failures={409: "the index is not RocksDB"},
         ),
     ]
+
+
+def _held(storage: Storage, query: HeldQuery) -> dict[str, Any]:
+    ids = storage.ledger_ids()
+    start = 0 if query.start_after is None else bisect_right(ids, query.start_after)
+    page = ids[start : start + query.limit].tolist()
+    return {"ledgers": page, "next": page[-1] if start + len(page) < len(ids) else None}
 
 
 def _marks(storage: Storage) -> dict[str, str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bookie.main_job_spark import require_spark
 from bookie.standalone import StandaloneCluster
 from thinclient.blocking import BookKeeper
+from thinclient.spark.session import require_spark
 
 PASSWORD = b"secret"
 

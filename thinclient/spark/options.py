@@ -193,6 +193,22 @@ def refuse(names: Iterable[str], raw: Mapping[str, str], why: str) -> None:
     _refuse_those(tuple(names), {name.lower(): value for name, value in raw.items()}, why)
 
 
+def ledger_options(raw: Mapping[str, str]) -> dict[str, str]:
+    """Of the options of a read of entries those that table `ledgers` takes, to list the same ledgers."""
+    entries_only = {name.lower() for name in (*_ENTRIES_ONLY, "table")}
+    return {name: value for name, value in raw.items() if name.lower() not in entries_only}
+
+
+def without_selection(raw: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that say which ledgers are read."""
+    selecting = {"ledgerids", "ledgerrange", "startingtimestamp"}
+    return {
+        name: value
+        for name, value in raw.items()
+        if name.lower() not in selecting and not name.lower().startswith(_CUSTOM_METADATA)
+    }
+
+
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     for name in given:
         if name not in _LOWER_NAMES and not name.startswith((_CUSTOM_METADATA, _CLIENT)):

@@ -1,0 +1,177 @@
+"""Usage, orphans and export over a real cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from bookie.standalone import StandaloneCluster
+from ledger.metadata import DigestType, LedgerMetadata
+from tests.integration.bookie.entry_client import EntryClient, add
+from tests.spark.conftest import PASSWORD
+from tests.spark.planted import BOOKIES, Copy, plant, sound
+from thinclient.blocking import BookKeeper
+from thinclient.spark.jobs import export as exporting
+from thinclient.spark.jobs.export import ExportException, export, manifest
+from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
+from thinclient.spark.jobs.usage import usage
+from thinclient.spark.options import OptionError
+
+NOW_MS = 10**15
+
+
+def write(client: BookKeeper, entries: list[bytes], **custom: bytes) -> int:
+    with client.create_ledger(password=PASSWORD, custom_metadata=custom) as ledger:
+        ledger.append_all(entries)
+    return ledger.ledger_id.ledger_id
+
+
+def test_usage_by_bookie_state_custom_metadata_and_age(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    metadata = LedgerMetadata.new(BOOKIES, 2, 2, DigestType.CRC32C, PASSWORD, {"usage": b"1"}, NOW_MS - 7_200_000)
+    striped = client.ledger_manager.create(None, metadata)
+    moved = striped.metadata.with_ensemble(60, ("bookie-1", "bookie-2", "bookie-4"))
+    record = client.ledger_manager.write(striped.ledger_id, moved, striped.version)
+    client.ledger_manager.write(striped.ledger_id, record.metadata.close(89, 9000), record.version)
+    client.ledger_manager.create(None, LedgerMetadata.new(BOOKIES, 3, 2, custom_metadata={"usage": b"1", "b": b""}))
+    rows = usage(spark, {"gateways": cluster.gateway_uri, "customMetadata.usage": "1"}, NOW_MS).collect()
+    found = {(row.dimension, row.value): tuple(row)[2:] for row in rows}
+    assert found == {
+        ("bookie", "bookie-1"): (2, 1, 60, 6000, 6000),
+        ("bookie", "bookie-2"): (2, 1, 60, 6000, 6000),
+        ("bookie", "bookie-3"): (2, 1, 40, 4000, 4000),
+        ("bookie", "bookie-4"): (1, 0, 20, 2000, 2000),
+        ("state", "CLOSED"): (1, 0, 90, 9000, 18000),
+        ("state", "OPEN"): (1, 1, 0, 0, 0),
+        ("custom metadata", "usage"): (2, 1, 90, 9000, 18000),
+        ("custom metadata", "b"): (1, 1, 0, 0, 0),
+        ("age", "under a day"): (1, 0, 90, 9000, 18000),
+        ("age", "not known"): (1, 1, 0, 0, 0),
+    }
+
+
+def found_orphans(spark: SparkSession, cluster: StandaloneCluster) -> set[tuple[str, str, int | None]]:
+    rows = orphans(spark, {"gateways": cluster.gateway_uri}).collect()
+    return {(row.kind, row.bookie_id, row.ledger_id) for row in rows}
+
+
+def test_orphans_are_what_only_bookies_hold_and_what_a_bookie_lacks(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    write(client, [b"sound"])
+    forgotten = 5_000_000
+    with EntryClient(cluster.bookies[0]) as bookie:
+        bookie.ask(add(forgotten, 0))
+
+    def not_on_bookie_3(ledger_id: int, copy: Copy) -> bytes | None:
+        return None if copy.bookie_id == "bookie-3" else sound(ledger_id, copy)
+
+    lacking = plant(client, cluster, not_on_bookie_3)
+    found = found_orphans(spark, cluster)
+    assert {each for each in found if each[2] in (forgotten, lacking)} == {
+        (UNKNOWN_TO_METADATA, "bookie-1", forgotten),
+        (NOT_HELD, "bookie-3", lacking),
+    }
+    assert not [each for each in found if each[0] == NOT_CHECKED]
+
+
+def test_a_bookie_that_can_not_be_asked_is_named(spark: SparkSession, cluster: StandaloneCluster) -> None:
+    away = cluster.processes[1]
+    away.kill()
+    try:
+        found = found_orphans(spark, cluster)
+    finally:
+        away.start()
+        away.wait_until_serving()
+    assert (NOT_CHECKED, "bookie-2", None) in found
+    assert not [each for each in found if each[:2] == (NOT_HELD, "bookie-2")]
+
+
+@pytest.fixture
+def exported(client: BookKeeper) -> list[int]:
+    return [
+        write(client, [b"first %d" % n for n in range(300)], job=b"export"),
+        write(client, [], job=b"export"),
+        write(client, [b"second"], job=b"export"),
+    ]
+
+
+def rows_of(spark: SparkSession, output: Path, ledger: int) -> list[bytes]:
+    rows = spark.read.parquet(str(output)).where(f"ledger_id = {ledger}").orderBy("entry_id").collect()
+    assert [row.entry_id for row in rows] == list(range(len(rows)))
+    return [bytes(row.payload) for row in rows]
+
+
+def test_an_export_is_restarted_where_it_was_left(
+    spark: SparkSession,
+    cluster: StandaloneCluster,
+    client: BookKeeper,
+    exported: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = tmp_path / "out"
+    options = {
+        "gateways": cluster.gateway_uri,
+        "password": PASSWORD.decode(),
+        "ledgerIds": ",".join(map(str, exported)),
+    }
+    check = exporting._check
+
+    def fails_at_the_last(ledger: object, found: object) -> None:
+        if getattr(ledger, "ledger_id", None) == exported[2]:
+            raise ExportException("stopped here")
+        check(ledger, found)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "_check", fails_at_the_last)
+        with pytest.raises(ExportException, match="stopped here"):
+            export(spark, options, str(output), group_ledgers=1)
+    assert {row.ledger_id for row in manifest(spark, str(output)).collect()} == set(exported[:2])
+
+    groups: list[tuple[int, int]] = []
+    lines = export(spark, options, str(output), on_group=lambda done, total: groups.append((done, total))).collect()
+    assert groups == [(1, 1)]
+    by_id: dict[int, Row] = {row.ledger_id: row for row in lines}
+    assert [by_id[ledger].entries for ledger in exported] == [300, 0, 1]
+    assert (by_id[exported[0]].first_entry_id, by_id[exported[0]].last_entry_id) == (0, 299)
+    assert by_id[exported[0]].bytes == sum(len(b"first %d" % n) for n in range(300))
+    assert all((output / name).is_file() for row in lines for name in row.files)
+    assert rows_of(spark, output, exported[0]) == [b"first %d" % n for n in range(300)]
+    assert rows_of(spark, output, exported[2]) == [b"second"]
+    export(spark, options, str(output), on_group=lambda done, total: groups.append((done, total)))
+    assert groups == [(1, 1)], "everything was there"
+
+
+def test_an_open_ledger_is_exported_anew_until_it_is_closed(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
+) -> None:
+    ledger = client.create_ledger(password=PASSWORD)
+    number = ledger.ledger_id.ledger_id
+    options = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "ledgerIds": str(number)}
+    output = tmp_path / "out"
+    (line,) = export(spark, options, str(output)).collect()
+    assert (line.entries, line.complete) == (0, False)
+    for n in range(4):
+        ledger.append(b"%d" % n)
+    (line,) = export(spark, options, str(output)).collect()
+    assert line.entries >= 3
+    ledger.close()
+    (line,) = export(spark, options, str(output)).collect()
+    assert (line.entries, line.complete, line.state) == (4, True, "CLOSED")
+    assert rows_of(spark, output, number) == [b"0", b"1", b"2", b"3"]
+
+
+def test_an_export_that_can_not_be_whole_says_so(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, exported: list[int], tmp_path: Path
+) -> None:
+    options = {"gateways": cluster.gateway_uri, "ledgerIds": str(exported[0]), "password": "wrong"}
+    with pytest.raises(PySparkException, match="password"):
+        export(spark, options, str(tmp_path / "out"))
+    assert manifest(spark, str(tmp_path / "out")).collect() == []
+    with pytest.raises(OptionError, match="startingOffsets"):
+        export(spark, {**options, "startingOffsets": "{}"}, str(tmp_path / "out"))

@@ -1,0 +1,287 @@
+"""`bookgate spark`: the jobs that ship, on any Spark.
+
+Each is a function of `thinclient.spark.jobs` around which stand a session, a progress bar, a table of what was found,
+and an exit code: 1 when the job failed or found damage, also where copies could not be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from reporting.groups import new_group
+from reporting.output import AsJson, fail, print_json, print_table, progress
+from thinclient.cli_support import Gateways, Password
+from thinclient.spark.session import SparkUnavailable, reason, require_spark, spark_session, watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+app = new_group("Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans.")
+
+_SHOWN_ROWS = 50
+
+
+class Format(str, Enum):  # noqa: UP042  typer shows the values of this form
+    """What a result is written as."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+
+
+Master = Annotated[
+    str | None,
+    typer.Option(help="local[4], spark://host:7077, yarn, …. Default: what spark-submit says, else local[*]."),
+]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable.")]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the source (see the guide); repeatable."),
+]
+LedgerIds = Annotated[str | None, typer.Option(help="Only these ledgers: 1,2,3. Default: all of the scope.")]
+Output = Annotated[
+    str | None, typer.Option(help="Write the whole result to this directory; what was there is replaced.")
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="What --output is written as.")]
+
+
+@app.command("export")
+def export_command(
+    output: Annotated[str, typer.Argument(help="Directory for Parquet files and the manifest; it may hold a part.")],
+    gateways: Gateways = None,
+    password: Password = "",
+    ledger_ids: LedgerIds = None,
+    option: SourceOption = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes ledgers as Parquet, a directory a ledger, and a manifest. Stopped anywhere, it goes on when run again.
+
+    JSON: {"ledgers", "complete", "entries", "bytes", "output"}.
+
+    \b
+    Example: bookgate spark export /data/ledgers -g grpc://bookie-1:4181 --option customMetadata.app=orders
+    """
+    options = _options(gateways, password, ledger_ids, option)
+    with _session("export", master, conf) as spark:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from thinclient.spark.jobs.export import export
+
+        with progress("ledgers", None, "ledgers") as update:
+            manifest = export(spark, options, output, on_group=lambda done, _total: update(done))
+        totals = manifest.agg(
+            F.count("*").alias("ledgers"),
+            F.count_if("complete").alias("complete"),
+            F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
+            F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
+        )
+        (row,) = totals.collect()
+        rows = manifest.orderBy("scope_id", "ledger_id").limit(_SHOWN_ROWS).drop("files").collect()
+    summary = {**row.asDict(), "output": output}
+    _tell(summary, rows, as_json)
+
+
+@app.command("audit")
+def audit_command(
+    gateways: Gateways = None,
+    password: Password = "",
+    ledger_ids: LedgerIds = None,
+    option: SourceOption = None,
+    output: Output = None,
+    output_format: OutputFormat = Format.PARQUET,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reads every entry on every bookie that should hold it, and reports what is missing, corrupt or of wrong length.
+
+    Nothing is fenced or changed. Exit code 1 when a copy is not known to be good. JSON: {"ledgers", "copies", "good",
+    "missing", "corrupt", "wrong_length", "unreachable", "damage": [a row each, at most 50]}.
+
+    \b
+    Example: bookgate spark audit -g grpc://bookie-1:4181 --output /reports/audit --format json
+    """
+    options = _options(gateways, password, ledger_ids, option)
+    with _session("audit", master, conf) as spark:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from thinclient.spark.jobs.audit import FAULTS, audit
+
+        with _shown(spark, "audit"):
+            found = _kept(audit(spark, options), output, output_format)
+        counts = ("copies", "good", *FAULTS)
+        (row,) = found.agg(
+            F.count_distinct("scope_id", "ledger_id").alias("ledgers"),
+            *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counts),
+        ).collect()
+        damaged = found.where(" + ".join(FAULTS) + " > 0").orderBy("scope_id", "ledger_id", "fragment", "bookie_id")
+        rows = damaged.limit(_SHOWN_ROWS).collect()
+    summary = row.asDict()
+    _tell(summary, rows, as_json, rows_name="damage")
+    if any(summary[name] for name in FAULTS):
+        raise typer.Exit(1)
+
+
+@app.command("usage")
+def usage_command(
+    gateways: Gateways = None,
+    ledger_ids: LedgerIds = None,
+    option: SourceOption = None,
+    output: Output = None,
+    output_format: OutputFormat = Format.PARQUET,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sums up ledgers, entries and bytes by bookie, by state, by key of custom metadata and by age.
+
+    JSON: {"usage": [{"dimension", "value", "ledgers", "unfinished", "entries", "bytes", "stored_bytes"}, …]}.
+
+    \b
+    Example: bookgate spark usage -g grpc://bookie-1:4181
+    """
+    options = _options(gateways, "", ledger_ids, option)
+    with _session("usage", master, conf) as spark:
+        from thinclient.spark.jobs.usage import usage
+
+        with _shown(spark, "usage"):
+            found = _kept(usage(spark, options), output, output_format)
+        rows = found.orderBy("dimension", "value").collect()
+    _tell({}, rows, as_json, rows_name="usage")
+
+
+@app.command("orphans")
+def orphans_command(
+    gateways: Gateways = None,
+    option: SourceOption = None,
+    output: Output = None,
+    output_format: OutputFormat = Format.PARQUET,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists ledgers that bookies hold and the metadata do not know, and those that a bookie should hold and has not.
+
+    Ledgers deleted since a bookie's last garbage collection are among the first. Exit code 1 when there are any.
+    JSON: {"unknown_to_the_metadata", "not_held", "not_checked", "orphans": [a row each, at most 50]}.
+
+    \b
+    Example: bookgate spark orphans -g grpc://bookie-1:4181
+    """
+    options = _options(gateways, "", None, option)
+    with _session("orphans", master, conf) as spark:
+        from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
+
+        with _shown(spark, "orphans"):
+            found = _kept(orphans(spark, options), output, output_format)
+        counted = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
+        rows = found.orderBy("kind", "bookie_id", "ledger_id").limit(_SHOWN_ROWS).collect()
+    kinds = (UNKNOWN_TO_METADATA, NOT_HELD, NOT_CHECKED)
+    _tell({kind.replace(" ", "_"): counted.get(kind, 0) for kind in kinds}, rows, as_json, rows_name="orphans")
+    if counted.get(UNKNOWN_TO_METADATA) or counted.get(NOT_HELD):
+        raise typer.Exit(1)
+
+
+def _options(gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None) -> dict[str, str]:
+    """The source's options. Checked here, so that a wrong one is known before Spark is started."""
+    from thinclient.spark.options import OptionError, parse_options
+
+    options = _pairs(more, "--option")
+    named = {"gateways": gateways, "password": password, "ledgerIds": ledger_ids}
+    options |= {name: value for name, value in named.items() if value}
+    try:
+        parse_options(options)
+    except OptionError as error:
+        fail(str(error))
+    return options
+
+
+def _pairs(given: Sequence[str] | None, name: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            fail(f"{name} {text}: write it as NAME=VALUE", 2)
+        pairs[key] = value
+    return pairs
+
+
+@contextmanager
+def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterator[SparkSession]:
+    """A session for one job; what Spark and the source refuse ends the command with one line."""
+    settings = {"spark.ui.showConsoleProgress": "false", **_pairs(conf, "--conf")}
+    try:
+        require_spark()
+    except SparkUnavailable as error:
+        fail(str(error))
+    from pyspark.errors import PySparkException
+
+    from thinclient.spark.jobs.export import ExportException
+    from thinclient.spark.options import OptionError
+
+    submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_SUBMIT_ARGS" in os.environ
+    chosen = master or (None if submitted else "local[*]")
+    try:
+        with spark_session(f"bookgate spark {job}", chosen, None, settings) as spark:
+            yield spark
+    except (SparkUnavailable, ExportException, OptionError) as error:
+        fail(str(error))
+    except PySparkException as error:
+        fail(reason(error))
+
+
+@contextmanager
+def _shown(spark: SparkSession, what: str) -> Iterator[None]:
+    """A bar of Spark's tasks while the block runs."""
+    with progress(what, None, "tasks") as update, watched(spark, lambda done, _total: update(done)):
+        yield
+
+
+def _kept(found: DataFrame, output: str | None, output_format: Format) -> DataFrame:
+    """The result, worked out once: in the files, or in Spark's storage."""
+    if output is None:
+        kept = found.persist()
+        kept.count()
+        return kept
+    found.write.mode("overwrite").format(output_format.value).save(output)
+    return found.sparkSession.read.schema(found.schema).format(output_format.value).load(output)
+
+
+def _tell(summary: Mapping[str, Any], rows: Sequence[Row], as_json: bool, *, rows_name: str | None = None) -> None:
+    plain = [row.asDict(recursive=True) for row in rows]
+    if as_json:
+        print_json({**summary, rows_name: plain} if rows_name else dict(summary))
+        return
+    if plain:
+        print_table(_table(plain))
+    if summary:
+        typer.echo(", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in summary.items()))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right" if isinstance(rows[0][name], int) else "left")
+    for row in rows:
+        table.add_row(*(escape(_shown_value(value)) for value in row.values()))
+    return table
+
+
+def _shown_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        texts = [_shown_value(each) for each in value[:3]]
+        return "; ".join(texts) + (" …" if len(value) > 3 else "")
+    if isinstance(value, dict):  # a range of the audit
+        return f"{value.get('fault')} {value.get('first_entry_id')}–{value.get('last_entry_id')}: {value.get('detail')}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,230 @@
+"""The export: ledgers to Parquet, a directory a ledger, with a manifest; it can be stopped anywhere and run again.
+
+Below the output directory lie `scope_id=S/ledger_id=L/part-….parquet`, which Spark and others read as one table, and
+`_manifest/`, JSON lines of what is there: a line for each export of a ledger, the latest one counting.
+
+Ledgers are taken in groups, small enough that little is lost with one. A group's directories are replaced as a whole
+(dynamic partition overwrite), read back and counted, and then their lines are added to the manifest. So a line means
+that the files are complete, and a run that was killed leaves at most a group without lines, which the next run writes
+anew. A closed ledger with a line is not exported again. One that was open may have grown: it is exported anew, whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
+
+from thinclient.spark.options import OptionError, ledger_options, parse_options, without_selection
+
+MANIFEST = "_manifest"
+MANIFEST_SCHEMA = StructType(
+    [
+        StructField("scope_id", LongType(), False),
+        StructField("ledger_id", LongType(), False),
+        StructField("state", StringType(), False),
+        StructField("complete", BooleanType(), False),
+        StructField("metadata_version", LongType(), False),
+        StructField("entries", LongType(), False),
+        StructField("bytes", LongType(), False),
+        StructField("first_entry_id", LongType()),
+        StructField("last_entry_id", LongType()),
+        StructField("files", ArrayType(StringType(), False), False),
+        StructField("exported_at_ms", LongType(), False),
+    ]
+)
+_WRITTEN_SCHEMA = "entry_id bigint, payload binary, scope_id bigint, ledger_id bigint"
+
+GROUP_LEDGERS = 200
+GROUP_BYTES = 1 << 30
+"""A group ends with the ledger that reaches either."""
+
+_PARTS_OF_LEDGERS = ("startingoffsets", "endingoffsets", "includepayload")
+_KEY = ["scope_id", "ledger_id"]
+
+
+class ExportException(Exception):
+    """What was written is not what the metadata say of the ledger; the message names it. Nothing of it is listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """What a group needs to know of a ledger. `entries` and `bytes` are None until it is closed."""
+
+    scope_id: int
+    ledger_id: int
+    state: str
+    metadata_version: int
+    entries: int | None
+    bytes: int | None
+
+    @property
+    def directory(self) -> str:
+        return f"scope_id={self.scope_id}/ledger_id={self.ledger_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What the files of a ledger hold."""
+
+    entries: int = 0
+    bytes: int = 0
+    first_entry_id: int | None = None
+    last_entry_id: int | None = None
+    files: tuple[str, ...] = ()
+
+
+def export(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    output: str,
+    *,
+    group_ledgers: int = GROUP_LEDGERS,
+    group_bytes: int = GROUP_BYTES,
+    on_group: Callable[[int, int], None] = lambda done, total: None,
+) -> DataFrame:
+    """Exports the ledgers that `options` select; the manifest's latest line of each ledger (MANIFEST_SCHEMA).
+
+    `options` are those of table `entries`, but for offsets and includePayload: ledgers are exported whole. `output` is
+    a directory on any file system that Spark writes to. `on_group` is told ledgers done and in all.
+    Raises OptionError, ExportException, and what Spark raises when a ledger can't be read.
+    """
+    for name in options:
+        if name.lower() in _PARTS_OF_LEDGERS:
+            raise OptionError(f"option {name} is of no use to an export: ledgers are exported whole")
+    pending = _pending(spark, options, output)
+    done = 0
+    for group in _groups(pending, group_ledgers, group_bytes):
+        _export_group(spark, options, output, group)
+        done += len(group)
+        on_group(done, len(pending))
+    return manifest(spark, output)
+
+
+def manifest(spark: SparkSession, output: str) -> DataFrame:
+    """The latest line of each ledger of an export; empty where there is none."""
+    try:
+        lines = spark.read.schema(MANIFEST_SCHEMA).json(f"{output}/{MANIFEST}")
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return spark.createDataFrame([], MANIFEST_SCHEMA)
+    latest = Window.partitionBy(*_KEY).orderBy(F.desc("exported_at_ms"))
+    return lines.withColumn("nth", F.row_number().over(latest)).where("nth = 1").drop("nth")
+
+
+def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> list[_Ledger]:
+    """The ledgers that have no complete export, by id."""
+    wanted = {**ledger_options(options), "table": "ledgers"}
+    ledgers = spark.read.format("bookkeeper").options(**wanted).load()
+    complete = manifest(spark, output).where("complete").select(*_KEY)
+    chosen = ledgers.join(complete, _KEY, "left_anti").select(
+        *_KEY,
+        "state",
+        "metadata_version",
+        (F.col("last_entry_id") + 1).alias("entries"),
+        F.col("length").alias("bytes"),
+    )
+    return [_Ledger(**row.asDict()) for row in chosen.orderBy(*_KEY).collect()]
+
+
+def _groups(ledgers: Sequence[_Ledger], most: int, most_bytes: int) -> Iterator[list[_Ledger]]:
+    group: list[_Ledger] = []
+    size = 0
+    for ledger in ledgers:
+        group.append(ledger)
+        size += ledger.bytes or 0
+        if len(group) >= most or size >= most_bytes:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _export_group(spark: SparkSession, options: Mapping[str, str], output: str, group: Sequence[_Ledger]) -> None:
+    ids = ",".join(str(ledger.ledger_id) for ledger in group)
+    reader = spark.read.format("bookkeeper").options(**without_selection(options)).option("ledgerIds", ids)
+    # In this order Spark has nothing to sort by partition, and entries stay in order within a file.
+    rows = reader.load().sortWithinPartitions(*_KEY, "entry_id")
+    writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer.partitionBy(*_KEY).parquet(output)
+    written = _written(spark, output, group)
+    skips_losses = not parse_options(options).fail_on_data_loss
+    lines = []
+    for ledger in group:
+        found = written.get(ledger.ledger_id, _Written())
+        if not skips_losses:
+            _check(ledger, found)
+        lines.append(_line(ledger, found))
+    spark.createDataFrame(lines, MANIFEST_SCHEMA).coalesce(1).write.mode("append").json(f"{output}/{MANIFEST}")
+
+
+def _written(spark: SparkSession, output: str, group: Sequence[_Ledger]) -> dict[int, _Written]:
+    """By ledger id, what the group's files hold."""
+    paths = [f"{output}/{ledger.directory}" for ledger in group if ledger.entries]
+    paths += [
+        path
+        for path in (f"{output}/{each.directory}" for each in group if each.entries is None)
+        if _is_there(spark, path)
+    ]
+    if not paths:
+        return {}
+    files = spark.read.schema(_WRITTEN_SCHEMA).option("basePath", output).parquet(*paths)
+    rows = files.groupBy("ledger_id").agg(
+        F.count("*").alias("entries"),
+        F.sum(F.octet_length("payload")).alias("bytes"),
+        F.min("entry_id").alias("first_entry_id"),
+        F.max("entry_id").alias("last_entry_id"),
+        F.array_sort(F.collect_set("_metadata.file_name")).alias("files"),
+    )
+    return {
+        row.ledger_id: _Written(row.entries, row.bytes, row.first_entry_id, row.last_entry_id, tuple(row.files))
+        for row in rows.collect()
+    }
+
+
+def _is_there(spark: SparkSession, path: str) -> bool:
+    try:
+        spark.read.schema(_WRITTEN_SCHEMA).parquet(path)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return False
+    return True
+
+
+def _check(ledger: _Ledger, found: _Written) -> None:
+    """Raises ExportException when entries lack."""
+    expected = found.entries if ledger.entries is None else ledger.entries
+    size = found.bytes if ledger.bytes is None else ledger.bytes
+    last = None if found.entries == 0 else found.entries - 1
+    if (found.entries, found.bytes, found.last_entry_id) != (expected, size, last):
+        raise ExportException(
+            f"ledger {ledger.ledger_id} of scope {ledger.scope_id} should have {expected} entries of {size} bytes; the "
+            f"files hold {found.entries} of {found.bytes} bytes, up to entry {found.last_entry_id}. Run the export "
+            "again; if it stays so, `bookgate spark audit` tells what is wrong with the ledger"
+        )
+
+
+def _line(ledger: _Ledger, found: _Written) -> tuple[object, ...]:
+    files = [f"{ledger.directory}/{name}" for name in found.files]
+    complete = ledger.state == "CLOSED"
+    now = int(time.time() * 1000)
+    return (
+        ledger.scope_id,
+        ledger.ledger_id,
+        ledger.state,
+        complete,
+        ledger.metadata_version,
+        found.entries,
+        found.bytes,
+        found.first_entry_id,
+        found.last_entry_id,
+        files,
+        now,
+    )

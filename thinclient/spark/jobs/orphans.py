@@ -1,0 +1,206 @@
+"""Orphans: ledgers that bookies hold and the metadata do not know, and ledgers that a bookie should hold and has not.
+
+A bookie tells which ledgers it holds over its HTTP admin (`/api/v1/bookie/ledgers`). One that can't be asked, or has
+no such page (a Java bookie), is named as not checked, and nothing is said of it.
+
+Ledgers are created and deleted while the lists are read, so a difference is only a candidate. Each is looked at again
+before it is reported: a ledger that a bookie holds must be unknown to the metadata when it is asked for by its id; one
+that a bookie lacks must still name it for entries that it should hold, and the bookie itself must say that it has no
+such ledger. Ledgers that were deleted lately are held until the bookie's next garbage collection: they are no orphans
+yet, but nobody can tell them from one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from ledger.bookie_info import HTTP
+from ledger.errors import BKException, NoSuchLedgerExistsException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.ledger_id import LedgerId
+from ledger.manager import BookieSet, LedgerRecord
+from thinclient.admin_http import AdminHttp, AdminRefusedException
+from thinclient.core.copy_check import held_ranges
+from thinclient.spark.jobs.copies import record_on
+from thinclient.spark.options import Options, parse_options
+from thinclient.spark.worker_client import clients
+
+if TYPE_CHECKING:
+    from thinclient.blocking import BookKeeper
+
+UNKNOWN_TO_METADATA = "unknown to the metadata"
+NOT_HELD = "not held"
+NOT_CHECKED = "not checked"
+
+_FORMAT = "bookkeeper-held-ledgers"
+_PAGE = 100_000
+_HELD_SCHEMA = pa.schema(
+    [
+        pa.field("bookie_id", pa.string(), nullable=False),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("trouble", pa.string()),
+    ]
+)
+
+
+def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """(kind, bookie_id, ledger_id, detail): `unknown to the metadata`, `not held`, or `not checked` without a ledger.
+
+    `options` say how to reach the cluster; all ledgers of scope 0 are looked at, which is the scope that bookies hold.
+    """
+    spark.dataSource.register(HeldLedgersDataSource)
+    told = spark.read.format(_FORMAT).options(**options).load().persist()
+    ledgers = spark.read.format("bookkeeper").options(**options).option("table", "ledgers").load()
+    held = told.where("trouble IS NULL AND ledger_id IS NOT NULL").select("bookie_id", "ledger_id")
+    answered = told.groupBy("bookie_id").agg(F.max("trouble").alias("trouble")).where("trouble IS NULL")
+
+    unknown = held.join(ledgers, "ledger_id", "left_anti").withColumn("kind", F.lit(UNKNOWN_TO_METADATA))
+    expected = _expected(ledgers).join(answered.select("bookie_id"), "bookie_id")
+    lacking = expected.join(held, ["bookie_id", "ledger_id"], "left_anti").withColumn("kind", F.lit(NOT_HELD))
+    candidates = unknown.select("kind", "bookie_id", "ledger_id").unionByName(
+        lacking.select("kind", "bookie_id", "ledger_id")
+    )
+    look_again = _look_again(parse_options(dict(options)))
+    looked_at = candidates.withColumn("verdict", look_again("kind", "bookie_id", "ledger_id"))
+    confirmed = looked_at.where("verdict IS NOT NULL").select(
+        "kind", "bookie_id", "ledger_id", F.col("verdict").alias("detail")
+    )
+    unchecked = told.where("trouble IS NOT NULL").select(
+        F.lit(NOT_CHECKED).alias("kind"), "bookie_id", F.col("ledger_id"), F.col("trouble").alias("detail")
+    )
+    return confirmed.unionByName(unchecked)
+
+
+def _expected(ledgers: DataFrame) -> DataFrame:
+    """(bookie, ledger) for each finished fragment with entries. A fragment that is being written tells nothing."""
+    after = F.try_element_at("fragments", F.col("number") + 2)["first_entry_id"]  # counted from 1
+    end = F.coalesce(after, F.col("last_entry_id") + 1, F.lit(0))
+    fragments = ledgers.select("*", F.posexplode("fragments").alias("number", "fragment"))
+    filled = fragments.where(end > F.col("fragment")["first_entry_id"])
+    return filled.select(F.explode(F.col("fragment")["ensemble"]).alias("bookie_id"), "ledger_id").distinct()
+
+
+class HeldLedgersDataSource(DataSource):
+    """What bookies say that they hold, a task a bookie; a bookie that holds nothing has one row without a ledger."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options.items()))
+        self._checked = parse_options(dict(options.items()))
+
+    @classmethod
+    def name(cls) -> str:
+        return _FORMAT
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(_HELD_SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return HeldLedgersReader(self._checked)
+
+
+class BookiePartition(InputPartition):
+    """One bookie, and where its HTTP admin is, None where it has none."""
+
+    def __init__(self, bookie_id: str, http: str | None) -> None:
+        super().__init__(None)
+        self.bookie_id = bookie_id
+        self.http = http
+
+
+class HeldLedgersReader(DataSourceReader):
+    """See HeldLedgersDataSource."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            found = client.bookies(BookieSet.ALL)
+        endpoints = {bookie.bookie_id: bookie.info.endpoint(HTTP) for bookie in found}
+        return [
+            BookiePartition(bookie_id, None if endpoint is None else endpoint.address)
+            for bookie_id, endpoint in endpoints.items()
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, BookiePartition):
+            return
+        bookie_id = partition.bookie_id
+        yield _held_batch(bookie_id, [None], None if partition.http else "it is not registered with an HTTP admin")
+        if partition.http is None:
+            return
+        admin, after = AdminHttp(partition.http), ""
+        try:
+            while True:
+                page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
+                yield _held_batch(bookie_id, page["ledgers"], None)
+                if page["next"] is None:
+                    return
+                after = f"&start_after={page['next']}"
+        except (AdminRefusedException, KeyError, TypeError) as error:
+            yield _held_batch(bookie_id, [None], f"it does not tell its ledgers: {error}")
+
+
+def _held_batch(bookie_id: str, ledgers: list[int | None], trouble: str | None) -> pa.RecordBatch:
+    count = len(ledgers)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([bookie_id] * count, pa.string()),
+            pa.array(ledgers, pa.int64()),
+            pa.array([trouble] * count, pa.string()),
+        ],
+        schema=_HELD_SCHEMA,
+    )
+
+
+def _look_again(options: Options) -> Callable[..., Column]:
+    """A function of (kind, bookie, ledger): what is to be said of a candidate that still is one, else null."""
+
+    def verdict(kind: str, bookie_id: str, ledger_id: int) -> str | None:
+        with clients.use(options.gateways, options.client_settings) as client:
+            try:
+                record = client.read_record(LedgerId(0, ledger_id))
+            except NoSuchLedgerExistsOnMetadataServerException:
+                return "deleted, or never created" if kind == UNKNOWN_TO_METADATA else None
+            return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id)
+
+    # The answer of one moment: to be asked once for a row.
+    return F.udf(verdict, StringType()).asNondeterministic()
+
+
+def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str) -> str | None:
+    """None when the bookie knows the ledger, or can't be asked; what it holds of it is the audit's."""
+    entry_id = _first_held(record, bookie_id)
+    if entry_id is None:
+        return None
+    try:
+        with client.open_record(record_on(record, bookie_id), password=record.metadata.password or b"") as handle:
+            for _ in handle.read_columns(entry_id, entry_id):
+                pass
+    except NoSuchLedgerExistsException:
+        return f"it should hold entry {entry_id}"
+    except BKException:
+        return None
+    return None
+
+
+def _first_held(record: LedgerRecord, bookie_id: str) -> int | None:
+    """The first entry of a finished fragment that the bookie should hold."""
+    metadata = record.metadata
+    fragments = metadata.fragments
+    for number, fragment in enumerate(fragments):
+        is_last = number + 1 == len(fragments)
+        end = metadata.last_entry_id if is_last else fragments[number + 1].first_entry_id - 1
+        if bookie_id in fragment.ensemble:
+            index = fragment.ensemble.index(bookie_id)
+            shape = metadata.ensemble_size, metadata.write_quorum_size, index
+            for first, _ in held_ranges(*shape, fragment.first_entry_id, end):
+                return first
+    return None

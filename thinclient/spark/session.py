@@ -1,0 +1,187 @@
+"""A Spark session for a command: found out beforehand whether one can start, started, watched, and ended whole.
+
+Nothing here is imported before it is known that PySpark and a fitting Java are there. Executors on this machine run
+this interpreter and import the same packages; those of a cluster have what was submitted with the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[int, int], None]
+"""Told the tasks that are done, and how many there are."""
+
+_POLL_SECONDS = 0.2
+_JVM_STOP_SECONDS = 15.0
+_OLDEST_JAVA = 17
+_MODULE = "jdk.incubator.vector"
+_INSTALL_JAVA = (
+    f"Spark needs a JDK of version {_OLDEST_JAVA} or later: install one (Debian and Ubuntu: apt install "
+    "openjdk-17-jre-headless, macOS: brew install openjdk), or point JAVA_HOME at one"
+)
+
+
+_RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
+
+
+class SparkUnavailable(Exception):
+    """Spark can't be started; the message says what to install."""
+
+
+def require_spark() -> None:
+    """Raises SparkUnavailable when PySpark or a fitting Java is missing. Starts nothing that stays."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise SparkUnavailable("PySpark is not installed: pip install 'bookgate[bookie,spark]'") from error
+    java = _java()
+    if java is None:
+        raise SparkUnavailable(f"no Java was found. {_INSTALL_JAVA}")
+    listed = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False)
+    modules = dict(line.partition("@")[::2] for line in listed.stdout.split())
+    version = modules.get("java.base", "")
+    if listed.returncode != 0 or not version or int(version.split(".")[0].split("-")[0]) < _OLDEST_JAVA:
+        raise SparkUnavailable(f"{java} is too old ({version or 'before 9'}). {_INSTALL_JAVA}")
+    if _MODULE not in modules:
+        raise SparkUnavailable(f"{java} lacks the module {_MODULE}. {_INSTALL_JAVA}")
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java")
+
+
+@contextmanager
+def spark_session(
+    app_name: str, master: str | None, log: Path | None, settings: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """A session, stopped with its JVM at the end. What the JVM says goes to the file `log`, None: to standard error.
+
+    `master` None: what the environment says (as `spark-submit` sets it), else all cores of this machine.
+    Raises SparkUnavailable.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    _prepare_workers()
+    builder: Any = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _standard_error_in(log), _own_interrupt_handler():
+            session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        seen = f"; its log is {log}" if log else ""
+        raise SparkUnavailable(f"Spark did not start: {error}{seen}") from error
+    try:
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+    finally:
+        _stop(session)
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Keeps this process's handler of Ctrl-C: Spark's would call the JVM from within whatever call it interrupts."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def _prepare_workers() -> None:
+    """Workers run this interpreter and import the same packages as this process."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    own = str(Path(__file__).parents[2])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != own]
+    os.environ["PYTHONPATH"] = os.pathsep.join([own, *paths])
+
+
+@contextmanager
+def _standard_error_in(log: Path | None) -> Iterator[None]:
+    """Children started inside write their standard error to a file; this process gets its own back."""
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _stop(session: SparkSession) -> None:
+    """Stops the session and the JVM that PySpark started for it, which would live as long as this process."""
+    from pyspark import SparkContext
+
+    session.stop()
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    process = gateway.proc
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(_JVM_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def reason(error: Exception) -> str:
+    """What was raised in a Python worker, out of the tracebacks that Spark wraps around it; else its first line."""
+    raised = _RAISED.findall(str(error))
+    return str(raised[-1]) if raised else str(error).strip().partition("\n")[0]
+
+
+@contextmanager
+def watched(spark: SparkSession, progress: Progress) -> Iterator[None]:
+    """Tells of finished tasks, from a thread of its own, while the block runs."""
+    tracker = spark.sparkContext.statusTracker()
+    ended = threading.Event()
+    tasks: dict[int, tuple[int, int]] = {}
+
+    def look() -> None:
+        for stage_id in set(tasks) | set(tracker.getActiveStageIds()):
+            stage = tracker.getStageInfo(stage_id)
+            if stage is not None:
+                tasks[stage_id] = (stage.numCompletedTasks, stage.numTasks)
+        progress(sum(done for done, _ in tasks.values()), sum(of for _, of in tasks.values()))
+
+    def watch() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            look()
+        look()
+
+    watcher = threading.Thread(target=watch, name="spark progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
