@@ -68,6 +68,6 @@ def test_an_export_prints_what_its_manifest_says(
 
 def test_what_can_not_be_done_is_one_line(cluster: StandaloneCluster) -> None:
     code, _, said = command("usage", "-g", cluster.gateway_uri, "--option", "custmMetadata=x")
-    assert (code, json.loads(said)["error"]) == (1, json.loads(said)["error"])
-    assert "custmMetadata" in said.replace("custmmetadata", "custmMetadata")
+    assert code == 1
+    assert "unknown option 'custmmetadata'" in json.loads(said)["error"].lower()
     assert len(said.strip().splitlines()) == 1

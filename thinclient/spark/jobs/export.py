@@ -7,6 +7,7 @@ Ledgers are taken in groups, small enough that little is lost with one. A group'
 (dynamic partition overwrite), read back and counted, and then their lines are added to the manifest. So a line means
 that the files are complete, and a run that was killed leaves at most a group without lines, which the next run writes
 anew. A closed ledger with a line is not exported again. One that was open may have grown: it is exported anew, whole.
+What a sink has not committed is left to a later run, unless `includeUncommitted` says so.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
 from thinclient.spark.options import OptionError, ledger_options, parse_options, without_selection
+from thinclient.spark.sink_protocol import COMMITTED_KEY, QUERY_KEY
 
 MANIFEST = "_manifest"
 MANIFEST_SCHEMA = StructType(
@@ -123,6 +125,9 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
     wanted = {**ledger_options(options), "table": "ledgers"}
     ledgers = spark.read.format("bookkeeper").options(**wanted).load()
     complete = manifest(spark, output).where("complete").select(*_KEY)
+    if not parse_options(options).include_uncommitted:
+        custom = F.col("custom_metadata")
+        ledgers = ledgers.where(custom[QUERY_KEY].isNull() | custom[COMMITTED_KEY].isNotNull())
     chosen = ledgers.join(complete, _KEY, "left_anti").select(
         *_KEY,
         "state",
@@ -148,7 +153,11 @@ def _groups(ledgers: Sequence[_Ledger], most: int, most_bytes: int) -> Iterator[
 
 def _export_group(spark: SparkSession, options: Mapping[str, str], output: str, group: Sequence[_Ledger]) -> None:
     ids = ",".join(str(ledger.ledger_id) for ledger in group)
-    reader = spark.read.format("bookkeeper").options(**without_selection(options)).option("ledgerIds", ids)
+    reader = (
+        spark.read.format("bookkeeper")
+        .options(**without_selection(options))
+        .options(ledgerIds=ids, includeUncommitted=True)
+    )
     # In this order Spark has nothing to sort by partition, and entries stay in order within a file.
     rows = reader.load().sortWithinPartitions(*_KEY, "entry_id")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
