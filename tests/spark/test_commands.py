@@ -25,7 +25,7 @@ def command(*arguments: str) -> tuple[int, Any, str]:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else None, ended.stderr
