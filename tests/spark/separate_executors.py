@@ -17,7 +17,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from bookie.main_job_spark import require_spark
+from thinclient.spark.session import require_spark
 
 CPUS_AND_MEMORY = "local-cluster[2,1,1024]"
 
