@@ -28,7 +28,7 @@ from benchmarks import spark_stream
 from benchmarks.gateway_setting import GatewayProcess
 from benchmarks.harness import PAIRS, QUICK, Row, compare_once, figures, report
 from benchmarks.load_process import LoadProcess, rss_bytes, serve
-from bookie.main_job_spark import local_spark, require_spark
+from bookie.main_job_spark import local_spark
 from bookie.standalone import StandaloneCluster
 from gateway.embedded.change_feed import ledger_key
 from gateway.embedded.factory import SqliteLedgerManagerFactory
@@ -38,6 +38,7 @@ from ledger.metadata_codec import encode
 from thinclient.blocking import BookKeeper
 from thinclient.spark.batch import EntriesReader
 from thinclient.spark.options import parse_options
+from thinclient.spark.session import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.main_job_spark import require_spark
 from bookie.standalone import StandaloneCluster
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.manager import LedgerRecord
 from tests.spark.conftest import PASSWORD
 from thinclient.blocking import BookKeeper
+from thinclient.spark.session import require_spark
 from thinclient.spark.sink_protocol import QUERY_KEY, committed
 
 ROOT = Path(__file__).parents[2]
