@@ -17,18 +17,35 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from bookie.files import FileSystem
+from tests.faults.disk_content import (
+    PAGE,
+    Change,
+    Content,
+    Inode,
+    NameChange,
+    Survival,
+    everything_survives,
+    nothing_survives,
+    oldest_survive,
+    some_survive,
+)
 
-BLOCK = 512
-"""What a disk writes as a whole."""
-_PAGE = 4096
+__all__ = [
+    "MemoryDisk",
+    "Operation",
+    "PowerLossException",
+    "Survival",
+    "everything_survives",
+    "nothing_survives",
+    "oldest_survive",
+    "some_survive",
+]
 
 
 class PowerLossException(OSError):
@@ -46,160 +63,8 @@ class Operation(NamedTuple):
         return f"operation {self.number}: {self.kind} {self.path.name}"
 
 
-Survival = Callable[[int, int], bool]
-"""(number of the pending operation, block within it) → whether it reached the disk."""
-
-
-def nothing_survives(operation: int, block: int) -> bool:
-    return False
-
-
-def everything_survives(operation: int, block: int) -> bool:
-    """The process was killed, the machine goes on."""
-    return True
-
-
-def oldest_survive(last: int, blocks: int) -> Survival:
-    """Operations before `last`, and of that one the first `blocks` blocks: in order, the last write torn."""
-    return lambda operation, block: operation < last or (operation == last and block < blocks)
-
-
-def some_survive(seed: int) -> Survival:
-    """Each pending block and name by itself, few, half or most of them."""
-    choice = random.Random(seed)
-    share = choice.choice((0.15, 0.5, 0.85))
-    return lambda operation, block: choice.random() < share
-
-
-class _Content:
-    """A sparse sequence of bytes."""
-
-    __slots__ = ("pages", "size")
-
-    def __init__(self) -> None:
-        self.pages: dict[int, bytearray] = {}
-        self.size = 0
-
-    def copy(self) -> _Content:
-        copy = _Content()
-        copy.pages = {number: bytearray(page) for number, page in self.pages.items()}
-        copy.size = self.size
-        return copy
-
-    def read(self, size: int, offset: int) -> bytes:
-        end = min(self.size, offset + size)
-        parts = []
-        while offset < end:
-            number, start = divmod(offset, _PAGE)
-            stop = min(_PAGE, start + end - offset)
-            page = self.pages.get(number)
-            parts.append(bytes(stop - start) if page is None else bytes(page[start:stop]))
-            offset += stop - start
-        return b"".join(parts)
-
-    def write(self, data: bytes, offset: int) -> None:
-        position = 0
-        while position < len(data):
-            number, start = divmod(offset + position, _PAGE)
-            part = data[position : position + _PAGE - start]
-            page = self.pages.get(number)
-            if page is None:
-                page = self.pages[number] = bytearray(_PAGE)
-            page[start : start + len(part)] = part
-            position += len(part)
-        self.size = max(self.size, offset + len(data))
-
-    def truncate(self, size: int) -> None:
-        if size < self.size:
-            last, start = divmod(size, _PAGE)
-            self.pages = {number: page for number, page in self.pages.items() if number <= last}
-            if last in self.pages:
-                self.pages[last][start:] = bytes(_PAGE - start)
-        self.size = size
-
-    def extents(self, start: int) -> Iterator[tuple[int, int]]:
-        for number in sorted(self.pages):
-            first, end = number * _PAGE, min(self.size, (number + 1) * _PAGE)
-            if end > start and first < self.size:
-                yield max(first, start), end
-
-
-class _Change(NamedTuple):
-    """A pending change of a file: a write at `offset`, or with `data` None a new size (`grow_only`: at least that)."""
-
-    operation: int
-    offset: int
-    data: bytes | None
-    grow_only: bool = False
-
-    def apply(self, content: _Content) -> None:
-        if self.data is not None:
-            content.write(self.data, self.offset)
-        elif not self.grow_only or self.offset > content.size:
-            content.truncate(self.offset)
-
-    def apply_surviving(self, content: _Content, survival: Survival) -> None:
-        if self.data is None:
-            if survival(self.operation, 0):
-                self.apply(content)
-            return
-        position = 0
-        block = 0
-        while position < len(self.data):
-            stop = position + BLOCK - (self.offset + position) % BLOCK
-            if survival(self.operation, block):
-                content.write(self.data[position:stop], self.offset + position)
-            position = stop
-            block += 1
-
-
-@dataclass(eq=False)
-class _Inode:
-    """A file, or with `content` None a directory."""
-
-    content: _Content | None = field(default_factory=_Content)
-    durable: _Content = field(default_factory=_Content)
-    pending: list[_Change] = field(default_factory=list)
-
-    def change(self, change: _Change) -> None:
-        assert self.content is not None
-        change.apply(self.content)
-        self.pending.append(change)
-
-    def sync(self) -> None:
-        for change in self.pending:
-            change.apply(self.durable)
-        self.pending.clear()
-
-    def after_power_loss(self, survival: Survival) -> _Inode:
-        if self.content is None:
-            return self
-        durable = self.durable.copy()
-        for change in self.pending:
-            change.apply_surviving(durable, survival)
-        return _Inode(durable.copy(), durable)
-
-
-class _NameChange(NamedTuple):
-    """A pending change of a directory: the name now stands for `inode`, or for nothing. It happens whole or not."""
-
-    operation: int
-    path: Path
-    inode: _Inode | None
-    old: Path | None = None
-    """For a rename: the name that is gone with the same change."""
-
-    def apply(self, names: dict[Path, _Inode]) -> None:
-        if self.old is not None:
-            names.pop(self.old, None)
-        if self.inode is None:
-            names.pop(self.path, None)
-        else:
-            names[self.path] = self.inode
-
-
 class _Open(NamedTuple):
-    inode: _Inode
+    inode: Inode
     path: Path
     writable: bool
 
@@ -211,9 +76,9 @@ class MemoryDisk(FileSystem):
         """`capacity` is in bytes of file content, by pages of 4 KiB; None for no limit."""
         self._lock = threading.RLock()
         self._roots = roots
-        self._names: dict[Path, _Inode] = {}
-        self._durable_names: dict[Path, _Inode] = {}
-        self._pending_names: dict[Path, list[_NameChange]] = {}
+        self._names: dict[Path, Inode] = {}
+        self._durable_names: dict[Path, Inode] = {}
+        self._pending_names: dict[Path, list[NameChange]] = {}
         self._open: dict[int, _Open] = {}
         self._next_fd = 1000
         self._locked: list[int] = []
@@ -228,7 +93,7 @@ class MemoryDisk(FileSystem):
         """Called before every operation. Raises to make it fail; its content is then as if it was under way."""
         for root in roots:
             for path in (root, *root.parents):
-                self._names[path] = self._durable_names[path] = _Inode(None)
+                self._names[path] = self._durable_names[path] = Inode(None)
 
     # Looking at it
 
@@ -252,9 +117,9 @@ class MemoryDisk(FileSystem):
         with self._lock:
             for parent in path.parents:
                 if parent not in self._names:
-                    self._names[parent] = self._durable_names[parent] = _Inode(None)
-            inode = _Inode()
-            inode.change(_Change(0, 0, data))
+                    self._names[parent] = self._durable_names[parent] = Inode(None)
+            inode = Inode()
+            inode.change(Change(0, 0, data))
             inode.sync()
             self._names[path] = self._durable_names[path] = inode
             self._listings = None
@@ -289,7 +154,7 @@ class MemoryDisk(FileSystem):
             for change in sorted(changes, key=lambda change: change.operation):
                 if survival(change.operation, 0):
                     change.apply(names)
-            inodes: dict[int, _Inode] = {}
+            inodes: dict[int, Inode] = {}
             # A name counts only where all directories above it survived.
             for path in sorted(names, key=lambda name: len(name.parts)):
                 parent = path.parent
@@ -330,7 +195,7 @@ class MemoryDisk(FileSystem):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             if inode is None:
                 self._find(path.parent)
-                inode = _Inode()
+                inode = Inode()
                 self._rename("create", path, inode)
             elif flags & os.O_TRUNC:
                 self._change("truncate", inode, path, 0, None)
@@ -365,7 +230,7 @@ class MemoryDisk(FileSystem):
 
     def free_bytes(self, fd: int) -> int:
         with self._lock:
-            return 1 << 62 if self.capacity is None else self.capacity - self._used_pages() * _PAGE
+            return 1 << 62 if self.capacity is None else self.capacity - self._used_pages() * PAGE
 
     def truncate(self, fd: int, size: int) -> None:
         with self._lock:
@@ -427,7 +292,7 @@ class MemoryDisk(FileSystem):
             if path in self._names:
                 return False
             self._find(path.parent)
-            self._rename("make directory", path, _Inode(None))
+            self._rename("make directory", path, Inode(None))
             return True
 
     def list_directory(self, path: Path) -> list[str]:
@@ -481,7 +346,7 @@ class MemoryDisk(FileSystem):
             self._need_power()
             self._find(path)
             total = 1 << 62 if self.capacity is None else self.capacity
-            return total, max(0, total - self._used_pages() * _PAGE)
+            return total, max(0, total - self._used_pages() * PAGE)
 
     def device(self, path: Path) -> int:
         with self._lock:
@@ -509,7 +374,7 @@ class MemoryDisk(FileSystem):
                     self._listings.setdefault(parent or "/", []).append(last)
         return self._listings.get(str(directory), [])
 
-    def _settled(self, change: _NameChange) -> None:
+    def _settled(self, change: NameChange) -> None:
         """A rename between two directories is durable as soon as one of them is."""
         for parent, pending in self._pending_names.items():
             self._pending_names[parent] = [other for other in pending if other is not change]
@@ -523,9 +388,9 @@ class MemoryDisk(FileSystem):
         return number
 
     def _change(
-        self, kind: str, inode: _Inode, path: Path, offset: int, data: bytes | None, *, grow_only: bool = False
+        self, kind: str, inode: Inode, path: Path, offset: int, data: bytes | None, *, grow_only: bool = False
     ) -> None:
-        change = _Change(self.operations, offset, data, grow_only)
+        change = Change(self.operations, offset, data, grow_only)
         # Under way while the hook looks: a power loss now may keep any part of it.
         inode.pending.append(change)
         assert inode.content is not None
@@ -538,8 +403,8 @@ class MemoryDisk(FileSystem):
             raise
         change.apply(inode.content)
 
-    def _rename(self, kind: str, path: Path, inode: _Inode | None, old: Path | None = None) -> None:
-        change = _NameChange(self.operations, path, inode, old)
+    def _rename(self, kind: str, path: Path, inode: Inode | None, old: Path | None = None) -> None:
+        change = NameChange(self.operations, path, inode, old)
         parents = {path.parent: None} if old is None else {path.parent: None, old.parent: None}
         for parent in parents:
             self._pending_names.setdefault(parent, []).append(change)
@@ -569,25 +434,25 @@ class MemoryDisk(FileSystem):
         if not self._powered:
             raise PowerLossException(errno.EIO, "the power is off")
 
-    def _need_room(self, inode: _Inode, start: int, end: int, path: Path) -> None:
+    def _need_room(self, inode: Inode, start: int, end: int, path: Path) -> None:
         if self.capacity is None or inode.content is None:
             return
-        wanted = range(start // _PAGE, -(-end // _PAGE))
+        wanted = range(start // PAGE, -(-end // PAGE))
         new = sum(1 for number in wanted if number not in inode.content.pages)
-        if new and (self._used_pages() + new) * _PAGE > self.capacity:
+        if new and (self._used_pages() + new) * PAGE > self.capacity:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def _used_pages(self) -> int:
         return sum(len(inode.content.pages) for inode in self._names.values() if inode.content is not None)
 
-    def _find(self, path: Path) -> _Inode:
+    def _find(self, path: Path) -> Inode:
         inode = self._names.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return inode
 
     @staticmethod
-    def _content(inode: _Inode, path: Path) -> _Content:
+    def _content(inode: Inode, path: Path) -> Content:
         if inode.content is None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return inode.content
@@ -606,5 +471,5 @@ class MemoryDisk(FileSystem):
         return opened
 
 
-def _pages_of(content: _Content) -> frozenset[tuple[int, bytes]]:
+def _pages_of(content: Content) -> frozenset[tuple[int, bytes]]:
     return frozenset((number, bytes(page)) for number, page in content.pages.items() if any(page))

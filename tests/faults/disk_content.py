@@ -1,0 +1,167 @@
+"""Files of a disk in memory: what they hold, what of it is durable, and the changes that are pending between the two.
+
+Pages are made where something was written: files that are allocated ahead cost nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+BLOCK = 512
+"""What a disk writes as a whole."""
+PAGE = 4096
+
+Survival = Callable[[int, int], bool]
+"""(number of the pending operation, block within it) → whether it reached the disk."""
+
+
+def nothing_survives(operation: int, block: int) -> bool:
+    return False
+
+
+def everything_survives(operation: int, block: int) -> bool:
+    """The process was killed, the machine goes on."""
+    return True
+
+
+def oldest_survive(last: int, blocks: int) -> Survival:
+    """Operations before `last`, and of that one the first `blocks` blocks: in order, the last write torn."""
+    return lambda operation, block: operation < last or (operation == last and block < blocks)
+
+
+def some_survive(seed: int) -> Survival:
+    """Each pending block and name by itself, few, half or most of them."""
+    choice = random.Random(seed)
+    share = choice.choice((0.15, 0.5, 0.85))
+    return lambda operation, block: choice.random() < share
+
+
+class Content:
+    """A sparse sequence of bytes."""
+
+    __slots__ = ("pages", "size")
+
+    def __init__(self) -> None:
+        self.pages: dict[int, bytearray] = {}
+        self.size = 0
+
+    def copy(self) -> Content:
+        copy = Content()
+        copy.pages = {number: bytearray(page) for number, page in self.pages.items()}
+        copy.size = self.size
+        return copy
+
+    def read(self, size: int, offset: int) -> bytes:
+        end = min(self.size, offset + size)
+        parts = []
+        while offset < end:
+            number, start = divmod(offset, PAGE)
+            stop = min(PAGE, start + end - offset)
+            page = self.pages.get(number)
+            parts.append(bytes(stop - start) if page is None else bytes(page[start:stop]))
+            offset += stop - start
+        return b"".join(parts)
+
+    def write(self, data: bytes, offset: int) -> None:
+        position = 0
+        while position < len(data):
+            number, start = divmod(offset + position, PAGE)
+            part = data[position : position + PAGE - start]
+            page = self.pages.get(number)
+            if page is None:
+                page = self.pages[number] = bytearray(PAGE)
+            page[start : start + len(part)] = part
+            position += len(part)
+        self.size = max(self.size, offset + len(data))
+
+    def truncate(self, size: int) -> None:
+        if size < self.size:
+            last, start = divmod(size, PAGE)
+            self.pages = {number: page for number, page in self.pages.items() if number <= last}
+            if last in self.pages:
+                self.pages[last][start:] = bytes(PAGE - start)
+        self.size = size
+
+    def extents(self, start: int) -> Iterator[tuple[int, int]]:
+        for number in sorted(self.pages):
+            first, end = number * PAGE, min(self.size, (number + 1) * PAGE)
+            if end > start and first < self.size:
+                yield max(first, start), end
+
+
+class Change(NamedTuple):
+    """A pending change of a file: a write at `offset`, or with `data` None a new size (`grow_only`: at least that)."""
+
+    operation: int
+    offset: int
+    data: bytes | None
+    grow_only: bool = False
+
+    def apply(self, content: Content) -> None:
+        if self.data is not None:
+            content.write(self.data, self.offset)
+        elif not self.grow_only or self.offset > content.size:
+            content.truncate(self.offset)
+
+    def apply_surviving(self, content: Content, survival: Survival) -> None:
+        if self.data is None:
+            if survival(self.operation, 0):
+                self.apply(content)
+            return
+        position = 0
+        block = 0
+        while position < len(self.data):
+            stop = position + BLOCK - (self.offset + position) % BLOCK
+            if survival(self.operation, block):
+                content.write(self.data[position:stop], self.offset + position)
+            position = stop
+            block += 1
+
+
+@dataclass(eq=False)
+class Inode:
+    """A file, or with `content` None a directory."""
+
+    content: Content | None = field(default_factory=Content)
+    durable: Content = field(default_factory=Content)
+    pending: list[Change] = field(default_factory=list)
+
+    def change(self, change: Change) -> None:
+        assert self.content is not None
+        change.apply(self.content)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            change.apply(self.durable)
+        self.pending.clear()
+
+    def after_power_loss(self, survival: Survival) -> Inode:
+        if self.content is None:
+            return self
+        durable = self.durable.copy()
+        for change in self.pending:
+            change.apply_surviving(durable, survival)
+        return Inode(durable.copy(), durable)
+
+
+class NameChange(NamedTuple):
+    """A pending change of a directory: the name now stands for `inode`, or for nothing. It happens whole or not."""
+
+    operation: int
+    path: Path
+    inode: Inode | None
+    old: Path | None = None
+    """For a rename: the name that is gone with the same change."""
+
+    def apply(self, names: dict[Path, Inode]) -> None:
+        if self.old is not None:
+            names.pop(self.old, None)
+        if self.inode is None:
+            names.pop(self.path, None)
+        else:
+            names[self.path] = self.inode
