@@ -198,7 +198,7 @@ def shown(record: LedgerRecord) -> dict[str, Any]:
         "closed": metadata.is_closed,
         "length": metadata.length,
         "lastEntryId": metadata.last_entry_id,
-        "ctime": next((ms for ms in (metadata.ctime_ms, record.created_ms) if ms is not None), -1),
+        "ctime": -1 if record.creation_ms is None else record.creation_ms,
         "digestType": None if digest is None else _DIGEST_NAMES.get(digest, digest.name),
         "allEnsembles": {
             str(fragment.first_entry_id): [{"id": bookie} for bookie in fragment.ensemble]

@@ -152,7 +152,7 @@ def _line(record: LedgerRecord, shown: int = _SHOWN_IN_LIST, keys: int | None = 
         "writeQuorumSize": metadata.write_quorum_size,
         "ackQuorumSize": metadata.ack_quorum_size,
         "fragmentCount": len(metadata.fragments),
-        "created": record.created_ms if metadata.ctime_ms is None else metadata.ctime_ms,
+        "created": record.creation_ms,
         "digestType": _digest_name(metadata.digest_type),
         "customMetadata": [{"key": key, **_text_or_hex(value, shown)} for key, value in custom[:keys]],
         "customMetadataCount": len(custom),
