@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def ledger(client: BookKeeper, app: str, entries: int) -> int:
-    with client.create_ledger(custom_metadata={"app": app.encode()}) as handle:
+def ledger(client: BookKeeper, app: str, entries: int, ledger_id: int | None = None) -> None:
+    with client.create_ledger(custom_metadata={"app": app.encode()}, ledger_id=ledger_id) as handle:
         handle.append_all([b"line %d" % number for number in range(entries)])
-        return handle.ledger_id.ledger_id
 
 
 def written(client: BookKeeper, app: str) -> int:
@@ -29,13 +29,28 @@ def written(client: BookKeeper, app: str) -> int:
 
 
 @pytest.fixture
-def substitutes(cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path) -> dict[str, str]:
+def own(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    """A cluster without ledgers of other tests, which have passwords."""
+    with StandaloneCluster(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.fixture
+def client(own: StandaloneCluster) -> Iterator[BookKeeper]:
+    with BookKeeper.connect(own.gateway_uri) as connected:
+        ledger(connected, "docs", 3, 12)
+        ledger(connected, "docs", 4, 13)
+        ledger(connected, "orders", 5)
+        yield connected
+
+
+@pytest.fixture
+def substitutes(own: StandaloneCluster, tmp_path: Path) -> dict[str, str]:
     """What stands on the page, and what is there in its place."""
     (tmp_path / "data" / "lines").mkdir(parents=True)
     (tmp_path / "data" / "lines" / "a.txt").write_text("one\ntwo\nthree\n")
     return {
-        "grpc://gateway-1:4181,gateway-2:4181": cluster.gateway_uri,
-        '"12,13"': f'"{ledger(client, "docs", 3)},{ledger(client, "docs", 4)}"',
+        "grpc://gateway-1:4181,gateway-2:4181": own.gateway_uri,
         '"/data/': f'"{tmp_path}/data/',
         '"/checkpoints/': f'"{tmp_path}/checkpoints/',
     }
@@ -45,8 +60,8 @@ def substitutes(cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path) 
 def test_the_examples_run(
     spark: SparkSession, client: BookKeeper, substitutes: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger(client, "orders", 5)
-    names: dict[str, Any] = {"spark": spark}
+    session = spark.newSession()
+    names: dict[str, Any] = {"spark": session}
     try:
         for block in BLOCKS:
             for old, new in substitutes.items():
@@ -54,7 +69,7 @@ def test_the_examples_run(
             exec(compile(block, str(PAGE), "exec"), names)
         names["copied"].processAllAvailable()
     finally:
-        for query in spark.streams.active:
+        for query in session.streams.active:
             query.stop()
     assert names["entries"].count() == 7
     assert written(client, "lines") == 3
