@@ -18,13 +18,17 @@ from gateway.limits import Limits
 from gateway.metadata_uri import parse_zookeeper
 from gateway.server import GatewayServer
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from gateway.zookeeper.ledger_paths import paths_of
 from ledger.errors import BKException
-from ledger.manager import LedgerManagerFactory
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManagerFactory, LedgerRecord
+from ledger.metadata_codec import decode
 from tests.simulation.grpc_channel import open_simulated
 from tests.simulation.grpc_server import SimulatedGrpcServer
 from tests.simulation.kazoo_handler import SimulatedKazooHandler
 from tests.simulation.loop import CURRENT, Process
 from tests.simulation.threads import SimulatedThreads
+from tests.simulation.znode_tree import Create, Delete, Event, Multi, Result, SetData, Transaction
 from tests.simulation.zookeeper import Ensemble, Server
 from thinclient.metadata import RpcLedgerManagerFactory
 
@@ -141,13 +145,18 @@ class SimulatedStore:
     def __init__(self, world: World, gateways: int = 2, servers: int = 3) -> None:
         self.world = world
         self.ensemble = Ensemble(world.random("zookeeper"), servers)
+        addresses = ",".join(f"{server.name}:{ZOOKEEPER_PORT}" for server in self.ensemble.servers)
+        self._zookeeper = parse_zookeeper(f"zk+hierarchical://{addresses}/ledgers")
         self.gateways = [SimulatedGateway(self, f"gateway-{number}") for number in range(1, gateways + 1)]
+        self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
+        """Hears of every change of a ledger as it is committed: its record before and after."""
+        self.ledgers: dict[int, LedgerRecord] = {}
+        self.ensemble.on_commit = self._committed
+        self._paths = paths_of("hierarchical", self._zookeeper.ledgers_root)
         self.observers: list[Callable[[str, str, str, bool, bytes], None]] = []
         """Told of every message of every gateway: gateway, method, stream, whether it is sent, the message."""
         self._processes: dict[str, Process] = {}
         self._clients = 0
-        addresses = ",".join(f"{server.name}:{ZOOKEEPER_PORT}" for server in self.ensemble.servers)
-        self._zookeeper = parse_zookeeper(f"zk+hierarchical://{addresses}/ledgers")
         self.gateway_uri = "grpc://" + ",".join(f"{gateway.name}:{GATEWAY_PORT}" for gateway in self.gateways)
 
     async def start(self) -> None:
@@ -173,6 +182,33 @@ class SimulatedStore:
 
     def running(self, server: Server) -> bool:
         return server.name in self._processes
+
+    def _committed(self, transaction: Transaction, results: list[Result], changed: list[Event]) -> None:
+        if not changed:
+            return
+        change = transaction.change
+        operations = change.operations if isinstance(change, Multi) else (change,)
+        for operation in operations:
+            if isinstance(operation, Create | Delete | SetData):
+                self._changed(operation)
+
+    def _changed(self, operation: Create | Delete | SetData) -> None:
+        number = self._ledger(operation.path)
+        if number is None:
+            return
+        before, after = self.ledgers.pop(number, None), None
+        if not isinstance(operation, Delete):
+            version = 0 if before is None else before.version + 1
+            after = self.ledgers[number] = LedgerRecord(LedgerId.unscoped(number), decode(operation.data), version)
+        for observe in self.on_change:
+            observe(before, after)
+
+    def _ledger(self, path: str) -> int | None:
+        """The ledger whose node this is, if it is one's."""
+        digits = path.removeprefix(self._paths.root).replace("/", "").replace("L", "")
+        if not digits.isdigit() or self._paths.path(int(digits)) != path:
+            return None
+        return int(digits)
 
     # --- the world's metadata -----------------------------------------------------------------------------------
 
