@@ -10,6 +10,7 @@ from typing import NoReturn
 from tests.history.events import Event, Fault
 from tests.history.metadata_events import (
     GONE,
+    ChangeAsked,
     ChangeEnded,
     GatewayWatches,
     ListingAsked,
@@ -254,6 +255,9 @@ def lost_outcomes_are_resolved(story: Story) -> int:
     looked = 0
     by_mark: dict[str, list[StoreChanged]] = defaultdict(list)
     removed: set[str] = set()
+    there: dict[str, bool] = {}
+    """By the mark of a removal: whether the ledger was there when it was asked for."""
+    created: set[str] = set()
     refused: dict[str, ChangeEnded] = {}
     winners: dict[tuple[str, int], ChangeEnded] = {}
     for event in story.history:
@@ -261,6 +265,7 @@ def lost_outcomes_are_resolved(story: Story) -> int:
             if event.version == GONE:
                 removed.add(event.ledger)
                 continue
+            created.add(event.ledger)
             if not event.mark:
                 continue  # nobody's who asks whether it happened
             by_mark[event.mark].append(event)
@@ -268,6 +273,8 @@ def lost_outcomes_are_resolved(story: Story) -> int:
                 raise LostOutcomeMisjudged(f"{event.mark} happened twice", *by_mark[event.mark])
             if event.mark in refused:
                 raise LostOutcomeMisjudged(f"{event.mark} happened after it was refused", refused[event.mark], event)
+        if isinstance(event, ChangeAsked):
+            there[event.mark] = event.ledger in created
         if not isinstance(event, ChangeEnded):
             continue
         looked += 1
@@ -276,7 +283,7 @@ def lost_outcomes_are_resolved(story: Story) -> int:
             if by_mark[event.mark]:
                 raise LostOutcomeMisjudged(f"{event.mark} was refused but happened", by_mark[event.mark][0], event)
         elif event.outcome == "done" and event.kind == "remove":
-            if event.ledger not in removed:
+            if there.get(event.mark, True) and event.ledger not in removed:
                 raise LostOutcomeMisjudged(f"ledger {event.ledger} is still there", event)
         elif event.outcome == "done":
             for problem in _winner_problems(event, by_mark[event.mark], winners):

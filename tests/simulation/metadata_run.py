@@ -48,7 +48,7 @@ class MetadataOutcome:
     simulated_seconds: float = 0.0
 
 
-class _StoreRecorder:
+class StoreRecorder:
     """Writes into the history what the store commits and what gateways send on Watch streams."""
 
     def __init__(self, recorder: Recorder, ensemble: Ensemble) -> None:
@@ -86,7 +86,7 @@ class _StoreRecorder:
 async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder, seconds: float) -> None:
     rng = world.random("plan")
     store = SimulatedStore(world, gateways=rng.choice((1, 2, 2, 3)))
-    store_recorder = _StoreRecorder(recorder, store.ensemble)
+    store_recorder = StoreRecorder(recorder, store.ensemble)
     store.on_change.append(store_recorder.changed)
     store.observers.append(store_recorder.observed)
     await store.start()

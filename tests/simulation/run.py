@@ -33,13 +33,13 @@ from tests.history.verdict import judge
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
 from tests.simulation.faults import KINDS, LOSSY_KINDS, RATES, Faults
 from tests.simulation.metadata import MemoryMetadata
-from tests.simulation.metadata_run import _Faults as StoreFaults
-from tests.simulation.metadata_run import _StoreRecorder as StoreRecorder
+from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.plan import STORE_FAULTS, VISITS, Limits, Plan, make_plan
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
+from tests.simulation.store_faults import StoreFaults
 from tests.simulation.workload import Workload
 from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
 
@@ -195,8 +195,7 @@ class _Run:
             world.metadata.on_change.append(self._metadata_changed)
             return
         store = SimulatedStore(world, gateways=plan.gateways)
-        watcher = StoreRecorder(self.recorder)
-        store.ensemble.on_commit = watcher.committed
+        store.on_change.append(StoreRecorder(self.recorder, store.ensemble).changed)
         world.metadata = store
         await store.start()
         if any(rate.kind == STORE_FAULTS for rate in plan.rates):

@@ -114,6 +114,10 @@ FINE: dict[str, list[Event]] = {
     "a subscription begins anew": [*BEGIN, StreamAsked(0.7, "g1", 1, "7"), StreamTold(0.7, "g1", 1, "7", 1)],
     "a ledger is removed while it is listed": [*BEGIN[:-2], REMOVED[0], BEGIN[-1]],
     "a removed ledger is not found": [*BEGIN, REMOVED[0], *BLIND_READ],
+    "what was never there is removed": [
+        ChangeAsked(0.0, "a", "m9", "remove", "5"),
+        ChangeEnded(0.1, "a", "m9", "remove", "done", "5", GONE),
+    ],
     "a read that began before a newer state was seen": [
         RecordAsked(0.0, "a", "7", 2),
         *BEGIN,
