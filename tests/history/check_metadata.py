@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -39,13 +39,13 @@ from tests.history.violations import (
 
 
 def watch_answers_grow(story: Story) -> int:
-    """M1, and that a removal is the last word (M2). A subscription that a gateway reads may bring one answer anew."""
+    """M1, and that a removal is the last word (M2). Each subscription that a gateway reads may bring one answer anew."""
     looked = 0
     last: dict[tuple[object, ...], StreamTold | WatchTold] = {}
-    asked: dict[tuple[object, ...], bool] = {}
+    asked: Counter[tuple[object, ...]] = Counter()
     for event in story.history:
         if isinstance(event, StreamAsked):
-            asked[event.gateway, event.stream, event.ledger] = True
+            asked[event.gateway, event.stream, event.ledger] += 1
             continue
         if isinstance(event, StreamTold):
             key: tuple[object, ...] = (event.gateway, event.stream, event.ledger)
@@ -57,11 +57,11 @@ def watch_answers_grow(story: Story) -> int:
         before = last.get(key)
         last[key] = event
         if before is not None and (before.version == GONE or GONE != event.version <= before.version):
-            if not asked.get(key):
+            if not asked[key]:
                 _goes_back(before, event)
-            asked[key] = False
-        elif before is None:
-            asked[key] = False
+            asked[key] -= 1
+        elif before is None and asked[key]:
+            asked[key] -= 1
     return looked
 
 

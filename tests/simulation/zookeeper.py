@@ -162,6 +162,7 @@ class Ensemble:
         results, events = self.tree.apply(transaction)
         self.on_commit(transaction, results, events)
         done: asyncio.Future[tuple[Transaction, list[Result]] | Code] = loop.create_future()
+        done.add_done_callback(_nobody_may_wait)
         server.expect(transaction.zxid, done)
         for each in self.servers:
             each.committed(self.rng.uniform(*self._lag))
@@ -384,6 +385,7 @@ class Server:
     async def applied_up_to(self, zxid: int) -> None:
         if zxid > self.tree.zxid:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(_nobody_may_wait)
             self._synced.append((zxid, future))
             await future
 
@@ -414,3 +416,9 @@ class Server:
     def _session_over(self, number: int) -> None:
         for connection in [each for each in self._connections if each.session == number]:
             connection.end()
+
+
+def _nobody_may_wait(future: asyncio.Future[Any]) -> None:
+    """Whoever asked may have gone by the time it fails."""
+    if not future.cancelled():
+        future.exception()
