@@ -39,7 +39,7 @@ from tests.history.violations import (
 
 
 def watch_answers_grow(story: Story) -> int:
-    """M1, and that a removal is the last word (M2). Each subscription that a gateway reads may bring one answer anew."""
+    """M1, and that a removal is the last word (M2). Each subscription that a gateway reads may be answered anew."""
     looked = 0
     last: dict[tuple[object, ...], StreamTold | WatchTold] = {}
     asked: Counter[tuple[object, ...]] = Counter()
