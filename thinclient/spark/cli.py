@@ -104,7 +104,9 @@ def audit_command(
 ) -> None:
     """Reads every entry on every bookie that should hold it, and reports what is missing, corrupt or of wrong length.
 
-    Nothing is fenced or changed. Exit code 1 when a copy is not known to be good. JSON: {"ledgers", "copies", "good",
+    Nothing is fenced or changed. Exit code 1 when a copy is not known to be good.
+
+    JSON: {"ledgers", "copies", "good",
     "missing", "corrupt", "wrong_length", "unreachable", "damage": [a row each, at most 50]}.
 
     \b
