@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import tempfile
@@ -62,4 +63,6 @@ def _counts(counter: Counter[str]) -> str:
 
 
 if __name__ == "__main__":
+    # Connections that gateways give up are what is wanted here.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     typer.run(main)

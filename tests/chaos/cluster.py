@@ -49,10 +49,11 @@ class ChaosBookie:
 
     def __init__(self, root: Path, name: str, metadata_uri: str) -> None:
         self.name = name
-        self._disk = root / name
-        self._disk.mkdir()
+        self._disk = root / name / "disk"
+        self._disk.mkdir(parents=True)
         self.own_disk = _mount(self._disk)
-        self._process = ForkedBookie(self._disk, bookie_id=name, metadata_uri=metadata_uri, **_SETTINGS)
+        places = {"data_dir": str(self._disk / "bookie"), "metadata_uri": metadata_uri}
+        self._process = ForkedBookie(root / name, bookie_id=name, **places, **_SETTINGS)
         self.running = False
         self._stopped = False
         self.gateway: CuttingProxy | None = None
@@ -175,6 +176,8 @@ class ChaosCluster:
         self.cutting = on
         for connector in self._connectors:
             connector.cutting = on
+            if on:
+                connector.cut_all()
         if on:
             for bookie in self.bookies:
                 if bookie.gateway is not None:

@@ -102,6 +102,11 @@ class CuttingConnector:
         for proxy in self._proxies.values():
             await proxy.__aexit__()
 
+    def cut_all(self) -> None:
+        """Aborts every connection there is."""
+        for proxy in self._proxies.values():
+            proxy.cut_all()
+
     async def __call__(self, factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
         proxy = self._proxies.get((host, port))
         if proxy is None:
