@@ -174,6 +174,7 @@ def orphans_command(
     """Lists ledgers that bookies hold and the metadata do not know, and those that a bookie should hold and has not.
 
     Ledgers deleted since a bookie's last garbage collection are among the first. Exit code 1 when there are any.
+
     JSON: {"unknown_to_the_metadata", "not_held", "not_checked", "orphans": [a row each, at most 50]}.
 
     \b
