@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 FAULTY_PARTITION = 1
 FAULT_AT = 700
-SLOW_SECONDS = 600
 
 
 def session(master: str, conf: dict[str, str]) -> SparkSession:
@@ -91,7 +89,6 @@ FAULTS: dict[str, Callable[[], None]] = {
     "raise": _raise,
     "kill worker": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "kill executor": lambda: os.kill(executor(), signal.SIGKILL),
-    "slow": lambda: time.sleep(SLOW_SECONDS),
 }
 
 

@@ -224,24 +224,17 @@ def test_a_bookie_that_is_killed_during_the_stream(tmp_path: Path) -> None:
         copy.check()
 
 
-FAULTS = ["raise", "kill worker", "kill executor", "slow"]
+FAULTS = ["raise", "kill worker", "kill executor"]
 
 
 @full_only
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_tasks_that_fail_and_second_attempts(client: BookKeeper, cluster: StandaloneCluster, fault: str) -> None:
+def test_tasks_that_fail_and_are_tried_again(client: BookKeeper, cluster: StandaloneCluster, fault: str) -> None:
     app = f"fault-{FAULTS.index(fault)}"
     sink = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "customMetadata.app": app}
     job = {"job": "write", "sink": sink, "rows": 4000, "tasks": 4, "fault": fault, "always": False}
-    speculation = {
-        "spark.speculation": "true",
-        "spark.speculation.quantile": "0.25",
-        "spark.speculation.multiplier": "1.01",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.minTaskRuntime": "100ms",
-    }
-    with driver(master=SEPARATE, conf=speculation if fault == "slow" else {}, jobs=[job]) as running:
+    with driver(master=SEPARATE, jobs=[job]) as running:
         assert list(running.lines()) == ["done"], "".join(running.errors[-30:])
     written = ledgers_of(client, app)
     assert Counter(payload for record in written for payload in payloads(client, record)) == Counter(
