@@ -2,10 +2,12 @@
 
 A key stands for method, token and content. A request that comes again while the first is under way waits for its
 answer; the work goes on when whoever asked has gone, since that is the case in which it comes again. Only successes
-are kept: a refusal changed nothing, and asking again finds the same or better. Bounded in number, bytes and time, and
-of this gateway alone: a Create of a given id is recognised by every gateway (its token is stored with the ledger); a
-Write, or a Create of a generated id, that is repeated at another gateway is not - the Write then fails on its version
-with the current state in the answer, in which the caller finds its own work, and of such a Create nobody can tell.
+are kept: a refusal changed nothing, and asking again finds the same or better. So is a Create of a generated id whose
+outcome the store has left unknown: done again, it would make another ledger; it is as unknown the next time.
+Bounded in number, bytes and time, and of this gateway alone: a Create of a given id is recognised by every gateway (its
+token is stored with the ledger); a Write, or a Create of a generated id, that is repeated at another gateway is not -
+the Write then fails on its version with the current state in the answer, in which the caller finds its own work, and of
+such a Create nobody can tell.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from ledger.errors import UnknownOutcomeException
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 
 _SECONDS_KEPT = 600.0
 _MOST_REQUESTS = 50_000
 _MOST_BYTES = 16 * 1024 * 1024
+_MOST_UNKNOWN = 1_000
 
 
 Work = Callable[[Sequence[LedgerMetadataRequest]], Awaitable[Sequence[LedgerMetadataResponse]]]
@@ -56,6 +60,7 @@ class RequestTokens:
         self._answered: OrderedDict[bytes, _Answered] = OrderedDict()
         self._bytes = 0
         self._under_way: dict[bytes, asyncio.Future[LedgerMetadataResponse]] = {}
+        self._unknown: OrderedDict[bytes, UnknownOutcomeException] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -75,7 +80,7 @@ class RequestTokens:
         new: list[_New] = []
         for request in requests:
             key = _key(method, request) if request.request_token else None
-            answer = self._known(key) or self._under_way.get(key) if key else None
+            answer = self._known(key) or self._under_way.get(key) or self._still_unknown(key) if key else None
             if answer is None:
                 answer = asyncio.get_running_loop().create_future()
                 answer.add_done_callback(_nobody_may_wait)
@@ -95,6 +100,8 @@ class RequestTokens:
         except BaseException as error:
             for item in new:
                 item.answer.set_exception(error)
+                if isinstance(error, UnknownOutcomeException):
+                    self._keep_unknown(item, error)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -106,6 +113,21 @@ class RequestTokens:
             for item in new:
                 if item.key is not None:
                     self._under_way.pop(item.key, None)
+
+    def _keep_unknown(self, item: _New, error: UnknownOutcomeException) -> None:
+        if item.key is None or item.request.HasField("ledger_id"):
+            return
+        self._unknown[item.key] = error
+        while len(self._unknown) > _MOST_UNKNOWN:
+            self._unknown.popitem(last=False)
+
+    def _still_unknown(self, key: bytes) -> asyncio.Future[LedgerMetadataResponse] | None:
+        if key not in self._unknown:
+            return None
+        answer: asyncio.Future[LedgerMetadataResponse] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_nobody_may_wait)
+        answer.set_exception(UnknownOutcomeException(str(self._unknown[key])))
+        return answer
 
     def _known(self, key: bytes) -> LedgerMetadataResponse | None:
         self._forget_old()

@@ -124,13 +124,14 @@ class ZooKeeperLedgerManager(LedgerManager):
                 number = await self._ids.take()
 
     async def _create_together(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
-        """False if that did not work, or may not have: creating alone then tells."""
+        """False if that did not work: creating alone then tells why."""
         try:
             return await self._creations.create(self._path(ledger_id), data)
-        except UnknownOutcomeException:
+        except UnknownOutcomeException as lost:
             if not _has_token(metadata):
                 raise
-            return False
+            await self._create_node(ledger_id, metadata, data, lost)
+            return True
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         return (await self._read_stored(ledger_id, None)).record
@@ -252,20 +253,41 @@ class ZooKeeperLedgerManager(LedgerManager):
         except NoNodeError:
             raise _missing(ledger_id) from None
 
-    async def _create_node(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> None:
+    async def _create_node(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes, lost: UnknownOutcomeException | None = None
+    ) -> None:
+        """`lost`: an earlier attempt that may have succeeded; from then on no failure says that nothing was done."""
         has_token = _has_token(metadata)
-        for attempt in range(_CREATE_ATTEMPTS):
+        for _ in range(_CREATE_ATTEMPTS):
             try:
-                await create_with_parents(self._session, self._path(ledger_id), data)
-                return
-            except NodeExistsError:
-                if has_token and await self._is_own(ledger_id, metadata):
+                if await self._create_or_find_own(ledger_id, metadata, data):
                     return
-                raise LedgerExistException(f"ledger {ledger_id} exists already") from None
-            except UnknownOutcomeException:
-                # With a token a second try recognises the first.
-                if not has_token or attempt == _CREATE_ATTEMPTS - 1:
+            except UnknownOutcomeException as error:
+                if not has_token:
                     raise
+                # With a token another try recognises the first.
+                lost = error
+            except MetaStoreException as error:
+                if lost is None:
+                    raise
+                raise UnknownOutcomeException(f"{lost}; {error}") from error
+            else:
+                raise LedgerExistException(f"ledger {ledger_id} exists already")
+        raise lost or UnknownOutcomeException(f"whether ledger {ledger_id} was created can't be told")
+
+    async def _create_or_find_own(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
+        """False: it is there already, and not this creation's."""
+        try:
+            await create_with_parents(self._session, self._path(ledger_id), data)
+        except NodeExistsError:
+            if not _has_token(metadata):
+                return False
+        else:
+            return True
+        try:
+            return await self._is_own(ledger_id, metadata)
+        except MetaStoreException as error:
+            raise UnknownOutcomeException(f"whose ledger {ledger_id} is can't be told: {error}") from error
 
     async def _is_own(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -134,5 +135,22 @@ def test_a_further_listener_hears_nothing_older_than_what_its_client_has_seen(se
         await manager.register_listener(SEVEN, listener)
         await asyncio.sleep(1)
         assert told == [1]
+
+    play(seed, story)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_creation_whose_answers_were_lost_makes_one_ledger(seed: int) -> None:
+    """The store's answers were lost to the gateway, which was then asked again and made a second ledger."""
+
+    async def story(scene: Scene) -> None:
+        for server in scene.store.ensemble.servers:
+            server.answers_lost = 0.5
+        for _ in range(12):
+            with contextlib.suppress(UnknownOutcomeException):
+                await scene.manager.create(None, METADATA)
+        tokens = [record.metadata.creator_token for record in scene.store.ledgers.values()]
+        assert tokens
+        assert len(tokens) == len(set(tokens))
 
     play(seed, story)
