@@ -6,20 +6,53 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 from pathlib import Path
 from typing import Any
+
+import pyspark
+import pytest
 
 from bookie.standalone import StandaloneCluster
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import Copy, plant, sound
 from thinclient.blocking import BookKeeper
 
-_CONF = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false", "--master", "local[2]")
+ROOT = Path(__file__).parents[2]
+_CONF = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false")
+_HERE = (*_CONF, "--master", "local[2]")
+_SEPARATE = (
+    *_CONF,
+    "--master",
+    "local-cluster[2,1,1024]",
+    "--conf",
+    "spark.executor.memory=512m",
+    "--conf",
+    f"spark.executorEnv.PYTHONPATH={ROOT}",
+)
+"""Executors as processes of their own."""
+_SPARK_HOME = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_SCALA_VERSION": "2.13"}
+_PACKED = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+options = {"gateways": sys.argv[1], "ledgerIds": sys.argv[2], "minPartitions": "4"}
+entries = spark.read.format("bookkeeper").options(**options).load()
+pythons = entries.rdd.mapPartitions(lambda rows: [(sum(1 for _ in rows), sys.executable)]).collect()
+print("read", sum(count for count, _ in pythons), "by", {python.split("/")[-3] for _, python in pythons})
+spark.stop()
+"""
+
+
+full_only = pytest.mark.skipif(not os.environ.get("BOOKGATE_SPARK_FULL"), reason="takes long: make test-spark")
 
 
 def command(*arguments: str) -> tuple[int, Any, str]:
     """Exit code, the JSON printed, and standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, **_SPARK_HOME, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, "-m", "thinclient.cli", "spark", *arguments, "--json"],
         capture_output=True,
@@ -39,7 +72,7 @@ def test_an_audit_with_damage_ends_with_1_and_keeps_its_result(
 
     ledger = plant(client, cluster, lost, entries=10)
     output = tmp_path / "report"
-    common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger), *_CONF)
+    common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger), *_SEPARATE)
     code, result, _ = command("audit", *common, "--output", str(output), "--format", "json")
     assert code == 1
     assert {name: result[name] for name in ("ledgers", "copies", "good", "missing", "corrupt")} == {
@@ -55,13 +88,14 @@ def test_an_audit_with_damage_ends_with_1_and_keeps_its_result(
     assert sorted(line["bookie_id"] for line in lines) == ["bookie-1", "bookie-2", "bookie-3"]
 
 
+@full_only
 def test_an_export_prints_what_its_manifest_says(
     cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:
     with client.create_ledger(password=PASSWORD) as ledger:
         ledger.append_all([b"abc"] * 5)
     output = str(tmp_path / "out")
-    common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger.ledger_id.ledger_id), *_CONF)
+    common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger.ledger_id.ledger_id), *_HERE)
     code, result, _ = command("export", output, *common, "--password", PASSWORD.decode())
     assert (code, result) == (0, {"ledgers": 1, "complete": 1, "entries": 5, "bytes": 15, "output": output})
 
@@ -71,3 +105,29 @@ def test_what_can_not_be_done_is_one_line(cluster: StandaloneCluster) -> None:
     assert code == 1
     assert "unknown option 'custmmetadata'" in json.loads(said)["error"].lower()
     assert len(said.strip().splitlines()) == 1
+
+
+@full_only
+def test_executors_take_their_environment_from_an_archive(
+    cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
+) -> None:
+    """The guide's spark-submit; the environment in the archive refers to this one's packages, which would fill it."""
+    with client.create_ledger() as ledger:
+        ledger.append_all([b"x"] * 1000)
+    venv.create(tmp_path / "env", symlinks=True)
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (packages / "here.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{ROOT}\n")
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "env", arcname=".")
+    (tmp_path / "job.py").write_text(_PACKED)
+    environment = {**os.environ, **_SPARK_HOME, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment |= {"PYSPARK_PYTHON": "./environment/bin/python", "PYTHONPATH": str(ROOT)}
+    submit = [
+        str(Path(_SPARK_HOME["SPARK_HOME"]) / "bin" / "spark-submit"),
+        *("--master", "local-cluster[2,1,1024]", "--archives", f"{tmp_path / 'env.tar.gz'}#environment"),
+        *_CONF,
+        *("--conf", "spark.executor.memory=512m"),
+        *(str(tmp_path / "job.py"), cluster.gateway_uri, str(ledger.ledger_id.ledger_id)),
+    ]
+    ended = subprocess.run(submit, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    assert "read 1000 by {'environment'}" in ended.stdout, ended.stderr[-3000:]
