@@ -69,7 +69,7 @@ class BookieProcess:
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"it said nothing; its log is {self.log}"
+        return _message(lines[-1]) if lines else f"it said nothing; its log is {self.log}"
 
     def terminate(self) -> None:
         """Asks the process to stop; `wait` waits for it."""
@@ -104,6 +104,14 @@ class BookieProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+def _message(line: str) -> str:
+    """What a failure of the command with `--json` says; any other line as it is."""
+    try:
+        return str(json.loads(line)["error"])
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 def _environment() -> dict[str, str]:

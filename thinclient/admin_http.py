@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -53,6 +54,11 @@ class AdminHttp:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise AdminRefusedException(f"{self.url} answers {error.code}: {_words(error)}") from None
+        except http.client.InvalidURL as error:
+            raise AdminRefusedException(f"{self.url} is no address of an HTTP admin: {error}") from None
+        except http.client.HTTPException:
+            # What it says instead may be bytes of any protocol.
+            raise AdminRefusedException(f"what listens at {self.url} is no HTTP admin; see its http_port") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise AdminRefusedException(
@@ -90,8 +96,17 @@ async def admin_url(discovery: ServiceDiscovery, bookie_id: str) -> str:
 def read_token(token: str | None, file: Path | None) -> str | None:
     """The token given, or the content of the file. Raises IncorrectParameterException."""
     if token or file is None:
-        return token or None
+        return _checked(token) if token else None
     try:
-        return file.read_text(encoding="utf-8").strip()
+        return _checked(file.read_text(encoding="utf-8").strip())
     except (OSError, ValueError) as error:
         raise IncorrectParameterException(f"the token file {file} can't be read: {error}") from error
+
+
+def _checked(token: str) -> str:
+    if not token:
+        raise IncorrectParameterException("the token file is empty")
+    # Refused here, since the library would repeat the header, and so the token, in its own words.
+    if not token.isprintable() or not token.isascii():
+        raise IncorrectParameterException("the token of the HTTP admin is not one line of ASCII, which a header takes")
+    return token

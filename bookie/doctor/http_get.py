@@ -42,5 +42,8 @@ def _parse(content: bytes) -> Answer:
     words = status_line.split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
         raise ValueError(f"this is no answer of HTTP: {status_line[:60]!r}")
-    headers = http.client.parse_headers(io.BytesIO(lines + b"\r\n\r\n"))
+    try:
+        headers = http.client.parse_headers(io.BytesIO(lines + b"\r\n\r\n"))
+    except http.client.HTTPException as error:
+        raise ValueError(f"its headers are none of HTTP: {error}") from None
     return Answer(int(words[1]), headers, body)

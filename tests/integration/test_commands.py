@@ -156,6 +156,18 @@ def test_garbage_collection_of_a_bookie(run: Run) -> None:
     assert "index is not RocksDB" in run("gc", "compact-index", "bookie-1", fails=1)["error"]
 
 
+def test_what_is_no_http_admin_is_told_in_a_line(run: Run, standalone_cluster: StandaloneCluster) -> None:
+    for address, words in (
+        (standalone_cluster.gateways[0], "is no HTTP admin"),
+        ("127.0.0.1:http", "nonnumeric port"),
+        ("127.0.0.1:1", "does not answer"),
+    ):
+        assert words in run("gc", "status", "--http", address, fails=1)["error"]
+    refused = run("gc", "trigger", "--http", standalone_cluster.http[0], "--token", "two\nlines", fails=1)
+    assert "one line" in refused["error"]
+    assert "two" not in refused["error"]
+
+
 def test_the_cluster_and_its_gateways(run: Run, standalone_cluster: StandaloneCluster) -> None:
     instance = run("cluster", "instance-id")["instance_id"]
     assert run("cluster", "info", "--metadata-uri", standalone_cluster.metadata_uri)["instance_id"] == instance

@@ -84,6 +84,7 @@ def test_two_clusters_do_not_share_a_data_directory(tmp_path: Path) -> None:
             assert errors.startswith("error: ")
             assert errors.count("\n") == 1
             assert "in use" in errors
+            assert "{" not in errors
 
 
 @pytest.mark.parametrize("option", ["--bookie-port", "--gateway-port", "--http-port"])
