@@ -207,6 +207,7 @@ def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:
             "/api/v1/bookie/sanity",
             "Writes, reads and deletes a ledger on this bookie",
             sanity,
+            need=Need.CONTENT,
             failures={503: "the bookie did not store it"},
         ),
     ]

@@ -1,9 +1,9 @@
 """Who may use HTTP admin for what.
 
-With a token configured, whatever changes something or shows what is in ledgers needs it as `Authorization: Bearer …`.
-Without one, changes are taken on a loopback address only, and only from requests that name this host by address or as
-`localhost`: a page in a browser on this machine can be made to send others (its own name pointed at 127.0.0.1).
-Everything else is open, as BookKeeper's is.
+With a token configured, whatever changes something, writes to ledgers or shows what is in them needs it as
+`Authorization: Bearer …`. Without one, changes are taken on a loopback address only, and there only from requests that
+name this host by address or as `localhost`, as entries are: a page in a browser on this machine can be made to send
+others (its own name pointed at 127.0.0.1). Everything else is open, as BookKeeper's is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Need(enum.Enum):
 
     NOTHING = "nothing"
     CONTENT = "content"
-    """Shows what applications wrote: the token where there is one."""
+    """Shows what applications wrote, or writes a ledger of its own as a test: the token where there is one."""
     WRITE = "write"
 
 
@@ -61,9 +61,9 @@ class Access:
                 "changes over HTTP are off: no token is configured and the address is open to other machines; set "
                 "http_token_file (or http_token), or let HTTP listen on 127.0.0.1",
             )
-        if need is Need.WRITE and not _names_this_host(headers.get("host", "")):
+        if self._loopback and not _names_this_host(headers.get("host", "")):
             raise AdminException(
-                403, "without a token, changes are taken only if addressed to localhost or an IP address; use those"
+                403, "without a token, entries and changes need localhost or an IP address in the URL; use those"
             )
 
     def _is_token(self, authorization: str) -> bool:

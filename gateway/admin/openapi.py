@@ -63,8 +63,8 @@ def _failures(row: Row, has_token: bool) -> list[tuple[int, str]]:
     failures = {400: "a parameter or the body is not as declared", **row.failures}
     if row.need is not Need.NOTHING and has_token:
         failures[401] = "the token is missing or wrong"
-    if row.need is Need.WRITE and not has_token:
-        failures[403] = "changes are off without a token"
+    if row.need is not Need.NOTHING and not has_token:
+        failures[403] = "not without a token, or not under this host name"
     if row.body is not NoBody:
         failures[413] = "the body is too large"
     return sorted(failures.items())

@@ -294,6 +294,7 @@ async def test_changes_and_entries_need_the_token(tmp_path: Path) -> None:
             ("PUT", "/bookie/gc"),
             ("DELETE", f"/ledger/delete?ledger_id={number}"),
             ("GET", f"/ledger/read?ledger_id={number}"),
+            ("GET", "/bookie/sanity"),
         ]
         for verb, path in calls:
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
@@ -309,8 +310,10 @@ async def test_changes_and_entries_need_the_token(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_without_a_token_changes_are_taken_on_loopback_only(tmp_path: Path) -> None:
     async with served(tmp_path) as (_bookie, http):
-        by_another_name = await http.put(f"{API}/bookie/gc", headers={"Host": "rebound.example:8080"})
-        assert (by_another_name.status_code, "localhost" in error(by_another_name)) == (403, True)
+        for verb, path in (("PUT", "/bookie/gc"), ("GET", "/ledger/read?ledger_id=0"), ("GET", "/bookie/sanity")):
+            by_another_name = await http.request(verb, f"{API}{path}", headers={"Host": "rebound.example:8080"})
+            assert (by_another_name.status_code, "localhost" in error(by_another_name)) == (403, True)
+        assert (await http.get(f"{API}/bookie/state", headers={"Host": "rebound.example"})).status_code == 200
         assert (await http.put(f"{API}/bookie/gc", headers={"Host": "localhost:1"})).status_code == 200
     open_root = tmp_path / "open"
     open_root.mkdir()
