@@ -59,6 +59,8 @@ def test_the_command_exists(unit: Path) -> None:
     assert f"Settings: /etc/bookgate/{part}.toml" in unit.read_text()
     assert CliRunner().invoke(bookgate, [part, "start", "--help"]).exit_code == 0
     assert (DEPLOY / "examples" / f"{part}.toml") in EXAMPLES
+    # The folder stays root's; as systemd makes it (0755) the service's user can enter it.
+    assert "ConfigurationDirectoryMode" not in unit.read_text()
 
 
 @pytest.mark.parametrize("storage", ["sorted", "db"])
