@@ -1,4 +1,4 @@
-"""Checkers of what a bookie answers and holds: P7, P8, S1 to S7. They need a history in which bookies were watched.
+"""Checkers of what a bookie holds: S1, S2, S3, S5 and S6. They need a history in which bookies were watched.
 
 A bookie's answers are promises: an entry, once acknowledged with sync, and a fence, once answered, are there after
 every restart, until the ledger is deleted. Bookies whose disk was damaged or wiped are excused from what they hold,
@@ -11,67 +11,16 @@ from dataclasses import dataclass, field
 
 from tests.history import events
 from tests.history.events import BookieAnswered, BookieHolds, Fault
+from tests.history.rules_bookies import FENCE_ANSWERS, NEGATIVE
 from tests.history.story import BookieStory, Story
 from tests.history.violations import (
     AcknowledgedBeforeSync,
     DamageAnsweredAsMissing,
-    FenceBroken,
     FenceNotDurable,
     InvariantViolated,
     LivingLedgerCollected,
-    NegativeTakenBack,
     ReplayLost,
-    StartedOnForeignDirectory,
-    WrongKeyAccepted,
 )
-
-_FENCE_ANSWERS = ("EOK", "ENOENTRY", "ENOLEDGER")
-_NEGATIVE = ("ENOENTRY", "ENOLEDGER")
-_ADDS = ("add", "deferred-add")
-
-
-def fences_hold(story: Story) -> int:
-    """P7: an add that arrived after a fencing read was answered is not accepted."""
-    looked = 0
-    for bookie in story.bookies.values():
-        fenced: dict[str, tuple[int, BookieAnswered]] = {}
-        for position, event in bookie.events:
-            if not isinstance(event, BookieAnswered):
-                continue
-            if event.operation == "fencing-read" and event.status in _FENCE_ANSWERS:
-                fenced.setdefault(event.ledger, (position, event))
-            elif event.operation in _ADDS and event.ledger in fenced:
-                looked += 1
-                fenced_at, fence = fenced[event.ledger]
-                late = event.arrived_after > fenced_at
-                if event.status == "EOK" and late and not _deleted(story, event.ledger, position):
-                    seen = f"{bookie.bookie} accepted entry {event.entry_id} of fenced ledger {event.ledger}"
-                    raise FenceBroken(seen, fence, event)
-    return looked
-
-
-def negatives_are_not_taken_back(story: Story) -> int:
-    """P8."""
-    looked = 0
-    for bookie in story.bookies.values():
-        missing: dict[tuple[str, int], BookieAnswered] = {}
-        for position, event in bookie.events:
-            if not isinstance(event, BookieAnswered) or event.entry_id < 0:
-                continue
-            key = (event.ledger, event.entry_id)
-            if event.operation == "fencing-read" and event.status in _NEGATIVE:
-                missing.setdefault(key, event)
-                looked += 1
-                continue
-            accepted = event.operation in _ADDS and event.status == "EOK"
-            if accepted and key in missing and not _deleted(story, event.ledger, position):
-                raise NegativeTakenBack(
-                    f"{bookie.bookie} accepted entry {event.entry_id} of ledger {event.ledger} after it had answered "
-                    "that it has none",
-                    missing[key],
-                    event,
-                )
-    return looked
 
 
 def _deleted(story: Story, ledger: str, position: int) -> bool:
@@ -90,7 +39,7 @@ class _Promises:
     lost_power: bool = False
 
     def take(self, position: int, event: BookieAnswered) -> None:
-        if event.operation == "fencing-read" and event.status in _FENCE_ANSWERS:
+        if event.operation == "fencing-read" and event.status in FENCE_ANSWERS:
             self.fences.setdefault(event.ledger, event)
         if event.status != "EOK":
             return
@@ -171,8 +120,7 @@ def _lost_by(promises: _Promises, answered: int) -> type[InvariantViolated]:
 
 
 def damage_is_not_answered_as_missing(story: Story) -> int:
-    """S3: an entry that a bookie had acknowledged is never answered as missing, whatever became of its disk; a bookie
-    that was wiped must not start again (S4)."""
+    """S3: an entry that a bookie had acknowledged is never answered as missing, whatever became of its disk."""
     looked = 0
     for bookie in story.bookies.values():
         promises = _Promises()
@@ -186,7 +134,7 @@ def damage_is_not_answered_as_missing(story: Story) -> int:
                 continue
             looked += 1
             promised = promises.entries.get(event.ledger, {}).get(event.entry_id)
-            if promised is None or event.status not in _NEGATIVE or _deleted(story, event.ledger, position):
+            if promised is None or event.status not in NEGATIVE or _deleted(story, event.ledger, position):
                 continue
             if promised[0] < event.arrived_after:
                 raise DamageAnsweredAsMissing(
@@ -194,33 +142,4 @@ def damage_is_not_answered_as_missing(story: Story) -> int:
                     promised[1],
                     event,
                 )
-    return looked
-
-
-def foreign_directories_are_refused(story: Story) -> int:
-    """S4."""
-    looked = 0
-    for bookie in story.bookies.values():
-        wiped: Fault | None = None
-        for _, event in bookie.events:
-            if isinstance(event, Fault) and event.kind == "wipe":
-                wiped = event
-                looked += 1
-            elif isinstance(event, events.BookieStarted) and wiped is not None:
-                raise StartedOnForeignDirectory(f"{bookie.bookie} serves though its data are gone", wiped, event)
-    return looked
-
-
-def wrong_keys_are_refused(story: Story) -> int:
-    """S7."""
-    looked = 0
-    for bookie in story.bookies.values():
-        for position, event in bookie.events:
-            if not isinstance(event, BookieAnswered) or not event.wrong_key:
-                continue
-            if _deleted(story, event.ledger, position):
-                continue  # a bookie that has collected it takes the key of whoever comes first
-            looked += 1
-            if event.status in _FENCE_ANSWERS:
-                raise WrongKeyAccepted(f"{bookie.bookie} let a wrong key in to ledger {event.ledger}", event)
     return looked

@@ -1,15 +1,11 @@
-"""Checkers of what is in ledgers: P1, P3, P4, P9 and P10. Each returns how many things it looked at, or raises."""
+"""Checkers of what is in ledgers: P1, P3 and P4. Each returns how many things it looked at, or raises."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from tests.history import events
 from tests.history.story import LedgerStory, Story, ensemble_of
 from tests.history.violations import (
     AcknowledgedEntryLost,
-    DirtyRead,
-    LacAheadOfQuorum,
     OutOfOrder,
     TooFewCopies,
 )
@@ -170,82 +166,3 @@ class _Order:
                 raise OutOfOrder(f"ledger {self._ledger.ledger}: {asked.content} comes after {last.content}")
             last = asked
         return len(self._found)
-
-
-def acknowledgements_are_contiguous(story: Story) -> int:
-    """P9: in order from 0 on, LAC never backwards nor ahead of them, and each with an ack quorum of good answers."""
-    return sum(
-        _in_order(ledger) + _lacs_follow(story, ledger) for ledger in story.ledgers.values() if ledger.created
-    ) + _quorums_answered(story)
-
-
-def _in_order(ledger: LedgerStory) -> int:
-    for expected, acknowledged in enumerate(ledger.acknowledged):
-        if acknowledged.entry_id != expected:
-            raise LacAheadOfQuorum(
-                f"ledger {ledger.ledger}: entry {acknowledged.entry_id} was acknowledged where {expected} was due",
-                *ledger.acknowledged[max(0, expected - 1) : expected + 1],
-            )
-    return len(ledger.acknowledged)
-
-
-def _lacs_follow(story: Story, ledger: LedgerStory) -> int:
-    """A writer's LAC only grows. It may be ahead of an acknowledgement that waits for its turn to be told, though
-    never of what was asked."""
-    last: events.WriterLac | None = None
-    for shown in ledger.writer_lacs:
-        if last is not None and shown.lac < last.lac:
-            raise LacAheadOfQuorum(f"ledger {ledger.ledger}: the LAC went from {last.lac} back", last, shown)
-        if shown.lac >= len(ledger.asked):
-            raise LacAheadOfQuorum(f"ledger {ledger.ledger}: LAC {shown.lac} with {len(ledger.asked)} appends", shown)
-        last = shown
-    return len(ledger.writer_lacs)
-
-
-def _quorums_answered(story: Story) -> int:
-    """Where bookies were watched."""
-    if not any(isinstance(event, events.BookieAnswered) for event in story.history):
-        return 0
-    stored: dict[tuple[str, int], set[str]] = {}
-    looked = 0
-    for event in story.history:
-        if isinstance(event, events.BookieAnswered):
-            if event.status == "EOK" and event.operation.endswith("add"):
-                stored.setdefault((event.ledger, event.entry_id), set()).add(event.bookie)
-        elif isinstance(event, events.AppendAcknowledged) and story.ledgers[event.ledger].created:
-            looked += 1
-            bookies = stored.get((event.ledger, event.entry_id), set())
-            wanted = story.ledgers[event.ledger].created[0].sizes[2]
-            if len(bookies) < wanted:
-                raise LacAheadOfQuorum(
-                    f"ledger {event.ledger}: entry {event.entry_id} was acknowledged when {sorted(bookies)} had "
-                    f"answered, not {wanted}",
-                    event,
-                )
-    return looked
-
-
-def _sealed_end(ledger: LedgerStory) -> events.MetadataSeen | None:
-    return next((seen for seen in ledger.metadata if seen.state == "CLOSED"), None)
-
-
-def _confirmed(ledger: LedgerStory) -> Iterator[events.ReadDone]:
-    return (read for read in ledger.reads if read.confirmed and read.contents)
-
-
-def confirmed_reads_stay_below_the_lac(story: Story) -> int:
-    """P10."""
-    looked = 0
-    for ledger in story.ledgers.values():
-        sealed = _sealed_end(ledger)
-        for read in _confirmed(ledger):
-            looked += 1
-            if read.last > read.lac:
-                raise DirtyRead(f"ledger {ledger.ledger}: entry {read.last} was read at LAC {read.lac}", read)
-            if sealed is not None and read.last > sealed.last_entry:
-                raise DirtyRead(
-                    f"ledger {ledger.ledger}: entry {read.last} was read, and the ledger ends at {sealed.last_entry}",
-                    read,
-                    sealed,
-                )
-    return looked

@@ -1,4 +1,4 @@
-"""A history sorted by ledger: what the checkers look things up in. Made once from a whole history."""
+"""A history sorted by ledger: what the checkers look things up in. Made from a history that is over, or goes on."""
 
 from __future__ import annotations
 
@@ -77,16 +77,8 @@ class LedgerStory:
         return max((event.entry_id for event in self.acknowledged), default=-1)
 
     @cached_property
-    def versions(self) -> dict[int, list[MetadataSeen]]:
-        """Everything seen of each version, in ascending order of versions."""
-        found: dict[int, list[MetadataSeen]] = {}
-        for seen in self.metadata:
-            found.setdefault(seen.version, []).append(seen)
-        return dict(sorted(found.items()))
-
-    @property
     def newest(self) -> MetadataSeen | None:
-        return self.versions[max(self.versions)][-1] if self.versions else None
+        return max(self.metadata, key=lambda seen: seen.version, default=None)
 
 
 def ensemble_of(seen: MetadataSeen, entry_id: int) -> tuple[str, ...]:
@@ -106,8 +98,10 @@ class BookieStory:
 class Story:
     """Everything of a history that the checkers ask for."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, over: bool = True) -> None:
         self.history = history
+        self.over = over
+        """Whether the run has ended: only then must all be there that is to come."""
         self.ledgers: dict[str, LedgerStory] = {}
         self.bookies: dict[str, BookieStory] = {}
         self.lost_bookies: set[str] = set()
@@ -142,9 +136,10 @@ class Story:
 
     @cached_property
     def holdings(self) -> dict[str, dict[str, dict[int, str]]]:
-        """What each bookie held when it was last looked at: bookie, ledger, entry id, content."""
+        """What each bookie held at the end of the run: bookie, ledger, entry id, content. Nothing before the end,
+        since a bookie goes on after it was looked at."""
         found: dict[str, dict[str, dict[int, str]]] = {}
-        for event in self.history:
+        for event in self.history if self.over else ():
             if isinstance(event, events.BookieHolds):
                 found[event.bookie] = {held.ledger: dict(held.entries) for held in event.ledgers}
         return found

@@ -1,4 +1,4 @@
-"""All checkers over one history. G and U ids have no checker yet: there are no such ledgers."""
+"""All rules and checkers over one history. G and U ids have no checker yet: there are no such ledgers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from dataclasses import dataclass, field
 
 from tests.history import check_bookies, check_entries, check_ledgers, check_metadata
 from tests.history.events import History
+from tests.history.recorder import Recorder
+from tests.history.rules import Rule, Rules, Watch
+from tests.history.rules_bookies import FencesHold, ForeignDirectoriesAreRefused, NegativesStay, WrongKeysAreRefused
+from tests.history.rules_entries import (
+    AcknowledgementsAreContiguous,
+    ConfirmedReadsStayBelowTheLac,
+    QuorumsHaveAnswered,
+)
+from tests.history.rules_ledgers import FragmentsAreValid, MetadataMovesForward, RecoveriesAgree
 from tests.history.story import Story
 from tests.history.violations import InvariantViolated
 
@@ -19,17 +28,8 @@ CHECKERS: dict[str, Checker] = {
     "P2": check_ledgers.closed_ledgers_keep_what_was_confirmed,
     "P3": check_entries.closed_ledgers_have_their_copies,
     "P4": check_entries.entries_keep_their_order,
-    "P5": check_ledgers.fragments_are_valid,
-    "P6": check_ledgers.metadata_moves_forward,
-    "P7": check_bookies.fences_hold,
-    "P8": check_bookies.negatives_are_not_taken_back,
-    "P9": check_entries.acknowledgements_are_contiguous,
-    "P10": check_entries.confirmed_reads_stay_below_the_lac,
-    "P11": check_ledgers.recoveries_agree,
     "P12": check_ledgers.all_goes_on_once_healed,
     "S3": check_bookies.damage_is_not_answered_as_missing,
-    "S4": check_bookies.foreign_directories_are_refused,
-    "S7": check_bookies.wrong_keys_are_refused,
     "M1": check_metadata.watch_answers_grow,
     "M2": check_metadata.newest_is_delivered,
     "M3": check_metadata.resumed_watches_miss_nothing,
@@ -39,6 +39,25 @@ CHECKERS: dict[str, Checker] = {
     "M7": check_metadata.store_watches_are_few,
     "D1": check_ledgers.ledgers_are_not_mixed_up,
 }
+
+RULES: tuple[type[Rule], ...] = (
+    FragmentsAreValid,
+    MetadataMovesForward,
+    FencesHold,
+    NegativesStay,
+    AcknowledgementsAreContiguous,
+    QuorumsHaveAnswered,
+    ConfirmedReadsStayBelowTheLac,
+    RecoveriesAgree,
+    ForeignDirectoriesAreRefused,
+    WrongKeysAreRefused,
+)
+
+
+def new_rules() -> Rules:
+    """That have heard nothing yet."""
+    return Rules(rule() for rule in RULES)
+
 
 INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 8)), "D1")
 """Everything that is looked at, in order."""
@@ -59,9 +78,36 @@ class Verdict:
         return "\n\n".join(map(str, self.violations)) or "every invariant holds"
 
 
-def judge(history: History) -> Verdict:
-    """Runs every checker; each tells its first violation."""
-    story, verdict = Story(history), Verdict()
+def judge(history: History, rules: Rules | None = None) -> Verdict:
+    """Of a run that is over: every rule and every checker; each tells its first violation.
+
+    `rules`: those that have heard every event already; without them the history is played to new ones.
+    """
+    if rules is None:
+        rules = new_rules()
+        for event in history:
+            rules.take(event)
+    verdict = Verdict([*rules.violations], rules.looked)
+    _ask_checkers(Story(history), verdict)
+    return verdict
+
+
+def judge_so_far(history: History) -> Verdict:
+    """Of a run that goes on: what the checkers can say by now. Rules hear each event when it happens (`Watch`)."""
+    verdict = Verdict()
+    _ask_checkers(Story(history, over=False), verdict)
+    return verdict
+
+
+def watch(recorder: Recorder, fail: Callable[[InvariantViolated], None], first: int) -> Watch:
+    """Judges what a recorder records from here on; `fail` ends the run. See Watch."""
+    history = recorder.history
+    watching = Watch(history, new_rules(), lambda: judge_so_far(history).violations, fail, first)
+    recorder.listeners.append(watching)
+    return watching
+
+
+def _ask_checkers(story: Story, verdict: Verdict) -> None:
     for invariant, checker in CHECKERS.items():
         try:
             verdict.looked[invariant] += checker(story)
@@ -71,4 +117,3 @@ def judge(history: History) -> Verdict:
         verdict.looked.update(check_bookies.bookies_keep_what_they_acknowledged(story))
     except InvariantViolated as violation:
         verdict.violations.append(violation)
-    return verdict

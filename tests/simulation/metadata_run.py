@@ -24,7 +24,7 @@ from tests.history import events
 from tests.history.metadata_events import GONE, GatewayWatches, Quiet, StoreChanged, StreamAsked, StreamTold
 from tests.history.recorder import Recorder
 from tests.history.recording_client import metadata_seen
-from tests.history.verdict import Verdict, judge
+from tests.history.verdict import Verdict, judge, watch
 from tests.history.violations import NoProgress
 from tests.simulation.metadata_actors import MetadataClient, mark_of
 from tests.simulation.simulated_store import SimulatedStore
@@ -154,6 +154,7 @@ def run_metadata_seed(seed: int, *, seconds: float = 20.0, transcript: bool = Fa
     world = World(seed, transcript=transcript)
     recorder = Recorder(world.loop.time)
     outcome = MetadataOutcome(Verdict(), recorder.history)
+    watching = watch(recorder, world.fail, world.random("watch").randrange(50, 400))
     world.run(_run(world, outcome, recorder, seconds))
-    outcome.verdict = judge(recorder.history)
+    outcome.verdict = judge(recorder.history, watching.rules)
     return outcome, world

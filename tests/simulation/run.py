@@ -29,7 +29,7 @@ from tests.history.contents import text_of
 from tests.history.events import BookieAnswered, Event, History
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
-from tests.history.verdict import judge
+from tests.history.verdict import judge, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
 from tests.simulation.faults import KINDS, LOSSY_KINDS, RATES, Faults
 from tests.simulation.metadata import MemoryMetadata
@@ -54,6 +54,8 @@ LIMITS = Limits(
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
 """One answer in so many is followed by a look at what a loss of power would leave."""
+_FIRST_LOOK = (50, 400)
+"""After how many events the history so far is judged for the first time; single events are at once."""
 _DIGEST = digest_for(DigestType.CRC32C, PASSWORD)
 _BOOKIE: dict[str, Any] = {
     "journal_max_size_mb": 1,
@@ -104,7 +106,7 @@ def run_seed(
     outcome = Outcome(seed, plan)
     try:
         run.run()
-        verdict = judge(run.recorder.history)
+        verdict = judge(run.recorder.history, run.watch.rules)
         outcome.looked.update(verdict.looked)
         for violation in verdict.violations[:1]:
             raise violation
@@ -141,6 +143,7 @@ class _Run:
         self.world.transcript.on_line = on_line
         self.recorder = Recorder(lambda: self.world.now)
         self.recorder.listeners.append(self._tell)
+        self.watch = watch(self.recorder, self.world.fail, self.world.random("watch").randrange(*_FIRST_LOOK))
         self.faults = Faults(self.world, plan, self.recorder, self._started)
         self.looked: Counter[str] = Counter()
         self._rng = self.world.random("looks")

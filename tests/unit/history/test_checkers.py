@@ -9,7 +9,8 @@ import pytest
 
 from tests.history import events
 from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered
-from tests.history.verdict import CHECKERS, judge
+from tests.history.recorder import Recorder
+from tests.history.verdict import CHECKERS, RULES, judge, judge_so_far, watch
 from tests.history.violations import InvariantViolated
 from tests.unit.history.good_history import BOOKIES, CONTENTS, answered, good_history, holds, metadata
 
@@ -125,8 +126,42 @@ def test_a_broken_invariant_is_found(name: str) -> None:
 
 
 def test_every_invariant_has_a_history_that_breaks_it() -> None:
-    others = {invariant for invariant in CHECKERS if not invariant.startswith("M")}
+    others = {invariant for invariant in CHECKERS if not invariant.startswith("M")} | {rule.id for rule in RULES}
     assert {invariant for invariant, _ in BROKEN.values()} == {*others, "S1", "S2", "S5", "S6"}
+
+
+def violations_while_it_grows(history: History) -> list[tuple[str, int]]:
+    """Which invariants were told to be broken, and how long the history was then."""
+    told: list[tuple[str, int]] = []
+    recorder = Recorder(lambda: 0.0)
+    watch(recorder, lambda violation: told.append((violation.id, len(recorder.history))), first=5)
+    for event in history:
+        recorder.add(event)
+    return told
+
+
+def test_no_beginning_of_a_good_history_breaks_anything() -> None:
+    history = good_history()
+    assert not violations_while_it_grows(history)
+    for length in range(len(history)):
+        assert not judge_so_far(history[:length]).violations
+
+
+@pytest.mark.parametrize("name", [name for name, (broken, _) in BROKEN.items() if broken in {r.id for r in RULES}])
+def test_a_rule_speaks_at_the_event_that_breaks_it(name: str) -> None:
+    invariant, change = BROKEN[name]
+    history = change(good_history())
+    told = violations_while_it_grows(history)
+    length = next(length for broken, length in told if broken == invariant)
+    assert invariant in judge(history[:length]).broken
+    assert invariant not in judge(history[: length - 1]).broken
+
+
+def test_what_only_a_stretch_shows_is_found_before_the_end() -> None:
+    _, change = BROKEN["another content is read"]
+    history = change(good_history())
+    told = violations_while_it_grows([*history, *[events.LacRead(3.0, "h", "7", 0)] * len(history)])
+    assert told[0][0] == "P1"
 
 
 def test_a_deleted_ledger_is_promised_nothing() -> None:
