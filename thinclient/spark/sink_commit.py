@@ -1,8 +1,8 @@
 """Carries out `sink_protocol` on the driver: looks ledgers up, deletes what is left over, commits, aborts.
 
 Looking up the ledgers of a query means listing the scope. That is done once for each start of a query (or batch write);
-afterwards only ids from the previous commit on are listed, for a cluster gives ids in ascending order. Should one give
-them otherwise, ledgers may be left over for longer, until the query starts again; nothing else depends on it.
+afterwards only ids from the previous commit on are listed, whoever made it: a cluster gives ids in ascending order, and
+nobody begins a batch before the one before it is committed, so what anybody wrote since has a higher id.
 """
 
 from __future__ import annotations
@@ -91,14 +91,18 @@ class Committer:
             return
         verdict = self._clean(write, own)
         self._mark(verdict.unmarked)
+        lowest = min(own)
         if verdict.committed_by is not None:
             _log.warning("%s is committed already, as ledger %s says", write, verdict.committed_by.ledger_id)
             self._deleted(records)
+            # The other driver may be ahead, with ledgers between its commit and what is in hand here.
+            earlier = sink_state(verdict.committed_by)
+            lowest = min(lowest, earlier.lead) if earlier is not None else lowest
         else:
             lead = self._pass_commit_point(write, records[0], own)
             self._mark([(record, lead.ledger_id.ledger_id) for record in records[1:]])
             _log.info("event=sink_committed write=%r wrote=%r", str(write), summary(own))
-        self._lookups.note(self._start, min(own) - 1)
+        self._lookups.note(self._start, lowest - 1)
 
     def abort(self, write: Write) -> None:
         """Deletes what there is of a write, unless it is committed."""

@@ -232,6 +232,21 @@ def test_a_start_of_a_query_lists_everything_once() -> None:
     assert numbers([late]).isdisjoint(store.records)
 
 
+def test_a_driver_that_came_second_sees_what_the_first_goes_on_to_write() -> None:
+    """The first is a batch ahead: its ledgers lie between its commit and the ledgers of the second."""
+    store, next_write = Store(), Write(QUERY, 4)
+    first, second = committer(store, "first"), committer(store, "second")
+    first.commit(WRITE, [store.write_ledger(WRITE, 1)])
+    ahead = [store.write_ledger(next_write, 1)]
+    late = [store.write_ledger(WRITE, 1)]
+    second.commit(WRITE, late)
+    own = [store.write_ledger(next_write, 1)]
+    second.commit(next_write, own)
+    with pytest.raises(LostCommitException):
+        first.commit(next_write, ahead)
+    assert store.visible()[next_write] == numbers(own)
+
+
 def test_ledgers_that_are_not_what_the_task_wrote_are_refused() -> None:
     store = Store()
     written = store.write_ledger(WRITE, 3)
