@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledger.bookie_info import HTTP, TLS_EXTENSION
+from ledger.bookie_info import HTTP, TLS_EXTENSION, Endpoint
 from ledger.errors import BKException, IncorrectParameterException
 from ledger.manager import ServiceDiscovery
 
@@ -90,6 +90,11 @@ async def admin_url(discovery: ServiceDiscovery, bookie_id: str) -> str:
     endpoint = info.endpoint(HTTP)
     if endpoint is None:
         raise IncorrectParameterException(f"bookie {bookie_id} has registered no HTTP admin; name it with --http")
+    return endpoint_url(endpoint)
+
+
+def endpoint_url(endpoint: Endpoint) -> str:
+    """The URL of a registered HTTP admin."""
     return f"{'https' if TLS_EXTENSION in endpoint.extensions else 'http'}://{endpoint.address}"
 
 

@@ -19,16 +19,23 @@ from thinclient.spark.options import CONFIG_VARIABLE, ClientSettings
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
+    from thinclient.config import ClientConfig
     from thinclient.metrics import ClientMetrics
 
 
 def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
     from thinclient.blocking import BookKeeper
-    from thinclient.config import ClientConfig, load_settings
 
     connect = BookKeeper.connect_lazily if is_gateway_uri(gateways) else BookKeeper.connect
+    return connect(gateways, client_config(settings))
+
+
+def client_config(settings: ClientSettings) -> ClientConfig:
+    """The client's settings in this process: its file, and above it what the options say."""
+    from thinclient.config import ClientConfig, load_settings
+
     file = os.environ.get(CONFIG_VARIABLE)
-    return connect(gateways, load_settings(ClientConfig, Path(file) if file else None, dict(settings)))
+    return load_settings(ClientConfig, Path(file) if file else None, dict(settings))
 
 
 class WorkerClients:

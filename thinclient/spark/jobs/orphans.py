@@ -26,11 +26,11 @@ from ledger.bookie_info import HTTP
 from ledger.errors import BKException, NoSuchLedgerExistsException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, LedgerRecord
-from thinclient.admin_http import AdminHttp, AdminRefusedException
+from thinclient.admin_http import AdminHttp, AdminRefusedException, endpoint_url
 from thinclient.core.copy_check import held_ranges
 from thinclient.spark.jobs.copies import record_on
 from thinclient.spark.options import Options, parse_options
-from thinclient.spark.worker_client import clients
+from thinclient.spark.worker_client import client_config, clients
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -106,7 +106,7 @@ class HeldLedgersDataSource(DataSource):
 
 
 class BookiePartition(InputPartition):
-    """One bookie, and where its HTTP admin is, None where it has none."""
+    """One bookie, and the URL of its HTTP admin, None where it has none."""
 
     def __init__(self, bookie_id: str, http: str | None) -> None:
         super().__init__(None)
@@ -125,7 +125,7 @@ class HeldLedgersReader(DataSourceReader):
             found = client.bookies(BookieSet.ALL)
         endpoints = {bookie.bookie_id: bookie.info.endpoint(HTTP) for bookie in found}
         return [
-            BookiePartition(bookie_id, None if endpoint is None else endpoint.address)
+            BookiePartition(bookie_id, None if endpoint is None else endpoint_url(endpoint))
             for bookie_id, endpoint in endpoints.items()
         ]
 
@@ -136,7 +136,10 @@ class HeldLedgersReader(DataSourceReader):
         yield _held_batch(bookie_id, [None], None if partition.http else "it is not registered with an HTTP admin")
         if partition.http is None:
             return
-        admin, after = AdminHttp(partition.http), ""
+        config = client_config(self._options.client_settings)
+        # Whom the client trusts for the entry port, whose certificate HTTP shares.
+        admin = AdminHttp(partition.http, authorities=config.bookie_tls_ca or config.tls_ca)
+        after = ""
         try:
             while True:
                 page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
@@ -172,7 +175,7 @@ def _look_again(options: Options) -> Callable[..., Column]:
             return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id)
 
     # The answer of one moment: to be asked once for a row.
-    return F.udf(verdict, StringType()).asNondeterministic()
+    return F.udf(verdict, StringType(), useArrow=False).asNondeterministic()
 
 
 def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str) -> str | None:
