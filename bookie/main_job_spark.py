@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from bookie.main_job_report import Update
 from bookie.main_job_text import Census
 from ledger.ledger_id import LedgerId
-from thinclient.spark.session import require_spark as require_spark
 from thinclient.spark.session import spark_session, watched
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A Spark session for a command: found out beforehand whether one can start, started, watched, and ended whole.
 
 Nothing here is imported before it is known that PySpark and a fitting Java are there. Executors on this machine run
-this interpreter and import the same packages; those of a cluster have what was submitted with the job.
+this interpreter and import the same packages; those of a cluster run what PYSPARK_PYTHON names there.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _INSTALL_JAVA = (
     f"Spark needs a JDK of version {_OLDEST_JAVA} or later: install one (Debian and Ubuntu: apt install "
     "openjdk-17-jre-headless, macOS: brew install openjdk), or point JAVA_HOME at one"
 )
-
-
 _RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
+"""The line of a traceback that says what was raised."""
 
 
 class SparkUnavailable(Exception):
@@ -78,7 +77,7 @@ def spark_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    _prepare_workers()
+    _prepare_workers(master)
     builder: Any = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -108,9 +107,13 @@ def _own_interrupt_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _prepare_workers() -> None:
-    """Workers run this interpreter and import the same packages as this process."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def _prepare_workers(master: str | None) -> None:
+    """Workers run this interpreter and import the same packages as this process; on a cluster PYSPARK_PYTHON counts."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master is not None and master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     own = str(Path(__file__).parents[2])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != own]
     os.environ["PYTHONPATH"] = os.pathsep.join([own, *paths])
