@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
-from thinclient.spark.entries import FIRST_PAUSE_SECONDS, length_at, listing_ends
+from thinclient.spark.entries import FIRST_PAUSE_SECONDS, length_at, listing_ends, read_records
 from thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset
 from thinclient.spark.options import Options
 from thinclient.spark.planning import Shapes, Slice, check_digest_type, is_wanted, readable_record, wanted_range
@@ -60,7 +60,7 @@ class Available:
         seen = listed.minus(offset.done).minus(self._left_out)
         asked = [each for each in seen if each not in self._closed]
         asked += [each for each in offset.next_entries if each not in listed]
-        records, gone = self._read(client, asked)
+        records, gone = read_records(client, self._options.scope_id, asked)
         wanted = self._wanted([record for record in records if record.ledger_id.ledger_id in listed])
         ends = self._ends(client, wanted)
         self._keep(wanted, ends)
@@ -75,19 +75,6 @@ class Available:
         for ids in client.ledger_manager.ledger_ranges(self._options.scope_id, after, before):
             found.extend(ids)
         return LedgerIds(found)
-
-    def _read(self, client: BookKeeper, numbers: Sequence[int]) -> tuple[list[LedgerRecord], list[int]]:
-        """Records, and the ledgers that don't exist."""
-        records, gone = [], []
-        ids = [LedgerId(self._options.scope_id, number) for number in numbers]
-        for ledger_id, outcome in zip(ids, client.ledger_manager.read_many(ids) if ids else [], strict=True):
-            if isinstance(outcome, LedgerRecord):
-                records.append(outcome)
-            elif isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
-                gone.append(ledger_id.ledger_id)
-            else:
-                raise outcome
-        return records, gone
 
     def _wanted(self, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         chosen = [record for record in records if is_wanted(record, self._options)]
@@ -184,7 +171,8 @@ class Available:
     def slices(self, client: BookKeeper, found: Sequence[Range]) -> list[Slice]:
         """What is to be read of these ranges. Ledgers that are gone meanwhile are data loss."""
         known = {piece.ledger_id: self._usable(piece) for piece in found}
-        records, gone = self._read(client, [number for number, record in known.items() if record is None])
+        unknown = [number for number, record in known.items() if record is None]
+        records, gone = read_records(client, self._options.scope_id, unknown)
         known.update({record.ledger_id.ledger_id: record for record in records})
         self.lose([piece for piece in found if piece.ledger_id in set(gone)])
         slices, shapes = [], Shapes()

@@ -1,9 +1,10 @@
 """Reading ledgers for the Spark source, without Spark: which slices there are, and their entries in order.
 
-On the driver `readable_slices` lists the ledgers once, keeps what the options select, and finds out how far each may be
-read: a closed ledger to its end, an open one to its last add confirmed, asked of the bookies without fencing, or,
-when the options say so, to where recovery closes it. On an executor `slice_entries` reads one slice from the bookies;
-the gateway is asked only when the bookies in the slice fail, since the ledger may have moved meanwhile.
+On the driver `readable_slices` lists the ledgers once (or asks for those that are named by id, in bulk), keeps what the
+options select, and finds out how far each may be read: a closed ledger to its end, an open one to its last add
+confirmed, asked of the bookies without fencing, or, when the options say so, to where recovery closes it. On an
+executor `slice_entries` reads one slice from the bookies; the gateway is asked only when the bookies in the slice fail,
+since the ledger may have moved meanwhile.
 
 Data loss: a ledger that was asked for and is gone, or an entry that no bookie holds. It is an error that names ledger
 and range, or is skipped and counted when `failOnDataLoss` is false.
@@ -41,7 +42,7 @@ from thinclient.spark.planning import (
     wanted_range,
 )
 from thinclient.spark.pushdown import EVERYTHING, Bounds, Interval
-from thinclient.spark.sink_protocol import Committed
+from thinclient.spark.sink_protocol import Committed, sink_state
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _OPENED_AT_ONCE = 16
+_ASKED_FOR_AT_ONCE = 4096
 _NAMED_AT_MOST = 10
 _LOST = (NoSuchEntryException, NoSuchLedgerExistsException)
 _FINAL = (*_LOST, ClientClosedException, DigestMatchException, UnauthorizedAccessException)
@@ -57,27 +59,52 @@ FIRST_PAUSE_SECONDS = 0.2
 
 
 def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> Iterator[list[LedgerRecord]]:
-    """The ledgers that the options select and the bounds leave, in pages, from one listing.
+    """The ledgers that the options select and the bounds leave, in pages, by id.
 
     Raises NoSuchLedgerExistsOnMetadataServerException for ids that were asked for and are gone (failOnDataLoss).
     """
     scope_id, wanted = options.scope_id, wanted_range(options, bounds)
     if wanted.first > wanted.last or scope_id not in bounds.scope_id:
         return
-    after, before = listing_ends(scope_id, wanted)
-    missing = {ledger_id for ledger_id in options.ledger_ids or () if bounds.takes_ledger(scope_id, ledger_id)}
-    for page in client.list_ledgers(scope_id=scope_id, start_after=after, end_before=before):
+    if options.ledger_ids is not None:
+        pages = _asked_for(client, options, bounds)
+    else:
+        after, before = listing_ends(scope_id, wanted)
+        pages = client.list_ledgers(scope_id=scope_id, start_after=after, end_before=before)
+    for page in pages:
         records = [
             record
             for record in page
             if is_wanted(record, options) and bounds.takes_ledger(scope_id, record.ledger_id.ledger_id)
         ]
-        if missing:
-            missing.difference_update(record.ledger_id.ledger_id for record in page)
         if records:
             yield records
+
+
+def _asked_for(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator[list[LedgerRecord]]:
+    """The ledgers of option ledgerIds."""
+    scope_id, missing = options.scope_id, list[int]()
+    numbers = [each for each in options.ledger_ids or () if bounds.takes_ledger(scope_id, each)]
+    for start in range(0, len(numbers), _ASKED_FOR_AT_ONCE):
+        records, gone = read_records(client, scope_id, numbers[start : start + _ASKED_FOR_AT_ONCE])
+        missing += gone
+        yield records
     if missing:
-        _ledgers_are_gone(sorted(missing), options)
+        _ledgers_are_gone(missing, options)
+
+
+def read_records(client: BookKeeper, scope_id: int, numbers: Sequence[int]) -> tuple[list[LedgerRecord], list[int]]:
+    """The records of ledgers of a scope, and those that don't exist. Raises what keeps others from being read."""
+    records, gone = [], []
+    outcomes = client.ledger_manager.read_many([LedgerId(scope_id, each) for each in numbers]) if numbers else []
+    for number, outcome in zip(numbers, outcomes, strict=True):
+        if isinstance(outcome, LedgerRecord):
+            records.append(outcome)
+        elif isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+            gone.append(number)
+        else:
+            raise outcome
+    return records, gone
 
 
 def listing_ends(scope_id: int, wanted: Interval) -> tuple[int | None, int | None]:
@@ -127,11 +154,19 @@ def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator
     seen = Committed()
     for page in selected_records(client, options, bounds):
         seen.show(page)
-        yield [record for record in page if seen.counts(record)]
+        yield _as_closed(client, [record for record in page if seen.counts(record)], options)
     if options.ledger_ids is None and options.ledger_range is None and bounds is EVERYTHING:
-        absent = [LedgerId(options.scope_id, ledger_id) for ledger_id in seen.absent()]
-        found = client.ledger_manager.read_many(absent) if absent else []
-        yield [each for each in found if isinstance(each, LedgerRecord) and is_wanted(each, options)]
+        records, _ = read_records(client, options.scope_id, seen.absent())
+        yield [each for each in records if is_wanted(each, options)]
+
+
+def _as_closed(client: BookKeeper, records: list[LedgerRecord], options: Options) -> list[LedgerRecord]:
+    """Committed ledgers of sinks are closed: one that was read just before that, beside its lead, is read again."""
+    early = {each.ledger_id for each in records if not each.metadata.is_closed and sink_state(each) is not None}
+    if not early:
+        return records
+    closed, _ = read_records(client, options.scope_id, [each.ledger_id for each in early])
+    return [each for each in records if each.ledger_id not in early] + closed
 
 
 def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]:

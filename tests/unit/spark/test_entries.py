@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    MetaStoreException,
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
@@ -26,6 +27,7 @@ from thinclient.spark.entries import Losses, readable_slices, selected_records, 
 from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import Options, ReadMode
 from thinclient.spark.planning import Shapes, Slice, readable_record
+from thinclient.spark.sink_protocol import Write, attempt_metadata, with_mark
 from thinclient.spark.worker_client import WorkerClients
 
 ENTRY_SIZE = 10
@@ -81,6 +83,9 @@ class FakeClient:
         self.asked: list[LedgerId] = []
         self.open_handles = 0
         self.closed = False
+        self.ledger_manager = self
+        self.bulk_reads: list[list[int]] = []
+        self.unreadable: set[int] = set()
 
     def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
         if self.gone & set(record.metadata.fragment_at(entry_id).ensemble):
@@ -112,6 +117,14 @@ class FakeClient:
             last += 1
             record = LedgerRecord(ledger_id, record.metadata.close(last, ENTRY_SIZE * (last + 1)), record.version + 2)
         return FakeHandle(self, record, record.metadata.last_entry_id if record.metadata.is_closed else last)
+
+    def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        self.bulk_reads.append([each.ledger_id for each in ledger_ids])
+        missing = NoSuchLedgerExistsOnMetadataServerException("gone")
+        return [
+            MetaStoreException("no gateway") if each.ledger_id in self.unreadable else self.records.get(each, missing)
+            for each in ledger_ids
+        ]
 
     def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
         if ledger_id not in self.records:
@@ -150,7 +163,8 @@ def test_one_listing_as_narrow_as_the_selector_allows() -> None:
     assert ids(client, options(ledger_range=LedgerRange(4, None))) == [4, 5]
     assert ids(client, options(ledger_range=LedgerRange(0, 1))) == [0, 1]
     assert ids(client, options(custom_metadata={"app": b"x"})) == [1, 3, 5]
-    assert client.listings == [(None, None), (1, 5), (3, None), (None, 2), (None, None)]
+    assert client.listings == [(None, None), (3, None), (None, 2), (None, None)]
+    assert client.bulk_reads == [[2, 4]]
 
 
 def test_a_ledger_that_was_asked_for_and_is_too_old_is_not_gone() -> None:
@@ -168,6 +182,26 @@ def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.Lo
         ids(client, options(ledger_ids=(1, 3, 9)))
     assert ids(client, options(ledger_ids=(1, 3), fail_on_data_loss=False)) == [1]
     assert "left out 1 ledgers" in caplog.text
+
+
+def sink_ledger(number: int, mark: Sequence[int] = (), entries: int | None = 10) -> LedgerRecord:
+    record = ledger(number, entries, **attempt_metadata(Write("q", 0), "0.0.0"))
+    return replace(record, metadata=with_mark(record.metadata, mark)) if mark else record
+
+
+def test_a_ledger_that_was_listed_before_its_write_was_committed_is_read_whole() -> None:
+    """The lead says that it is committed, and names a ledger that was still open, and one that was not there."""
+    client = FakeClient(sink_ledger(1, mark=[1, 2, 3]), sink_ledger(2), sink_ledger(3))
+    listed = FakeClient(sink_ledger(1, mark=[1, 2, 3]), sink_ledger(2, entries=None))
+    client.list_ledgers = listed.list_ledgers  # type: ignore[method-assign]
+    assert spans(client, options()) == [(1, 0, 9, 100), (2, 0, 9, 100), (3, 0, 9, 100)]
+
+
+def test_a_ledger_of_a_committed_write_that_can_not_be_looked_up_is_an_error() -> None:
+    client = FakeClient(sink_ledger(1, mark=[1, 2]))
+    client.unreadable = {2}
+    with pytest.raises(MetaStoreException, match="no gateway"):
+        spans(client, options())
 
 
 def spans(client: FakeClient, wanted: Options) -> list[tuple[int, int, int, int]]:
