@@ -173,9 +173,10 @@ def test_moving_from_java_bookies(cluster: Cluster) -> None:
 @run_at_length
 def test_security(cluster: Cluster) -> None:
     cluster.steps("Security")
-    made = cluster.hosts.home("bookie-1") / "etc/bookgate/tokens"
-    assert len(made.read_text().strip()) == 64
-    assert made.stat().st_mode & 0o077 == 0
+    folder = cluster.hosts.home("bookie-1") / "etc/bookgate"
+    for made in (folder / "http-token.new", folder / "tokens"):
+        assert len(made.read_text().strip()) == 64
+        assert made.stat().st_mode & 0o777 == 0o640
 
 
 def test_every_block_of_the_steps_is_run() -> None:
