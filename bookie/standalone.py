@@ -36,6 +36,8 @@ class BookieProcess:
     arguments: list[str]
     process: subprocess.Popen[bytes] | None = None
     addresses: dict[str, str] = field(default_factory=dict)
+    log_begins: int = 0
+    """Where in the log this start's lines begin."""
 
     @property
     def log(self) -> Path:
@@ -44,7 +46,9 @@ class BookieProcess:
     def start(self) -> None:
         """Starts the process; `wait_until_serving` waits for it."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as log:
+        # Behind what is there: another process may have the directory, and this log.
+        with self.log.open("ab") as log:
+            self.log_begins = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bookie", *self.arguments],
                 stdin=subprocess.PIPE,
@@ -68,7 +72,9 @@ class BookieProcess:
         self.addresses = json.loads(line)
 
     def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        with self.log.open("rb") as log:
+            log.seek(self.log_begins)
+            lines = log.read().decode(errors="replace").strip().splitlines()
         return _message(lines[-1]) if lines else f"it said nothing; its log is {self.log}"
 
     def terminate(self) -> None:

@@ -78,6 +78,9 @@ def test_the_addresses_are_told_to_a_person(tmp_path: Path) -> None:
 def test_two_clusters_do_not_share_a_data_directory(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", "--json") as first:
         first_line(first)
+        log = tmp_path / "data/bookie-1/bookie.log"
+        said = log.read_bytes()
+        assert said
         with standalone(tmp_path / "data") as second:
             output, errors = second.communicate(timeout=60)
             assert (second.returncode, output) == (1, "")
@@ -85,6 +88,7 @@ def test_two_clusters_do_not_share_a_data_directory(tmp_path: Path) -> None:
             assert errors.count("\n") == 1
             assert "in use" in errors
             assert "{" not in errors
+        assert log.read_bytes().startswith(said)
 
 
 @pytest.mark.parametrize("option", ["--bookie-port", "--gateway-port", "--http-port"])
