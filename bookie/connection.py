@@ -29,6 +29,7 @@ from bookie.request_processor import Client, RequestProcessor
 from bookie.security import OPEN, Security
 from bookie.statistics import BookieStatistics
 from bookie.tls import CLIENT_HELLO, TlsChannel
+from gateway.binding import address_of
 from ledger import protocol_v2
 from ledger.frames import LENGTH_SIZE, FrameDecoder, FrameError
 from ledger.ordinary_add import read_v2, read_v3
@@ -94,7 +95,8 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
-        self._peer = str(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self._peer = address_of(*peer[:2]) if isinstance(peer, tuple) else str(peer)
         self._gate = self._security.new_gate(self._peer)
         if self._gate is not None and not self._gate.is_open:
             self._serve = self._serve_at_gate
