@@ -13,13 +13,12 @@ from typing import Protocol
 
 from bookie.files import REAL_FILE_SYSTEM, FileSystem
 from bookie.threads import REAL_THREADS, Threads
+from gateway.binding import listen
 from gateway.config import GatewayConfig
 from gateway.drivers import create_factory
 from gateway.metrics import GatewayMetrics
 from gateway.server import GatewayServer
 from ledger.manager import LedgerManagerFactory
-
-BACKLOG = 1024
 
 
 class HostedGateway(Protocol):
@@ -32,22 +31,6 @@ class HostedGateway(Protocol):
         """Serves; the port. Raises OSError, BKException."""
 
     async def stop(self, grace: float) -> None: ...
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> HostedGateway:

@@ -30,7 +30,7 @@ from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
 from bookie.core.bookie_mode import BookieMode
 from bookie.disk_monitor import DiskMonitor, Usage, measure
-from bookie.doors import BACKLOG, REAL_DOORS, Doors
+from bookie.doors import REAL_DOORS, Doors
 from bookie.entry_reads import EntryReads
 from bookie.garbage_collector import GarbageCollector
 from bookie.gc_statistics import GcCollector
@@ -42,6 +42,7 @@ from bookie.state_manager import StateManager
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.admin.server import AdminServer
+from gateway.binding import BACKLOG
 from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.errors import BKException

@@ -18,6 +18,7 @@ from gateway.admin.openapi import document
 from gateway.admin.process_rows import process_rows
 from gateway.admin.refused import AdminException
 from gateway.admin.server import AdminServer
+from gateway.binding import listen
 from gateway.config import GatewayConfig
 from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
@@ -94,16 +95,8 @@ class HttpServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
-        listener.bind((host, port))
-        listener.listen()
+        return listen(host, port)
     except OSError as error:
-        listener.close()
         message = f"the gateway can't serve HTTP at {host}, port {port}: {error.strerror}; see --http-port"
         raise OSError(error.errno, message) from error
-    return listener
