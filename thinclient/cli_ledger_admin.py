@@ -61,8 +61,10 @@ def dump(
     """
     record = with_client(context, gateways, lambda client: client.read_record(ledger_id))
     content = metadata_codec.encode(record.metadata)
-    # Readable by nobody else: it has the password.
+    # Readable by nobody else, also where another file stood before: it has the password.
     file.touch(0o600)
+    if file.is_file():
+        file.chmod(0o600)
     file.write_bytes(content)
     print_result({"ledger_id": ledger_id, "file": str(file), "bytes": len(content), "version": record.version}, as_json)
 

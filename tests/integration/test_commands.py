@@ -76,6 +76,7 @@ def test_ledgers_of_a_bookie(run: Run, written: int) -> None:
 
 def test_metadata_goes_to_a_file_and_back(run: Run, written: int, tmp_path: Path) -> None:
     file, before = tmp_path / "metadata", run("ledger", "metadata", "show", written)
+    file.touch(0o644)
     assert run("ledger", "metadata", "dump", written, file)["bytes"] == file.stat().st_size
     assert file.stat().st_mode & 0o777 == 0o600
     assert metadata_codec.decode(file.read_bytes()).last_entry_id == 9
