@@ -42,7 +42,7 @@ from thinclient.spark.planning import (
     wanted_range,
 )
 from thinclient.spark.pushdown import EVERYTHING, Bounds, Interval
-from thinclient.spark.sink_protocol import Committed, sink_state
+from thinclient.spark.sink_protocol import Committed
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -154,19 +154,10 @@ def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator
     seen = Committed()
     for page in selected_records(client, options, bounds):
         seen.show(page)
-        yield _as_closed(client, [record for record in page if seen.counts(record)], options)
+        yield [record for record in page if seen.counts(record)]
     if options.ledger_ids is None and options.ledger_range is None and bounds is EVERYTHING:
         records, _ = read_records(client, options.scope_id, seen.absent())
         yield [each for each in records if is_wanted(each, options)]
-
-
-def _as_closed(client: BookKeeper, records: list[LedgerRecord], options: Options) -> list[LedgerRecord]:
-    """Committed ledgers of sinks are closed: one that was read just before that, beside its lead, is read again."""
-    early = {each.ledger_id for each in records if not each.metadata.is_closed and sink_state(each) is not None}
-    if not early:
-        return records
-    closed, _ = read_records(client, options.scope_id, [each.ledger_id for each in early])
-    return [each for each in records if each.ledger_id not in early] + closed
 
 
 def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]:
