@@ -212,7 +212,7 @@ def without_selection(raw: Mapping[str, str]) -> dict[str, str]:
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     for name in given:
         if name not in _LOWER_NAMES and not name.startswith((_CUSTOM_METADATA, _CLIENT)):
-            meant = nearest_key(name, NAMES)
+            meant = nearest_key(name, (*NAMES, *OF_WRITING))
             hint = f"did you mean {meant}?" if meant else f"it has {', '.join(NAMES)}"
             raise OptionError(f"unknown option {name!r} of the bookkeeper source; {hint}")
 

@@ -112,6 +112,8 @@ def test_a_bad_value_names_the_option_and_the_value(name: str, value: str) -> No
 def test_an_unknown_option_is_refused_with_the_nearest_name_or_all_names() -> None:
     with pytest.raises(OptionError, match=r"unknown option 'ledgerid' .*; did you mean ledgerIds\?"):
         parse(ledgerId="5")
+    with pytest.raises(OptionError, match=r"did you mean ensembleSize\?"):
+        parse(ensembelSize="3")
     with pytest.raises(OptionError, match=r"did you mean failOnDataLoss\?"):
         parse(**{"fail_on_dataloss": "true"})
     with pytest.raises(OptionError, match=r"unknown option 'xyzzy' .*; it has table, gateways, .*client.<setting>"):
