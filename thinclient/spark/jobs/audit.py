@@ -10,7 +10,7 @@ What a copy can be and when it is reported: `copies`. Source: spark page, jobs; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from ledger.manager import LedgerRecord
 from thinclient.spark.entries import readable_snapshot, selected_records
 from thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report
 from thinclient.spark.options import Options, parse_options
-from thinclient.spark.planning import Shapes, Slice, by_fragment, limits_of, plan, readable_record, wanted_part
+from thinclient.spark.planning import Shapes, Slice, by_fragment, limits_of, plan, wanted_part
 from thinclient.spark.worker_client import clients
 
 if TYPE_CHECKING:
@@ -115,27 +115,35 @@ class CopiesReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
-            records = [record for page in selected_records(client, self._options) for record in page]
-            open_ids = {record.ledger_id for record in records if not record.metadata.is_closed}
-            found: list[CopyReport] = []
-            with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
-                readable = list(pool.map(lambda record: self._readable(client, record, found), records))
-        found += [report for record in records for report in _without_entries(record)]
+        found: list[CopyReport] = []
+        slices: list[Slice] = []
+        unfinished: list[LedgerRecord] = []
         shapes = Shapes()
-        whole = [shapes.slice_of(record) for record in readable if record]
-        slices = [piece for ledger in whole if (piece := wanted_part(ledger, self._options)) is not None]
-        fragments = [part for piece in slices for part in by_fragment(piece)]
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            # Of a million ledgers no more is kept than their slices, which have in common what ledgers have.
+            for record in (record for page in selected_records(client, self._options) for record in page):
+                if record.metadata.is_closed:
+                    found += _without_entries(record)
+                    slices += self._fragments(shapes, record)
+                else:
+                    unfinished.append(record)
+            with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+                for readable in pool.map(lambda record: self._readable(client, record, found), unfinished):
+                    slices += self._fragments(shapes, readable) if readable else ()
+        open_ids = {record.ledger_id for record in unfinished}
         tasks: list[InputPartition] = [
             CopiesPartition([(piece, piece.ledger_id in open_ids) for piece in task], [])
-            for task in plan(fragments, limits_of(self._options))
+            for task in plan(slices, limits_of(self._options))
         ]
         return [*tasks, CopiesPartition([], found)] if found else tasks
 
+    def _fragments(self, shapes: Shapes, record: LedgerRecord) -> Iterable[Slice]:
+        """What the options leave of a readable ledger, cut where a new ensemble begins."""
+        piece = wanted_part(shapes.slice_of(record), self._options)
+        return () if piece is None else by_fragment(piece)
+
     def _readable(self, client: BookKeeper, record: LedgerRecord, found: list[CopyReport]) -> LedgerRecord | None:
-        """The ledger as far as it may be read now; None for one that is gone or whose end nobody knows."""
-        if record.metadata.is_closed:
-            return readable_record(record)
+        """An open ledger as far as it may be read now; None for one that is gone or whose end nobody knows."""
         stored = record.metadata.password
         options = self._options if stored is None else replace(self._options, password=stored)
         try:
@@ -161,7 +169,7 @@ class CopiesReader(DataSourceReader):
 def _without_entries(record: LedgerRecord) -> Iterator[CopyReport]:
     """What a closed ledger without entries can have wrong."""
     metadata = record.metadata
-    if metadata.is_closed and metadata.last_entry_id < 0 and metadata.length != 0:
+    if metadata.last_entry_id < 0 and metadata.length != 0:
         yield ledger_report(record, Fault.WRONG_LENGTH, f"the metadata say {metadata.length} bytes and no entries")
 
 
