@@ -18,7 +18,7 @@ from reporting.logs import log_bug
 
 _LOG = logging.getLogger(__name__)
 
-NOT_DONE = (("bookgate-not-done", "1"),)
+_NOT_DONE = (("bookgate-not-done", "1"),)
 """Trailing metadata of a call that surely changed nothing."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -42,5 +42,13 @@ async def abort(context: Context, method: str, error: Exception) -> NoReturn:
     code, details = grpc_status(error)
     if not isinstance(error, BKException):
         log_bug(_LOG, "call_failed", error, method=method)
-    await context.abort(code, details, NOT_DONE if isinstance(error, StoreUnreachableException) else ())
+    if isinstance(error, StoreUnreachableException):
+        await refuse(context, code, details)
+    await context.abort(code, details)
+    raise AssertionError("abort returned")
+
+
+async def refuse(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+    """Ends an RPC that surely changed nothing, and says so."""
+    await context.abort(code, details, (*context.trailing_metadata(), *_NOT_DONE))
     raise AssertionError("abort returned")

@@ -1,4 +1,6 @@
-"""What happens to every call of a gateway, whatever its method: counting, the limits on streams, encoded answers.
+"""What happens to every call of a gateway, whatever its method: counting, limits on streams, encoded answers.
+
+The answer of a unary call tells which gateway process gave it (`instance`).
 
 A handler may answer with a message or with one that is encoded already (`bytes`), which is sent as it is. Streams are
 limited a client and in all, since each costs memory for as long as it stands; a client is a connection (address and
@@ -16,6 +18,7 @@ from typing import Any
 import grpc
 
 from gateway.guard import Context
+from gateway.instance import Instance
 from gateway.limits import Limits
 from gateway.metrics import GatewayMetrics, MethodCounts
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -36,9 +39,10 @@ class _Call:
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """See the module. One a gateway."""
 
-    def __init__(self, metrics: GatewayMetrics, limits: Limits) -> None:
+    def __init__(self, metrics: GatewayMetrics, limits: Limits, instance: Instance) -> None:
         self._metrics = metrics
         self._limits = limits
+        self._instance = instance
         self._streams: dict[str, int] = {}
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
         self.stream_count = 0
@@ -73,6 +77,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _unary(self, counts: MethodCounts, inner: Any) -> Any:
         async def call(request: Any, context: Context) -> Any:
             async with _counted(counts, context) as outcome:
+                self._instance.tell(context)
                 response = inner(request, context)
                 if asyncio.iscoroutine(response):
                     response = await response

@@ -15,9 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+import grpc
+
 from gateway.batches import BatchReader, create_each, over_batch
 from gateway.freshness import Freshness
-from gateway.guard import Context, abort
+from gateway.guard import Context, abort, refuse
+from gateway.instance import Instance
 from gateway.limits import Limits
 from gateway.listing import Listing
 from gateway.messages import (
@@ -72,6 +75,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         freshness: Freshness,
         budget: StoreBudget,
         limits: Limits,
+        instance: Instance,
     ) -> None:
         self._factory = factory
         self._watches = watches
@@ -79,6 +83,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         self._freshness = freshness
         self._budget = budget
         self._limits = limits
+        self._instance = instance
         self._tokens = RequestTokens()
         self._reader = BatchReader(factory, cache, budget)
         self._listing = Listing(factory, budget)
@@ -87,7 +92,11 @@ class MetadataService(LedgerMetadataServiceServicer):
     # ruff: noqa: N802
 
     async def Create(self, request: LedgerMetadataRequest, context: Context) -> Response:
-        return await self._unary("Create", lambda r: self._tokens.once("Create", r, self._create), request, context)
+        async def create(new: LedgerMetadataRequest) -> LedgerMetadataResponse:
+            await self._check_instance([new], context)
+            return await self._tokens.once("Create", new, self._create)
+
+        return await self._unary("Create", create, request, context)
 
     async def Read(self, request: LedgerMetadataRequest, context: Context) -> Response:
         return await self._unary("Read", self._read, request, context)
@@ -111,7 +120,7 @@ class MetadataService(LedgerMetadataServiceServicer):
                 code=StatusCode.BAD_REQUEST, message=over_batch(len(request.requests), self._limits.batch)
             )
         try:
-            return await self._batch_create(request.requests)
+            return await self._batch_create(request.requests, context)
         except Exception as error:
             return await abort(context, "BatchCreate", error)
 
@@ -173,6 +182,18 @@ class MetadataService(LedgerMetadataServiceServicer):
             async with self._budget.call("read"):
                 found = await self._cache.fetch(ledger_id)
         return found.ledger.answer(found.revision)
+
+    async def _check_instance(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> None:
+        """Ends a call that is meant for another gateway process, if it would have new ids generated here."""
+        if self._instance.is_meant(context):
+            return
+        if any(not each.HasField("ledger_id") and not self._tokens.knows("Create", each) for each in requests):
+            await refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this is another instance of the gateway, {self._instance.id}, than the one that was named: nothing "
+                "was done here, and the outcome of an earlier attempt is unknown",
+            )
 
     async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
         wanted = self._to_create(requests[0])
@@ -242,13 +263,14 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     # --- many ledgers -------------------------------------------------------------------------------------------
 
-    async def _batch_create(self, requests: Sequence[LedgerMetadataRequest]) -> BatchCreateResponse:
+    async def _batch_create(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> BatchCreateResponse:
         await self._freshness.reach(max((request.min_revision for request in requests), default=0))
         store_errors: list[MetaStoreException] = []
 
         async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
             return await create_each(self._factory, self._budget, new, self._to_create, store_errors.append)
 
+        await self._check_instance(requests, context)
         responses = await self._tokens.once_each("Create", requests, create)
         if store_errors and not any(response.code == StatusCode.SUCCESS for response in responses):
             raise store_errors[0]

@@ -94,6 +94,14 @@ class RequestTokens:
             task.add_done_callback(self._tasks.discard)
         return [await asyncio.shield(a) if isinstance(a, asyncio.Future) else a for a in answers]
 
+    def knows(self, method: str, request: LedgerMetadataRequest) -> bool:
+        """True for a request that `once` would not carry out anew."""
+        if not request.request_token:
+            return False
+        key = _key(method, request)
+        self._forget_old()
+        return key in self._answered or key in self._under_way or key in self._unknown
+
     async def _work(self, new: Sequence[_New], work: Work) -> None:
         try:
             responses = await work([item.request for item in new])

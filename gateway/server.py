@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from gateway.binding import address_of, check_bindable
 from gateway.discovery_service import DiscoveryService
 from gateway.freshness import Freshness
+from gateway.instance import Instance
 from gateway.interceptor import CallInterceptor
 from gateway.limits import Limits
 from gateway.metadata_cache import MetadataCache
@@ -95,6 +96,7 @@ class GatewayServer:
         self._limits = limits or Limits()
         self._tls = tls
         self._share_port = share_port
+        self._instance = Instance()
         self._server: grpc.aio.Server | None = None
         self._health: Any = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,7 +114,7 @@ class GatewayServer:
         Raises OSError (EADDRINUSE and the like) naming the address, IncorrectParameterException for TLS files.
         """
         credentials = ServerCertificates(self._tls).credentials() if self._tls else None
-        calls = CallInterceptor(self.metrics, self._limits)
+        calls = CallInterceptor(self.metrics, self._limits, self._instance)
         options = (
             *_OPTIONS,
             ("grpc.max_receive_message_length", self._limits.request_bytes),
@@ -157,7 +159,9 @@ class GatewayServer:
         self._discovery = DiscoveryService(self._factory)
         self.registrations = RegistrationService(self._factory, self._lease_seconds)
         self._health = health_aio.HealthServicer()
-        metadata = MetadataService(self._factory, self.watches, self._cache, freshness, self._budget, limits)
+        metadata = MetadataService(
+            self._factory, self.watches, self._cache, freshness, self._budget, limits, self._instance
+        )
         add_LedgerMetadataServiceServicer_to_server(metadata, server)
         add_ServiceDiscoveryServicer_to_server(self._discovery, server)
         add_RegistrationServiceServicer_to_server(self.registrations, server)

@@ -60,7 +60,8 @@ class RpcServiceDiscovery(ServiceDiscovery):
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
         request = wire.ListBookiesRequest(bookie_set=_SETS[bookie_set])
         response = await self._gateways.call(
-            "list bookies", lambda gateway, timeout: gateway.discovery.ListBookies(request, timeout=timeout)
+            "list bookies",
+            lambda gateway, timeout: gateway.answer(gateway.discovery.ListBookies(request, timeout=timeout)),
         )
         _check(response.code, response.message, "list bookies")
         return bookies_of(response.bookies)
@@ -107,9 +108,10 @@ class RpcServiceDiscovery(ServiceDiscovery):
             attempts.failed(gateway, reason)
 
     async def cluster_info(self) -> ClusterInfo:
+        request = wire.GetClusterInfoRequest()
         response = await self._gateways.call(
             "describe the cluster",
-            lambda gateway, timeout: gateway.discovery.GetClusterInfo(wire.GetClusterInfoRequest(), timeout=timeout),
+            lambda gateway, timeout: gateway.answer(gateway.discovery.GetClusterInfo(request, timeout=timeout)),
         )
         _check(response.code, response.message, "describe the cluster")
         return ClusterInfo(response.instance_id, response.ledger_manager, tuple(response.features))

@@ -24,10 +24,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-from grpc.aio import AioRpcError, Channel
+from grpc.aio import AioRpcError, Channel, UnaryUnaryCall
 
 from ledger.errors import (
     BKException,
@@ -75,6 +75,11 @@ _TRANSIENT = (
 _NOT_DONE = "bookgate-not-done"
 """Key of trailing metadata by which a gateway says that it surely did not carry out a change."""
 
+INSTANCE = "bookgate-instance"
+"""Key of trailing metadata by which a gateway process tells its id; callers name the one they mean by it."""
+
+_TELLS_NO_INSTANCE = "none"
+
 _log = logging.getLogger(__name__)
 
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
@@ -107,6 +112,8 @@ class Gateway:
         """Known from discovery only: perhaps out of this client's reach."""
         self.suspended = False
         """It has lost its metadata store, and said so."""
+        self.instance: str | None = None
+        """Id of the process that answered last; `none` where it told none, None while nothing was heard."""
         self._credentials = credentials
         self._connector = connector
         self._channel: Channel | None = None
@@ -179,6 +186,16 @@ class Gateway:
         except TimeoutError:
             return False
         return True
+
+    async def answer(self, call: UnaryUnaryCall[Any, T]) -> T:
+        """The call's answer, noting which process gave it."""
+        try:
+            answer = await call
+        except AioRpcError as error:
+            self.instance = instance_told(error.trailing_metadata()) or self.instance
+            raise
+        self.instance = instance_told(await call.trailing_metadata()) or _TELLS_NO_INSTANCE
+        return answer
 
     async def close(self) -> None:
         """Ends every call of this channel."""
@@ -340,17 +357,18 @@ class GatewayChannel:
         invoke: Callable[[Gateway, float], Awaitable[T]],
         *,
         changes: bool = False,
-        again_at: Gateway | None = None,
+        only_at: Gateway | None = None,
     ) -> T:
         """Carries out a unary call: `invoke` gets a gateway and the seconds left.
 
-        `again_at` is asked first: the gateway that may have carried out this change already. Raises MetaStoreException
-        when none answers, LostAnswerException when a call that `changes` something was sent and its answer lost,
+        `only_at` is asked once and no other: the gateway that may have carried out this change already. Whatever comes
+        of this attempt, that of the first is not known. Raises MetaStoreException when none answers,
+        LostAnswerException when a call that `changes` something was sent and its answer lost,
         UnauthorizedAccessException.
         """
         attempts = Attempts(self, what, self.timeout)
         if changes:
-            return await self._change(attempts, what, invoke, again_at)
+            return await self._change(attempts, what, invoke, only_at)
         return await self._ask(attempts, what, invoke)
 
     async def _change(
@@ -358,18 +376,17 @@ class GatewayChannel:
         attempts: Attempts,
         what: str,
         invoke: Callable[[Gateway, float], Awaitable[T]],
-        again_at: Gateway | None,
+        only_at: Gateway | None,
     ) -> T:
         while True:
-            gateway = again_at or await attempts.next()
-            again_at = None
+            gateway = only_at or await attempts.next()
             try:
                 with self.outstanding(what):
                     answer = await invoke(gateway, max(attempts.remaining, 0.001))
             except AioRpcError as error:
                 reason = check_transient(gateway, what, error, changes=not surely_not_done(error))
                 attempts.failed(gateway, reason)
-                if not surely_not_done(error):
+                if only_at or not surely_not_done(error):
                     raise LostAnswerException(
                         f"gateway {gateway.address} was asked to {what} and its answer was lost ({reason}); it may or "
                         "may not have happened",
@@ -418,6 +435,11 @@ class GatewayChannel:
         self._closed = True
         for gateway in (*self._gateways, *self._retired):
             await gateway.close()
+
+
+def instance_told(trailing: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    """The id of the gateway process that sent this trailing metadata, if it told one."""
+    return next((str(value) for key, value in trailing or () if key == INSTANCE), None)
 
 
 def surely_not_done(error: AioRpcError) -> bool:

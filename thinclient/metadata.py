@@ -3,8 +3,9 @@
 Calls that change something and whose answer was lost are resolved here, by what the change means (M6):
 
 * create with a given id: asked again; LEDGER_EXISTS is success when the ledger carries this call's creator token;
-* create with a generated id: asked again of the same gateway, which knows the request by its token. If that gateway is
-  gone, nobody can tell whether a ledger came into being: UnknownOutcomeException (an empty ledger may be left over);
+* create with a generated id: asked again of the same gateway process, which knows the request by its token
+  (`one_instance`). If that one is gone, or which it was is not known, nobody can tell whether a ledger came into being:
+  UnknownOutcomeException (an empty ledger may be left over);
 * write: asked again with the same expected version; BAD_VERSION is success when the stored value is the one written and
   the version is the next, and an unknown outcome when others have changed it further;
 * remove: asked again; "not found" then counts as done.
@@ -46,11 +47,12 @@ from ledger.metadata_codec import from_format, to_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from thinclient.discovery import RpcServiceDiscovery
-from thinclient.gateway_channel import Gateway, GatewayChannel, LostAnswerException, check_transient
+from thinclient.gateway_channel import Gateway, GatewayChannel, check_transient
 from thinclient.gateway_list import GatewayList
 from thinclient.gateway_uri import TlsFiles
 from thinclient.grpc_channels import OpenChannel, open_channel
 from thinclient.messages import code_error, record_of, scoped
+from thinclient.one_instance import change_at_one_instance
 from thinclient.registration import RpcRegistrationManager
 from thinclient.watch import MetadataWatch
 
@@ -86,7 +88,7 @@ class RpcLedgerManager(LedgerManager):
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         request = self._creation(CreateRequest(ledger_id, metadata))
         if ledger_id is None:
-            return self._record(await self._generate("create a ledger", request), "create a ledger")
+            return await self._create_generated(request)
         return await self._create_given(ledger_id, request)
 
     def _creation(self, wanted: CreateRequest) -> wire.LedgerMetadataRequest:
@@ -95,15 +97,15 @@ class RpcLedgerManager(LedgerManager):
         request = wire.LedgerMetadataRequest(metadata=message, request_token=self._token())
         return request if wanted.ledger_id is None else scoped(request, wanted.ledger_id)
 
-    async def _generate(self, what: str, request: wire.LedgerMetadataRequest) -> wire.LedgerMetadataResponse:
-        """A creation with a generated id; the gateway that may have done it knows it by its token."""
-        try:
-            return await self._change(what, request, _create)
-        except LostAnswerException as error:
-            lost = error
-        if not await lost.gateway.connect(self._gateways.timeout):
-            raise lost
-        return await self._change(what, request, _create, again_at=lost.gateway)
+    async def _create_generated(self, request: wire.LedgerMetadataRequest) -> LedgerRecord:
+        response, _ = await change_at_one_instance(
+            self._gateways,
+            "create a ledger",
+            lambda gateway, timeout, metadata: gateway.answer(
+                gateway.metadata.Create(request, timeout=timeout, metadata=metadata)
+            ),
+        )
+        return self._record(response, "create a ledger")
 
     async def _create_given(
         self, ledger_id: LedgerId, request: wire.LedgerMetadataRequest, *, repeated: bool = False
@@ -124,23 +126,14 @@ class RpcLedgerManager(LedgerManager):
     async def _create_batch(self, requests: Sequence[wire.LedgerMetadataRequest]) -> list[LedgerRecord | BKException]:
         what = f"create {len(requests)} ledgers"
         batch = wire.BatchCreateRequest(requests=requests)
-
-        async def send(again_at: Gateway | None = None) -> wire.BatchCreateResponse:
-            return await self._gateways.call(
-                what,
-                lambda gateway, timeout: gateway.metadata.BatchCreate(batch, timeout=timeout),
-                changes=True,
-                again_at=again_at,
-            )
-
-        again = False
         try:
-            try:
-                response = await send()
-            except LostAnswerException as lost:
-                if not await lost.gateway.connect(self._gateways.timeout):
-                    raise
-                response, again = await send(lost.gateway), True
+            response, again = await change_at_one_instance(
+                self._gateways,
+                what,
+                lambda gateway, timeout, metadata: gateway.answer(
+                    gateway.metadata.BatchCreate(batch, timeout=timeout, metadata=metadata)
+                ),
+            )
         except UnknownOutcomeException as error:
             return [await self._resolve_creation(request, error) for request in requests]
         except BKException as error:
@@ -183,7 +176,7 @@ class RpcLedgerManager(LedgerManager):
         what = f"read the metadata of ledger {ledger_id}"
         request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
         response = await self._gateways.call(
-            what, lambda gateway, timeout: gateway.metadata.Read(request, timeout=timeout)
+            what, lambda gateway, timeout: gateway.answer(gateway.metadata.Read(request, timeout=timeout))
         )
         return self._record(response, what)
 
@@ -346,11 +339,9 @@ class RpcLedgerManager(LedgerManager):
 
     # Carrying out
 
-    async def _change(
-        self, what: str, request: wire.LedgerMetadataRequest, send: Send, again_at: Gateway | None = None
-    ) -> wire.LedgerMetadataResponse:
+    async def _change(self, what: str, request: wire.LedgerMetadataRequest, send: Send) -> wire.LedgerMetadataResponse:
         response = await self._gateways.call(
-            what, lambda gateway, timeout: send(gateway, request, timeout), changes=True, again_at=again_at
+            what, lambda gateway, timeout: send(gateway, request, timeout), changes=True
         )
         # Before the answer is looked at: a read that follows from it must not be older (M4).
         self._note(response)
@@ -386,11 +377,11 @@ class RpcLedgerManager(LedgerManager):
 
 
 def _create(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:
-    return gateway.metadata.Create(request, timeout=timeout)
+    return gateway.answer(gateway.metadata.Create(request, timeout=timeout))
 
 
 def _write(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:
-    return gateway.metadata.Write(request, timeout=timeout)
+    return gateway.answer(gateway.metadata.Write(request, timeout=timeout))
 
 
 def _remove(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:

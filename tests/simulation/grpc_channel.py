@@ -125,9 +125,12 @@ class _Connection(asyncio.Protocol):
 class Call:
     """One call at the client: awaitable where the answer is one message, iterable where it is a stream."""
 
-    def __init__(self, channel: SimulatedChannel, method: _Method, request: Any, timeout: float | None) -> None:
+    def __init__(
+        self, channel: SimulatedChannel, method: _Method, request: Any, timeout: float | None, sent: Metadata
+    ) -> None:
         self._channel = channel
         self._method = method
+        self._sent = sent
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._connection: _Connection | None = None
@@ -147,6 +150,11 @@ class Call:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._answers()
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        """Of a call that has ended."""
+        assert self._status is not None
+        return grpc.aio.Metadata(*self._status[2])
 
     def cancel(self) -> bool:
         if self._status is not None:
@@ -224,7 +232,7 @@ class Call:
         self._connection = connection
         self._number = connection.begin(self)
         left = None if self._timeout is None else max(0.0, self._timeout - (self._loop.time() - began))
-        self._send(call_frame(self._number, self._method.name, left, ()))
+        self._send(call_frame(self._number, self._method.name, left, self._sent))
         if self._method.request_streaming:
             async for each in request:
                 await self.outgoing.put(self._method.write(each))
@@ -250,8 +258,10 @@ class _Method:
         self.write = write or bytes
         self.read = read or bytes
 
-    def __call__(self, request: Any, timeout: float | None = None, **_ignored: Any) -> Call:
-        return self._channel.call(self, request, timeout)
+    def __call__(
+        self, request: Any, timeout: float | None = None, metadata: Metadata | None = None, **_ignored: Any
+    ) -> Call:
+        return self._channel.call(self, request, timeout, metadata or ())
 
 
 class SimulatedChannel:
@@ -306,10 +316,10 @@ class SimulatedChannel:
 
     # --- for its calls ------------------------------------------------------------------------------------------
 
-    def call(self, method: _Method, request: Any, timeout: float | None) -> Call:
+    def call(self, method: _Method, request: Any, timeout: float | None, metadata: Metadata) -> Call:
         if self._state is ChannelConnectivity.SHUTDOWN:
             raise grpc.aio.UsageError("Channel is closed.")
-        call = Call(self, method, request, timeout)
+        call = Call(self, method, request, timeout, metadata)
         self.calls[call] = None
         return call
 

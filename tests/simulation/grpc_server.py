@@ -75,6 +75,9 @@ class ServedCall:
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         self._trailing = tuple(metadata)
 
+    def trailing_metadata(self) -> Metadata:
+        return self._trailing
+
     def invocation_metadata(self) -> Metadata:
         return self._metadata
 

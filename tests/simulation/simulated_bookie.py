@@ -83,7 +83,7 @@ class SimulatedBookie:
             await server.start()
             self.serving = True
             world.note(self.name, "serves")
-            settled.set_result(True)
+            _settle(settled, True)
             await server.run_until_stopped()
         except (BKException, OSError) as error:
             self._fails(error)

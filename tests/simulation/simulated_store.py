@@ -74,7 +74,7 @@ class SimulatedGateway:
             await server.start()
             self.factory, self.serving = factory, True
             world.note(self.name, "serves")
-            settled.set_result(True)
+            _settle(settled, True)
             await stop.wait()
             world.note(self.name, "drains")
             self.serving = False

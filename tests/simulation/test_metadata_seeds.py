@@ -154,3 +154,34 @@ def test_a_creation_whose_answers_were_lost_makes_one_ledger(seed: int) -> None:
         assert len(tokens) == len(set(tokens))
 
     play(seed, story)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_creation_is_not_carried_out_again_by_a_gateway_that_was_started_anew(seed: int) -> None:
+    """Asked again at the same address, another process had no trace of the request and made a second ledger."""
+
+    async def story(scene: Scene) -> None:
+        store, network = scene.store, scene.world.network
+        (gateway,) = store.gateways
+        ways = [(gateway.name, scene.client.host), (scene.client.host, gateway.name)]
+        restarts: list[asyncio.Task[None]] = []
+
+        def die(before: LedgerRecord | None, after: LedgerRecord | None) -> None:
+            for source, target in ways if not restarts else ():
+                network.cut(source, target)
+            if not restarts:
+                gateway.kill()
+                restarts.append(scene.world.spawn(scene.client, restart()))
+
+        async def restart() -> None:
+            assert await gateway.start()
+            network.heal()
+
+        store.on_change.append(die)
+        with pytest.raises(UnknownOutcomeException, match="another instance of the gateway"):
+            await scene.manager.create(None, METADATA)
+        assert len(store.ledgers) == 1
+        await scene.manager.create(None, METADATA)
+        assert len(store.ledgers) == 2
+
+    play(seed, story)

@@ -146,6 +146,28 @@ async def test_generated_id_is_the_same_for_a_repeated_create(tmp_path: Path) ->
         assert ids[0] == ids[2] != ids[1] == first.ledger_id
 
 
+async def test_an_id_is_not_generated_by_another_process_than_the_one_named(tmp_path: Path) -> None:
+    another, refused = (("bookgate-instance", "another"),), grpc.StatusCode.FAILED_PRECONDITION
+    async with gateway(tmp_path) as served, served.client() as client:
+        call = client.Create(create(request_token=b"t"))
+        first = await call
+        told = dict(await call.trailing_metadata())["bookgate-instance"]
+        for batch in ([create()], [create(request_token=b"u"), create(ledger_id=7)]):
+            with pytest.raises(grpc.aio.AioRpcError, match="another instance") as caught:
+                await client.BatchCreate(pb.BatchCreateRequest(requests=batch), metadata=another)
+            trailing = dict(caught.value.trailing_metadata() or ())
+            assert trailing == {"bookgate-instance": told, "bookgate-not-done": "1"}
+        assert await status_of(client.Create(create(request_token=b"u"), metadata=another)) is refused
+        assert (await client.Read(create(ledger_id=7))).code == StatusCode.LEDGER_NOT_FOUND
+        # What it knows by its token, or what names its id, is the same wherever it was sent first.
+        assert await client.Create(create(request_token=b"t"), metadata=another) == first
+        assert (await client.Create(create(ledger_id=7), metadata=another)).code == StatusCode.SUCCESS
+        named = (("bookgate-instance", told),)
+        assert (await client.Create(create(request_token=b"u"), metadata=named)).code == StatusCode.SUCCESS
+    async with gateway(tmp_path) as served, served.client() as client:
+        assert await status_of(client.Create(create(request_token=b"t"), metadata=named)) is refused
+
+
 async def test_repeated_write_is_no_conflict_with_itself(tmp_path: Path) -> None:
     async with gateway(tmp_path) as served, served.client() as client:
         ledger_id = (await client.Create(create())).ledger_id

@@ -18,7 +18,7 @@ import trustme
 from gateway.drivers import create_factory
 from gateway.server import GatewayServer
 from gateway.tls_files import TlsFiles as ServerFiles
-from ledger.errors import IncorrectParameterException, MetaStoreException
+from ledger.errors import IncorrectParameterException, MetaStoreException, UnknownOutcomeException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
@@ -34,8 +34,8 @@ SEVEN = LedgerId.unscoped(7)
 class GatewayProcess:
     """`bookgate gateway` on a store that several share."""
 
-    def __init__(self, metadata_uri: str) -> None:
-        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", metadata_uri, "--port", "0", "--json"]
+    def __init__(self, metadata_uri: str, port: int = 0) -> None:
+        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", metadata_uri, "--port", str(port), "--json"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
@@ -113,6 +113,102 @@ async def test_a_dead_gateway_is_left_by_calls_and_watches(
             print(f"read {loop.time() - begun:.3f} s")
     assert heard.versions == sorted(set(heard.versions))
     await factory.close()
+
+
+class HoldingProxy:
+    """In front of a gateway: keeps its answers back, and new connections waiting until there is a gateway again."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+        self.mute = False
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            await self.open.wait()
+            answers, requests = await asyncio.open_connection(*self._target)
+            ends.append(requests)
+            pumps = [asyncio.ensure_future(each) for each in (self._up(reader, requests), self._down(answers, writer))]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        finally:
+            for end in ends:
+                end.transport.abort()
+
+    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+
+    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not self.mute:
+                writer.write(data)
+
+
+@pytest.mark.asyncio
+async def test_a_creation_is_not_carried_out_again_by_a_gateway_that_was_started_anew(tmp_path: Path) -> None:
+    """Killed when it had made the ledger and before it could say so, and started at the same port."""
+    store = f"sqlite://{tmp_path}/metadata.db"
+    async with AsyncExitStack() as stack:
+        first = GatewayProcess(store)
+        stack.callback(first.end)
+        address = first.address()
+        proxy = HoldingProxy(address)
+        client = RpcLedgerManagerFactory(f"grpc://{await proxy.start()}", timeout=30)
+        stack.push_async_callback(proxy.stop)
+        stack.push_async_callback(client.close)
+        onlooker = create_factory(store)
+        stack.push_async_callback(onlooker.close)
+        await onlooker.initialize()
+
+        async def ledgers() -> list[int]:
+            return [number async for ids in onlooker.ledger_manager.ledger_ranges() for number in ids]
+
+        await client.initialize()
+        proxy.mute = True
+        manager = client.ledger_manager
+        creating = asyncio.ensure_future(manager.create(None, METADATA))
+        async with asyncio.timeout(30):
+            while not await ledgers():  # noqa: ASYNC110 (another process makes it)
+                await asyncio.sleep(0.01)
+            proxy.open.clear()
+            first.end()
+            second = GatewayProcess(store, int(address.rpartition(":")[2]))
+            stack.callback(second.end)
+            assert await asyncio.to_thread(second.address) == address
+            proxy.mute = False
+            proxy.open.set()
+            with pytest.raises(UnknownOutcomeException, match="another instance of the gateway"):
+                await creating
+        assert len(await ledgers()) == 1
+        # The next one knows the new process, and is none of these.
+        created = await manager.create(None, METADATA)
+        assert created.ledger_id.ledger_id in await ledgers()
 
 
 @pytest.fixture

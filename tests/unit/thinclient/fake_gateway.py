@@ -34,6 +34,9 @@ _CODES = {
 }
 
 
+_NOT_DONE = (("bookgate-not-done", "1"),)
+
+
 class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.ServiceDiscoveryServicer):
     """One gateway; several may share a store."""
 
@@ -47,8 +50,14 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.tokens: dict[bytes, wire.LedgerMetadataResponse] = {}
         """What was answered to a creation."""
         self.forget_tokens = False
-        """As a gateway that was started anew, or another one."""
+        """As a gateway that keeps none."""
+        self.instance: str | None = None
+        """Told with the answers to creations and reads; None: a gateway older than that."""
+        self.named: list[str | bytes | None] = []
+        """Which process each creation was meant for."""
         self.on_create: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[], None] = lambda: None
+        """When the answer to a creation gets lost."""
         self.not_done = False
         """What is refused is marked as surely not done."""
         self.endpoints: list[discovery.Endpoint] = []
@@ -78,6 +87,11 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.address = self.address or f"127.0.0.1:{port}"
         await self._server.start()
 
+    def start_anew(self, instance: str) -> None:
+        """As another process at this address."""
+        self.instance = instance
+        self.tokens.clear()
+
     async def stop(self) -> None:
         if self._server is not None:
             await self._server.stop(None)
@@ -89,10 +103,12 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.requests.append(request)
         if self.refuse is not None:
             if self.not_done:
-                context.set_trailing_metadata((("bookgate-not-done", "1"),))
+                context.set_trailing_metadata(_NOT_DONE)
             await context.abort(self.refuse, "refused by the test")
         if self.silent:
             await asyncio.Event().wait()
+        if self.instance is not None:
+            context.set_trailing_metadata((("bookgate-instance", self.instance),))
 
     async def _answer(
         self, change: Awaitable[LedgerRecord | None], context: Context | None
@@ -107,7 +123,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         return response_of(record) if record is not None else wire.LedgerMetadataResponse()
 
     async def Create(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
-        await self._note("Create", request, context)
+        await self._check_named("Create", request, context)
         if request.request_token not in self.tokens:
             self.tokens[request.request_token] = await self._create(request)
         answer = self.tokens[request.request_token]
@@ -115,6 +131,12 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
             self.tokens.clear()
         await self._lose(context)
         return answer
+
+    async def _check_named(self, name: str, request: object, context: Context) -> None:
+        await self._note(name, request, context)
+        self.named.append(dict(context.invocation_metadata() or ()).get("bookgate-instance"))
+        if self.instance is not None and self.named[-1] not in (None, self.instance):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another instance", _NOT_DONE)
 
     async def _create(self, request: wire.LedgerMetadataRequest) -> wire.LedgerMetadataResponse:
         self.on_create()
@@ -124,6 +146,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     async def _lose(self, context: Context) -> None:
         if self.lose_answers:
             self.lose_answers -= 1
+            self.on_lost()
             await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
 
     async def Read(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
@@ -140,7 +163,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         return await self._answer(self.store.remove(ledger_id_of(request)), context)
 
     async def BatchCreate(self, request: wire.BatchCreateRequest, context: Context) -> wire.BatchCreateResponse:
-        await self._note("BatchCreate", request, context)
+        await self._check_named("BatchCreate", request, context)
         responses = []
         for each in request.requests:
             if each.request_token not in self.tokens:

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -92,14 +93,96 @@ async def test_somebody_elses_ledger_is_not_taken_for_ours() -> None:
         assert isinstance(create, LedgerExistException)
 
 
+async def heard_of_all(manager: RpcLedgerManager, gateways: list[FakeGateway]) -> None:
+    """The client has had an answer of each."""
+    await gateways[0].store.create(SEVEN, METADATA)
+    for _ in gateways:
+        await manager.read(SEVEN)
+    for gateway in gateways:
+        gateway.calls.clear()
+
+
+def created_since(gateway: FakeGateway) -> list[LedgerId]:
+    return [ledger_id for ledger_id in gateway.store.records if ledger_id != SEVEN]
+
+
 @pytest.mark.asyncio
-async def test_a_generated_create_is_asked_again_of_the_gateway_that_knows_its_token() -> None:
+@pytest.mark.parametrize("instance", ["one", None], ids=["tells", "old"])
+async def test_a_generated_create_is_asked_again_of_the_gateway_that_knows_its_token(instance: str | None) -> None:
     async with connected(3) as (manager, gateways):
         for gateway in gateways:
-            gateway.lose_answers = 1
+            gateway.lose_answers, gateway.instance = 1, instance
+        await heard_of_all(manager, gateways)
         created = await manager.create(None, METADATA)
-        assert list(gateways[0].store.records) == [created.ledger_id]
+        assert created_since(gateways[0]) == [created.ledger_id]
         assert sorted(gateway.calls for gateway in gateways) == [[], [], ["Create", "Create"]]
+        assert [gateway.named for gateway in gateways if gateway.calls] == [[instance or "none"] * 2]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("before", ["one", None], ids=["tells", "old"])
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_generated_create_is_not_repeated_at_a_gateway_that_was_started_anew(
+    before: str | None, many: bool
+) -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers, gateway.instance = 1, before
+        await heard_of_all(manager, [gateway])
+        gateway.on_lost = lambda: gateway.start_anew("two")
+        create = manager.create_many([CreateRequest(None, METADATA)]) if many else manager.create(None, METADATA)
+        (outcome,) = await asyncio.gather(create, return_exceptions=True)
+        unknown = outcome[0] if isinstance(outcome, list) else outcome
+        assert isinstance(unknown, UnknownOutcomeException)
+        assert "may or may not have happened" in str(unknown)
+        assert len(created_since(gateway)) == 1
+        assert gateway.named == [before or "none"] * 2
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_tells_itself_in_the_error_is_asked_again() -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers, gateway.instance = 1, "one"
+        created = await manager.create(None, METADATA)
+        assert list(gateway.store.records) == [created.ledger_id]
+        assert gateway.named == [None, "one"]
+
+
+@pytest.mark.asyncio
+async def test_a_generated_create_is_not_repeated_where_nothing_was_heard_yet() -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers = 1
+        with pytest.raises(UnknownOutcomeException, match="may or may not have happened"):
+            await manager.create(None, METADATA)
+        assert gateway.calls == ["Create"]
+
+
+@pytest.mark.asyncio
+async def test_a_generated_create_that_meets_another_process_at_first_goes_on_there() -> None:
+    async with connected() as (manager, (gateway,)):
+        gateway.instance = "one"
+        await heard_of_all(manager, [gateway])
+        gateway.start_anew("two")
+        await manager.create(None, METADATA)
+        await manager.create(None, METADATA)
+        assert gateway.named == ["one", None, "two"]
+        assert len(created_since(gateway)) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refusal", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
+async def test_a_repeated_generated_create_that_is_refused_does_not_go_elsewhere(refusal: grpc.StatusCode) -> None:
+    async with connected(2) as (manager, gateways):
+        await heard_of_all(manager, gateways)
+
+        def refuse_from_now_on(gateway: FakeGateway) -> None:
+            gateway.refuse, gateway.not_done = refusal, True
+
+        for gateway in gateways:
+            gateway.lose_answers = 1
+            gateway.on_lost = partial(refuse_from_now_on, gateway)
+        with pytest.raises(UnknownOutcomeException, match="may or may not have happened"):
+            await manager.create(None, METADATA)
+        assert len(created_since(gateways[0])) == 1
 
 
 @pytest.mark.asyncio
@@ -114,9 +197,10 @@ async def test_a_generated_create_whose_gateway_is_gone_is_an_unknown_outcome() 
         for gateway in gateways:
             gateway.lose_answers = 1
             gateway.on_create = serve_no_more
+        await heard_of_all(manager, gateways)
         with pytest.raises(UnknownOutcomeException, match="may or may not have happened"):
             await manager.create(None, METADATA)
-        assert sorted(gateway.calls for gateway in gateways) == [[], ["Create", "Create"]]
+        assert sorted(gateway.calls for gateway in gateways) == [[], ["Create"] * 4]
 
 
 @pytest.mark.asyncio
