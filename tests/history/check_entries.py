@@ -59,9 +59,9 @@ def _durable_copies_exist(story: Story, ledger: LedgerStory) -> int:
     newest = ledger.newest
     if newest is None or not story.holdings:
         return 0
-    looked = 0
+    looked, durable_to = 0, ledger.durable_to
     for acknowledged in ledger.acknowledged:
-        if acknowledged.entry_id > ledger.durable_to:
+        if acknowledged.entry_id > durable_to:
             continue
         looked += 1
         content = ledger.content_of(acknowledged)

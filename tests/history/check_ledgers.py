@@ -16,11 +16,12 @@ def closed_ledgers_keep_what_was_confirmed(story: Story) -> int:
     """P2: one closer among those who say that they closed, and no end below what a writer had confirmed."""
     looked = 0
     for ledger in story.ledgers.values():
+        durable_to = ledger.durable_to
         for closed in (seen for seen in ledger.metadata if seen.state == "CLOSED"):
             looked += 1
-            if closed.last_entry < ledger.durable_to and all_in_reach(story, closed):
+            if closed.last_entry < durable_to and all_in_reach(story, closed):
                 raise ClosedBelowLac(
-                    f"ledger {ledger.ledger} ends at {closed.last_entry}, and entry {ledger.durable_to} was confirmed",
+                    f"ledger {ledger.ledger} ends at {closed.last_entry}, and entry {durable_to} was confirmed",
                     closed,
                     *ledger.acknowledged[-3:],
                     *ledger.forced[-1:],

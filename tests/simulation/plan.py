@@ -17,8 +17,6 @@ SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2), (3, 3, 3), (5, 3
 
 VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-polling", "recover", "recover", "look")
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
-BURSTS = (3, 12, 60)
-"""Appends under way together, at most; a writer keeps to one of these."""
 STORE_FAULTS = "store-faults"
 """The kind of a rate: gateways and ZooKeeper servers are killed, cut off, late, and lose answers and sessions."""
 _STORE_FAULTS = 0.6
@@ -87,6 +85,9 @@ class Limits:
     visits: tuple[int, int] = (2, 12)
     faults: tuple[int, int] = (0, 8)
     bursts: tuple[int, int] = (2, 12)
+    """How many of them a writer has."""
+    burst_sizes: tuple[int, ...] = (3, 12, 60)
+    """Appends under way together, at most; a writer keeps to one of these."""
     fault_kinds: tuple[str, ...] = ()
     lossy_kinds: tuple[str, ...] = ()
     """Kinds that cost a bookie its data: one of them a run, since ack quorum - 1 bookies may be lost."""
@@ -151,7 +152,7 @@ def make_plan(seed: int, limits: Limits) -> Plan:
 
 def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> WriterPlan:
     sizes = rng.choice([sizes for sizes in SIZES if sizes[0] <= bookies])
-    burst = rng.choice(BURSTS)
+    burst = rng.choice(limits.burst_sizes)
     bursts = tuple(rng.randint(1, burst) for _ in range(rng.randint(*limits.bursts)))
     kind = rng.random()
     spread = limits.duration * 0.6 / len(bursts)

@@ -50,6 +50,8 @@ LIMITS = Limits(
     visit_kinds=(*VISITS, "intrude", "intrude"),
     visits=(2, 16),
     gateways=(0, 0, 0, 1, 2),
+    bursts=(2, 24),
+    burst_sizes=(3, 12, 60, 200, 200),
 )
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
@@ -146,6 +148,8 @@ class _Run:
         self.watch = watch(self.recorder, self.world.fail, self.world.random("watch").randrange(*_FIRST_LOOK))
         self.faults = Faults(self.world, plan, self.recorder, self._started)
         self.looked: Counter[str] = Counter()
+        self._damaged: set[str] = set()
+        """Bookies that have lost data."""
         self._rng = self.world.random("looks")
         self._store_faults: StoreFaults | None = None
         self._watch_bookies()
@@ -223,6 +227,8 @@ class _Run:
     # Watching
 
     def _tell(self, event: Event) -> None:
+        if isinstance(event, events.Fault) and event.kind in events.LOSES_DATA:
+            self._damaged.add(event.target)
         if self.world.transcript.keeps and not isinstance(event, events.BookieHolds):
             who = getattr(event, "client", None) or getattr(event, "bookie", None) or "world"
             self.world.note(who, str(event)[11:])
@@ -271,30 +277,23 @@ class _Run:
 
     def _look_at(self, bookie: SimulatedBookie) -> None:
         """Records what it holds; of a damaged one nothing is demanded."""
-        if bookie.bookie_id in self._damaged():
+        if bookie.bookie_id in self._damaged:
             return
         held = tuple(_stored_ledger(number, state) for number, state in sorted(_stored(bookie).items()))
         self.recorder.add(events.BookieHolds(self.recorder.now, bookie.bookie_id, held))
 
-    def _damaged(self) -> set[str]:
-        return {
-            event.target
-            for event in self.recorder.history
-            if isinstance(event, events.Fault) and event.kind in events.LOSES_DATA
-        }
-
     def _answered(self, bookie: SimulatedBookie, answer: BookieAnswered) -> None:
         """Now and then: what the bookie has just promised must be what a loss of power leaves (S5, S6)."""
-        if self._rng.random() * _LOOKS >= 1 or bookie.bookie_id in self._damaged():
+        if self._rng.random() * _LOOKS >= 1 or bookie.bookie_id in self._damaged:
             return
         if answer.operation == "fencing-read" and answer.status in ("EOK", "ENOENTRY", "ENOLEDGER"):
             self.looked["S6"] += 1
-            state = _stored(bookie, nothing_survives).get(int(answer.ledger))
+            state = _stored(bookie, nothing_survives, answer).get(int(answer.ledger))
             if state is None or not state.fenced:
                 self.world.fail(FenceNotDurable("a loss of power now would lose the fence", answer))
         elif answer.operation in ("add", "recovery-add") and answer.status == "EOK":
             self.looked["S5"] += 1
-            state = _stored(bookie, nothing_survives).get(int(answer.ledger))
+            state = _stored(bookie, nothing_survives, answer).get(int(answer.ledger))
             if state is None or answer.entry_id not in state.entries:
                 self.world.fail(AcknowledgedBeforeSync("a loss of power now would lose the entry", answer))
 
@@ -309,12 +308,14 @@ def _settings(plan: Plan) -> WorldSettings:
     return WorldSettings(network=network)
 
 
-def _stored(bookie: SimulatedBookie, survival: Survival = everything_survives) -> dict[int, StoredLedgerState]:
-    """What a start would find; a disk that is full is looked at as if it had room."""
+def _stored(
+    bookie: SimulatedBookie, survival: Survival = everything_survives, about: BookieAnswered | None = None
+) -> dict[int, StoredLedgerState]:
+    """What a start would find, or of it what an answer is about; a disk that is full is looked at as if it had room."""
     media = bookie.disk.media
     capacity, media.capacity = media.capacity, None
     try:
-        return bookie.stored(survival)
+        return bookie.stored(survival, only=(int(about.ledger), about.entry_id) if about else None)
     finally:
         media.capacity = capacity
 

@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -172,12 +173,15 @@ class SimulatedBookie:
 
     # Looking into it
 
-    def stored(self, survival: Survival = everything_survives) -> dict[int, StoredLedgerState]:
+    def stored(
+        self, survival: Survival = everything_survives, *, only: tuple[int, int] | None = None
+    ) -> dict[int, StoredLedgerState]:
         """What a start would find if the bookie ended now: by default killed, or by a power loss.
 
-        By ledger id. The bookie does not notice. Raises OSError where a start would fail.
+        By ledger id; with `only` a ledger's number and an entry of it, and no more. The bookie does not notice. Raises
+        OSError where a start would fail.
         """
-        return read_stored(self.disk, self.config, survival)
+        return read_stored(self.disk, self.config, survival, only)
 
 
 def _settle(future: asyncio.Future[bool], result: bool) -> None:
@@ -203,18 +207,24 @@ class _NoThread:
         return
 
 
-def read_stored(disk: Disk, config: BookieConfig, survival: Survival) -> dict[int, StoredLedgerState]:
+def read_stored(
+    disk: Disk, config: BookieConfig, survival: Survival, only: tuple[int, int] | None
+) -> dict[int, StoredLedgerState]:
     """See SimulatedBookie.stored."""
     media = disk.media.after_power_loss(survival)
     errors: list[BaseException] = []
-    storage = Storage(config.storage(), lambda tokens: None, errors.append, media, _Idle())
+    # Everything is read once and in order: what is read ahead would be thrown away.
+    settings = replace(config.storage(), read_ahead_bytes=0)
+    storage = Storage(settings, lambda tokens: None, errors.append, media, _Idle())
     storage.open()
     found: dict[int, StoredLedgerState] = {}
-    for number in storage.ledger_ids():
+    for number in storage.ledger_ids() if only is None else only[:1]:
         ledger = storage.ledger(LedgerId.unscoped(number))
         if ledger is None:
             continue
         ids = [first + index for first, count in storage.entry_ids(ledger) for index in range(count)]
+        if only is not None:
+            ids = [entry_id for entry_id in ids if entry_id == only[1]]
         entries = {entry_id: storage.read_entry(ledger, entry_id) for entry_id in ids}
         found[number] = StoredLedgerState(ledger.master_key, ledger.fenced, ledger.explicit_lac, entries)
     return found
