@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bookie.standalone import StandaloneCluster
+from tests.spark.jvm import SHORT_LIVED
 from thinclient.blocking import BookKeeper
 from thinclient.spark.session import require_spark
 
@@ -43,6 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.bindAddress": "127.0.0.1",
             # Python workers of a busy machine take their time to start.
             "spark.python.authenticate.socketTimeout": "120s",
+            "spark.driver.extraJavaOptions": SHORT_LIVED,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",

@@ -17,6 +17,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from tests.spark.jvm import SHORT_LIVED
 from thinclient.spark.session import require_spark
 
 CPUS_AND_MEMORY = "local-cluster[2,1,1024]"
@@ -32,6 +33,8 @@ def session() -> SparkSession:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.executor.memory": "512m",

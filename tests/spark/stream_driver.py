@@ -22,6 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from tests.spark.jvm import SHORT_LIVED
+
 FAULTY_PARTITION = 1
 FAULT_AT = 700
 
@@ -35,6 +37,8 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.python.authenticate.socketTimeout": "120s",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.executor.memory": "512m",

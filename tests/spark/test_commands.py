@@ -16,12 +16,21 @@ import pyspark
 import pytest
 
 from bookie.standalone import StandaloneCluster
+from ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from tests.spark.conftest import PASSWORD
+from tests.spark.jvm import SHORT_LIVED
 from tests.spark.planted import Copy, plant, sound
 from thinclient.blocking import BookKeeper
+from thinclient.spark.sink_protocol import Write, attempt_metadata
 
 ROOT = Path(__file__).parents[2]
-_CONF = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false")
+_SETTINGS = (
+    "spark.driver.host=127.0.0.1",
+    "spark.ui.enabled=false",
+    f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+    f"spark.executor.extraJavaOptions={SHORT_LIVED}",
+)
+_CONF = tuple(each for setting in _SETTINGS for each in ("--conf", setting))
 _HERE = (*_CONF, "--master", "local[2]")
 _SEPARATE = (
     *_CONF,
@@ -105,6 +114,35 @@ def test_what_can_not_be_done_is_one_line(cluster: StandaloneCluster) -> None:
     assert code == 1
     assert "unknown option 'custmmetadata'" in json.loads(said)["error"].lower()
     assert len(said.strip().splitlines()) == 1
+
+
+def test_leftovers_are_listed_and_deleted(cluster: StandaloneCluster, client: BookKeeper) -> None:
+    with client.create_ledger(custom_metadata=attempt_metadata(Write("a killed driver's"), "0.0.0")) as ledger:
+        ledger.append(b"never committed")
+    number = ledger.ledger_id.ledger_id
+    common = ("leftovers", "-g", cluster.gateway_uri, "--older-than")
+    code, result, _ = command(*common, "1d", "--delete", "--yes")
+    assert (code, result["deleted"]) == (0, 0)
+    code, result, _ = command(*common, "0s")
+    (row,) = [row for row in result["ledgers"] if row["ledger_id"] == number]
+    assert {**row, "created_ms": None} == {
+        "ledger_id": number,
+        "query": "a killed driver's",
+        "batch": 0,
+        "state": "CLOSED",
+        "entries": 1,
+        "created_ms": None,
+    }
+    code, result, _ = command(*common, "0s", "--delete", "--yes")
+    assert (code, result["deleted"]) == (0, result["leftovers"])
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
+        client.read_record(number)
+
+
+def test_an_age_that_can_not_be_read_is_refused(cluster: StandaloneCluster) -> None:
+    code, _, said = command("leftovers", "-g", cluster.gateway_uri, "--older-than", "soon")
+    assert code == 2
+    assert "--older-than soon: write it as a number and s, m, h or d" in json.loads(said)["error"]
 
 
 @full_only

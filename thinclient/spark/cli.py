@@ -7,6 +7,7 @@ and an exit code: 1 when the job failed or found damage, also where copies could
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -17,16 +18,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from reporting.groups import new_group
-from reporting.output import AsJson, fail, print_json, print_table, progress
+from reporting.output import AsJson, Yes, confirm, fail, print_json, print_table, progress
 from thinclient.cli_support import Gateways, Password
 from thinclient.spark.session import SparkUnavailable, reason, require_spark, spark_session, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-app = new_group("Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans.")
+    from ledger.manager import LedgerRecord
+    from thinclient.spark.sink_protocol import Write
+
+app = new_group("Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans; leftovers of its sink.")
 
 _SHOWN_ROWS = 50
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Format(str, Enum):  # noqa: UP042  typer shows the values of this form
@@ -192,6 +197,67 @@ def orphans_command(
     _tell({kind.replace(" ", "_"): counted.get(kind, 0) for kind in kinds}, rows, as_json, rows_name="orphans")
     if counted.get(UNKNOWN_TO_METADATA) or counted.get(NOT_HELD):
         raise typer.Exit(1)
+
+
+@app.command("leftovers")
+def leftovers_command(
+    gateways: Gateways = None,
+    older_than: Annotated[
+        str, typer.Option(metavar="TIME", help="Longer than any write takes: 90s, 30m, 12h, 7d.", show_default=True)
+    ] = "1d",
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them.")] = False,
+    option: SourceOption = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Lists ledgers that writes by Spark left behind without ever committing them, and deletes them on demand.
+
+    A batch write without writeId whose driver was killed leaves such ledgers. Needs no Spark to run.
+
+    JSON: {"leftovers", "deleted", "ledgers": [{"ledger_id", "query", "batch", "state", "entries", "created_ms"}, …]}.
+
+    \b
+    Example: bookgate spark leftovers -g grpc://bookie-1:4181 --older-than 7d --delete
+    """
+    from thinclient.spark.jobs import leftovers
+    from thinclient.spark.options import parse_options
+    from thinclient.spark.worker_client import clients
+
+    before_ms = time.time_ns() // 1_000_000 - _milliseconds(older_than)
+    options = parse_options(_options(gateways, "", None, option))
+    with clients.use(options.gateways, options.client_settings) as client:
+        found = leftovers.leftovers(client, before_ms)
+        rows = [_leftover(write, record) for write, records in found.items() for record in records]
+        deleted = 0
+        if delete and rows:
+            confirm(f"Delete {len(rows)} ledgers", yes)
+            deleted = len(leftovers.delete(client, found))
+    if as_json:
+        print_json({"leftovers": len(rows), "deleted": deleted, "ledgers": rows})
+        return
+    if rows:
+        print_table(_table(rows[:_SHOWN_ROWS]))
+    typer.echo(f"leftovers: {len(rows)}, deleted: {deleted}")
+
+
+def _leftover(write: Write, record: LedgerRecord) -> dict[str, Any]:
+    """`entries` is None for a ledger that is not closed."""
+    metadata = record.metadata
+    return {
+        "ledger_id": record.ledger_id.ledger_id,
+        "query": write.query,
+        "batch": write.batch,
+        "state": metadata.state.name,
+        "entries": metadata.last_entry_id + 1 if metadata.is_closed else None,
+        "created_ms": record.creation_ms,
+    }
+
+
+def _milliseconds(text: str) -> int:
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS or not (number.isascii() and number.isdigit()):
+        fail(f"--older-than {text}: write it as a number and s, m, h or d, such as 12h", 2)
+    return int(number) * _UNITS[unit]
 
 
 def _options(gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None) -> dict[str, str]:

@@ -1,0 +1,83 @@
+"""Leftovers: ledgers of a sink that were never committed, and that no commit of their own will come to delete.
+
+The next commit of a query deletes what its earlier attempts left (`sink_protocol`). A batch write without `writeId`
+whose driver was killed has no next commit, nor has a stream that nobody starts again. Their ledgers are told by age:
+those of a write (a micro-batch, or a batch write) are left over when the youngest of them is older than a given time,
+which has to be longer than any write takes. A ledger whose age nobody knows is never left over.
+
+Deleting is safe against a driver that is still at work after all. It follows the protocol: in ascending order of id,
+each ledger only at the version in which it was seen, and nothing more of a write whose ledger has changed. So either
+the driver's commit fails as a whole, or the write stays as a whole.
+
+No job for Spark: the metadata are listed once, and the metadata alone are deleted, by the caller's process.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.manager import LedgerRecord
+from thinclient.spark.sink_protocol import Write, judge, sink_state
+
+if TYPE_CHECKING:
+    from thinclient.blocking import BookKeeper
+
+Leftovers = dict[Write, list[LedgerRecord]]
+"""By write, in ascending order of id."""
+
+
+def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
+    """Of all ledgers of scope 0, those left over of writes whose youngest was created before `before_ms` (since 1970).
+
+    Raises the client's errors.
+    """
+    return left_over((record for page in client.list_ledgers() for record in page), before_ms)
+
+
+def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
+    """The same of a listing."""
+    queries: defaultdict[str, list[LedgerRecord]] = defaultdict(list)
+    for record in records:
+        state = sink_state(record)
+        if state is not None:
+            queries[state.write.query].append(record)
+    writes: defaultdict[Write, list[LedgerRecord]] = defaultdict(list)
+    for query, of_query in queries.items():
+        for record in judge(of_query, Write(query, _last_batch(of_query))).left_over:
+            state = sink_state(record)
+            if state is not None:
+                writes[state.write].append(record)
+    return {write: found for write, found in writes.items() if all(_older(record, before_ms) for record in found)}
+
+
+def delete(client: BookKeeper, found: Leftovers) -> list[int]:
+    """Deletes what is still as it was found; the ids of what was deleted. Raises the client's errors."""
+    deleted: list[int] = []
+    for records in found.values():
+        deleted += _delete_write(client, records)
+    return deleted
+
+
+def _delete_write(client: BookKeeper, records: Sequence[LedgerRecord]) -> list[int]:
+    deleted: list[int] = []
+    for record in records:
+        try:
+            client.ledger_manager.remove(record.ledger_id, record.version)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            continue
+        except MetadataVersionException:
+            # Somebody is at work on this write: it may be committed by now.
+            break
+        deleted.append(record.ledger_id.ledger_id)
+    return deleted
+
+
+def _last_batch(records: Iterable[LedgerRecord]) -> int:
+    return max(state.write.batch for record in records if (state := sink_state(record)) is not None)
+
+
+def _older(record: LedgerRecord, before_ms: int) -> bool:
+    return record.creation_ms is not None and record.creation_ms < before_ms
