@@ -42,8 +42,6 @@ def main(
         _console.print(f"no mutation is named {only}; there are {', '.join(each.name for each in MUTATIONS)}")
         raise typer.Exit(2)
     found = _run_all(wanted, seeds, seconds, jobs or os.cpu_count() or 1)
-    for mutation in wanted:
-        _console.print(_line(mutation, found[mutation.name]), markup=False, highlight=False)
     if not only:
         PAGE.write_text(_page(found, seeds))
     missed = [name for name, outcome in found.items() if outcome.invariant is None]
@@ -56,7 +54,9 @@ def _run_all(wanted: Sequence[Mutation], seeds: int, seconds: float, jobs: int) 
         task = bar.add_task("mutations", total=len(wanted))
         running = {pool.submit(_run_one, trees, mutation, seeds, seconds): mutation for mutation in wanted}
         for ended in as_completed(running):
-            found[running[ended].name] = ended.result()
+            mutation = running[ended]
+            found[mutation.name] = ended.result()
+            bar.console.print(_line(mutation, found[mutation.name]), markup=False, highlight=False)
             bar.advance(task)
     return found
 
