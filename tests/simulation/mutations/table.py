@@ -89,6 +89,13 @@ MUTATIONS = (
         "thinclient/core/writing.py",
         "            add.acked &= kept\n",
         "            add.acked &= -1\n",
+        more=(
+            Edit(
+                "thinclient/core/writing.py",
+                "            resend += [(add, index) for index in self._write_set(add) if index in new]\n",
+                "            resend += []\n",
+            ),
+        ),
     ),
     Mutation(
         "bookie-twice-in-ensemble",
@@ -106,17 +113,24 @@ MUTATIONS = (
         "a writer takes the answer 'fenced' for a success",
         "thinclient/write_handle.py",
         "        if response is not None and response.status == 0:\n            confirmed",
-        "        if response is not None and response.status in (0, 104):\n            confirmed",
+        "        if response is not None and response.status in (0, 504):\n            confirmed",
     ),
     # Recovery
     Mutation(
         "recovery-does-not-fence",
         "client",
         ("P2", "P8"),
-        "the reads with which recovery begins do not fence",
+        "recovery fences nobody, neither with its first reads nor with those of entries",
         "thinclient/recovery_driver.py",
         "requests.ReadRequest(txn_id, ledger_id, LAST_ENTRY, True, key)",
         "requests.ReadRequest(txn_id, ledger_id, LAST_ENTRY)",
+        more=(
+            Edit(
+                "thinclient/recovery_driver.py",
+                "        self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)\n",
+                "        self._reads = ReadRequestEncoder(number)\n",
+            ),
+        ),
     ),
     Mutation(
         "recovery-reads-do-not-fence",
