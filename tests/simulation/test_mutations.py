@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutations.__main__ import run_probe
-from tests.simulation.mutations.table import MUTATIONS, Edit, Mutation
+from tests.simulation.mutations.table import DATA, METADATA, MUTATIONS, Edit, Mutation
 from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
 
 _QUICK = ("fence-not-checked", "ack-below-quorum")
@@ -17,6 +17,7 @@ _MOST_SEEDS = 40
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_still_one(mutation: Mutation) -> None:
+    assert mutation.world in (DATA, METADATA)
     for edit in mutation.edits:
         text = mutated(edit)
         assert text != (ROOT / edit.file).read_text()

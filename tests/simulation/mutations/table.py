@@ -338,7 +338,7 @@ MUTATIONS = (
         "            await self._pace(1)\n        return comparison.finish()\n",
         "        try:\n"
         "            while (ids := await self._next_range(ranges)) is not None:\n                "
-        "comparison.add_range(ids)\n",
+        "comparison.add_range(ids)\n"
         "        except BKException:\n            pass\n        return comparison.finish()\n",
         more=(
             Edit(
