@@ -24,7 +24,7 @@ from bookie.standalone import ClusterException
 from ledger.errors import BKException
 from reporting.groups import new_group
 from reporting.output import AsJson, fail
-from thinclient.spark.session import SparkUnavailable, reason, require_spark
+from thinclient.spark.session import SparkUnavailable, job_errors, reason, require_spark
 
 app = new_group(None, asks_for_a_command=False)
 
@@ -86,8 +86,6 @@ def _selection(input_dir: Path | None) -> Selection:
 def _run(
     selection: Selection, directory: Path, report: Report, metadata: MetadataStore, output: Path | None, top: int
 ) -> bool:
-    from pyspark.errors import PySparkException
-
     from bookie.main_job import MainJob
     from gateway.zookeeper.local_server import LocalZooKeeperError
 
@@ -96,7 +94,7 @@ def _run(
         return job.run().equal
     except LocalZooKeeperError as error:
         fail(str(error))
-    except PySparkException as error:
+    except job_errors() as error:
         fail(f"the Spark job failed: {reason(error)}")
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pyspark
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tests.spark.jvm import SHORT_LIVED
+from thinclient.spark.session import job_errors
 
 FAULTY_PARTITION = 1
 FAULT_AT = 700
@@ -108,7 +108,7 @@ def write(spark: SparkSession, sink: dict[str, str], rows: int, tasks: int, faul
     frame = spark.range(0, rows, 1, tasks).select(F.udf(meet, "string")("id").alias("payload"))
     try:
         frame.write.format("bookkeeper").options(**sink).mode("append").save()
-    except PySparkException:
+    except job_errors():
         print("failed", flush=True)
     else:
         print("done", flush=True)

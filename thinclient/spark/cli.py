@@ -20,7 +20,7 @@ from rich.table import Table
 from reporting.groups import new_group
 from reporting.output import AsJson, Yes, confirm, fail, print_json, print_table, progress
 from thinclient.cli_support import Gateways, Password
-from thinclient.spark.session import SparkUnavailable, reason, require_spark, spark_session, watched
+from thinclient.spark.session import SparkUnavailable, job_errors, reason, require_spark, spark_session, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -292,8 +292,6 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
         require_spark()
     except SparkUnavailable as error:
         fail(str(error))
-    from pyspark.errors import PySparkException
-
     from thinclient.spark.jobs.export import ExportException
     from thinclient.spark.options import OptionError
 
@@ -304,7 +302,7 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
             yield spark
     except (SparkUnavailable, ExportException, OptionError) as error:
         fail(str(error))
-    except PySparkException as error:
+    except job_errors() as error:
         fail(reason(error))
 
 

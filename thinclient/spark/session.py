@@ -32,7 +32,7 @@ _INSTALL_JAVA = (
     f"Spark needs a JDK of version {_OLDEST_JAVA} or later: install one (Debian and Ubuntu: apt install "
     "openjdk-17-jre-headless, macOS: brew install openjdk), or point JAVA_HOME at one"
 )
-_RAISED = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:: )?(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
 """The line of a traceback that says what was raised."""
 
 
@@ -154,6 +154,14 @@ def _stop(session: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def job_errors() -> tuple[type[Exception], ...]:
+    """What a job that fails may raise: PySpark gives what it does not know, lost workers say, as Py4J has it."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JJavaError
 
 
 def reason(error: Exception) -> str:

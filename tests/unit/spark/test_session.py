@@ -36,3 +36,5 @@ def test_the_reason_is_the_last_thing_that_was_raised() -> None:
     wrapped = Exception("[PYTHON_ERROR] failed\n  File x\na.b.FirstError: one\nledger.errors.BKException: two\n at y")
     assert reason(wrapped) == "two"
     assert reason(Exception("plain\nmore")) == "plain"
+    lost = "An error occurred while calling save.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b(c.scala:1)"
+    assert reason(Exception(lost)) == "Job aborted"
