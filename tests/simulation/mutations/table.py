@@ -201,10 +201,11 @@ MUTATIONS = (
         "reads-beyond-the-lac",
         "client",
         ("P10",),
-        "a reader takes the entry itself for confirmed, not what it says of its predecessors",
-        "thinclient/read_session.py",
-        "        self.max_lac = max(self.max_lac, entry.last_add_confirmed, lac if lac is not None else NO_ENTRY)\n",
-        "        self.max_lac = max(self.max_lac, entry.entry_id, lac if lac is not None else NO_ENTRY)\n",
+        "a reader takes the last entry that a bookie holds for confirmed, not what that entry says of its predecessors",
+        "thinclient/recovery_driver.py",
+        "        lac = max(lac, decode_entry(secrets.digest, response.last_entry_body, ledger_id, None)"
+        ".last_add_confirmed)\n",
+        "        lac = max(lac, decode_entry(secrets.digest, response.last_entry_body, ledger_id, None).entry_id)\n",
     ),
     # The bookie's rules
     Mutation(
