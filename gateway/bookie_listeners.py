@@ -52,7 +52,7 @@ class BookieListeners:
         self._read = read
         self._idle = idle
         self._retry_delay = retry_delay_seconds
-        self._registrations: set[_Registration] = set()
+        self._registrations: dict[_Registration, None] = {}
         self._changed = False
         self._task: asyncio.Task[None] | None = None
 
@@ -62,13 +62,13 @@ class BookieListeners:
     def add(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
         """The listener is soon called with the whole set; the returned function ends that."""
         registration = _Registration(bookie_set, listener)
-        self._registrations.add(registration)
+        self._registrations[registration] = None
         self.changed()
 
         def remove() -> None:
             if registration not in self._registrations:
                 return
-            self._registrations.discard(registration)
+            self._registrations.pop(registration, None)
             if not self._registrations:
                 self._idle()
 

@@ -48,7 +48,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
 
     def __init__(self, factory: LedgerManagerFactory) -> None:
         self._factory = factory
-        self._streams: set[_BookieStream] = set()
+        self._streams: dict[_BookieStream, None] = {}
         self._revision = 0
         self._draining = False
 
@@ -80,7 +80,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
             return
         stream = _BookieStream()
         stream.draining = self._draining
-        self._streams.add(stream)
+        self._streams[stream] = None
         stop_watching = None
         try:
             stop_watching = await self._factory.service_discovery.watch_bookies(bookie_set, stream.put)
@@ -90,7 +90,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         except Exception as error:
             await abort(context, "WatchBookies", error)
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             if stop_watching is not None:
                 stop_watching()
 

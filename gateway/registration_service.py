@@ -94,7 +94,7 @@ class RegistrationService(RegistrationServiceServicer):
         self._factory = factory
         self._lease_seconds = lease_seconds
         self._held: dict[str, _Registration] = {}
-        self._streams: set[_Answers] = set()
+        self._streams: dict[_Answers, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = asyncio.Event()
 
@@ -112,7 +112,7 @@ class RegistrationService(RegistrationServiceServicer):
         if self._draining.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; register at another one")
         answers: _Answers = asyncio.Queue()
-        self._streams.add(answers)
+        self._streams[answers] = None
         reader = asyncio.get_running_loop().create_task(self._read(request_iterator, answers))
         try:
             while (answer := await answers.get()) is not None:
@@ -122,7 +122,7 @@ class RegistrationService(RegistrationServiceServicer):
         except Exception as error:
             await abort(context, "Register", error)
         finally:
-            self._streams.discard(answers)
+            self._streams.pop(answers, None)
             reader.cancel()
 
     async def ReadCookie(self, request: pb.ReadCookieRequest, context: Context) -> pb.ReadCookieResponse:

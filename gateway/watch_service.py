@@ -101,7 +101,7 @@ class WatchService:
         self._freshness = freshness or Freshness(factory)
         self._bookmark_seconds = bookmark_seconds
         self.hub = WatchHub(max_subscriptions)
-        self._streams: set[_Stream] = set()
+        self._streams: dict[_Stream, None] = {}
         self._listening: dict[LedgerId, int] = {}
         self._follow_lock = asyncio.Lock()
         self._suspended = False
@@ -122,7 +122,7 @@ class WatchService:
     ) -> AsyncIterator[WatchResponse]:
         """One stream, until the client leaves, the gateway drains or the store fails a request."""
         stream = _Stream()
-        self._streams.add(stream)
+        self._streams[stream] = None
         self.hub.open_stream(stream)
         stream.draining = self._draining
         if self._suspended:
@@ -138,7 +138,7 @@ class WatchService:
             await abort(context, "Watch", error)
         finally:
             reader.cancel()
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             await asyncio.shield(self._forget(stream))
 
     def drain(self) -> None:

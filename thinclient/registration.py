@@ -244,7 +244,7 @@ class _Keeper:
     async def _move(self, gateway: Gateway, attempts: Attempts) -> None:
         """Registers at a gateway and lets the former one go. A failure is noted. Raises _Refused."""
         self._epoch += 1
-        first = self._request()
+        sent, first = self._wanted, self._request()
         first.sequence = 1
         first.lease.lease_id, first.lease.epoch = self._lease_id, self._epoch
         stream = _Stream(gateway, first)
@@ -253,6 +253,10 @@ class _Keeper:
             if not stream.registered.done():
                 raise ConnectionError(stream.ended.result())
             stream.registered.result()
+            while sent is not self._wanted:
+                # What is wanted has changed meanwhile, and may have been told to the former gateway only.
+                sent = self._wanted
+                await stream.change(self._request())
         except BaseException as error:
             stream.close()
             if not isinstance(error, ConnectionError):
