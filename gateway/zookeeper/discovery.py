@@ -68,8 +68,10 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
         async def describe(bookie_id: str) -> RegisteredBookie | None:
             return await self._describe(bookie_id, bookie_id in writable, bookie_id in read_only, watch)
 
-        found = {bookie.bookie_id: bookie async for bookie in map_unordered(describe, writable | read_only) if bookie}
-        for bookie_id in known:
+        found = {
+            bookie.bookie_id: bookie async for bookie in map_unordered(describe, sorted(writable | read_only)) if bookie
+        }
+        for bookie_id in sorted(known):
             found.setdefault(bookie_id, RegisteredBookie(BookieServiceInfo.legacy(bookie_id), False, False))
         return list(found.values())
 

@@ -202,7 +202,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def _register_again(self) -> None:
         try:
             while self._lost:
-                failed = {bookie_id for bookie_id in list(self._lost) if not await self._try_again(bookie_id)}
+                failed = {bookie_id for bookie_id in sorted(self._lost) if not await self._try_again(bookie_id)}
                 self._lost |= failed
                 if failed:
                     await asyncio.sleep(_RETRY_SECONDS)
