@@ -113,7 +113,7 @@ async def test_lag_is_that_of_the_stream_that_takes_nothing(
     slow, quick = _Stream(), _Stream()
     for stream in (slow, quick):
         service.hub.open_stream(stream)
-        service._streams.add(stream)
+        service._streams[stream] = None
         service.hub.subscribe(stream, LEDGER, None)
     assert service.lag_seconds() == 0
     service._on_state(LEDGER, None)
