@@ -12,11 +12,12 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from ledger.digest import ledger_master_key
-from ledger.entry import Entry
+from ledger.digest import digest_for, ledger_master_key
+from ledger.entry import Entry, encode_entry
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.ledger_id import LedgerId
+from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
+from ledger.metadata import DigestType
 from ledger.requests import LAST_ENTRY, AddRequest, Operation, ReadRequest
 from tests.history import events
 from tests.history.contents import content, payload_of, text_of
@@ -33,6 +34,7 @@ Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 PASSWORD = b"the password of every ledger of a history"
 _TAG = "history"
 _WRONG_KEY = ledger_master_key(b"not that password")
+_DIGEST = digest_for(DigestType.CRC32C, b"not that password")
 _FAR_OFF = 1_000_000
 """An entry id that no writer gets to."""
 _INTRUSION_SECONDS = 5.0
@@ -132,7 +134,8 @@ class RecordingClient:
         if rng.random() < 0.5:
             request = ReadRequest(txn_id, number, LAST_ENTRY, fence=True, master_key=_WRONG_KEY)
         else:
-            request = AddRequest(txn_id, number, _FAR_OFF, _WRONG_KEY, bytes(64), recovery=rng.random() < 0.5)
+            body = encode_entry(_DIGEST, number, _FAR_OFF, NO_ENTRY, len(_WRONG_KEY), _WRONG_KEY)
+            request = AddRequest(txn_id, number, _FAR_OFF, _WRONG_KEY, body, recovery=rng.random() < 0.5)
         operation = Operation.READ_ENTRY if isinstance(request, ReadRequest) else Operation.ADD_ENTRY
         with suppress(BKException):
             await pool.request(bookie, operation, request, _INTRUSION_SECONDS)

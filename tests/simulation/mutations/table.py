@@ -169,16 +169,6 @@ MUTATIONS = (
         "        self._misses_needed = 1\n",
     ),
     Mutation(
-        "coverage-with-too-few",
-        "client",
-        ("P2",),
-        "one fenced bookie is enough to go on with recovery",
-        "ledger/quorum.py",
-        "            sum(index in self._unknown for index in indexes) < self._ack_quorum_size for "
-        "indexes in self._write_sets\n",
-        "            sum(index in self._unknown for index in indexes) < len(indexes) for indexes in self._write_sets\n",
-    ),
-    Mutation(
         "recovery-starts-too-late",
         "client",
         ("P2", "P3"),
@@ -294,13 +284,13 @@ MUTATIONS = (
         "self._synced_marks()\n",
     ),
     Mutation(
-        "mark-before-flush",
+        "flush-drops-entries",
         "storage",
-        ("S1",),
-        "a checkpoint moves the mark and lets nothing be flushed",
+        ("S1", "P1"),
+        "a checkpoint writes index headers only and lets the cached entries go",
         "bookie/checkpoint.py",
-        "            self._write(self._failed)\n            flushed = True\n",
-        "            self._failed = None\n            flushed = True\n",
+        "        kept = {ledger: table for ledger, table in snapshot.tables.items() if not ledger.deleted}\n",
+        "        kept = {ledger: table for ledger, table in snapshot.tables.items() if ledger.deleted}\n",
     ),
     Mutation(
         "index-before-log-is-synced",
@@ -357,6 +347,13 @@ MUTATIONS = (
         "bookie/compactor.py",
         "                    self._point_at_copies(LedgerId.unscoped(number), moves[number])\n",
         "                    pass\n",
+        more=(
+            Edit(
+                "bookie/compactor.py",
+                "        unreferenced = sorted(log_ids - referenced)\n",
+                "        unreferenced = sorted(log_ids)\n",
+            ),
+        ),
     ),
     Mutation(
         "damage-answered-as-missing",
