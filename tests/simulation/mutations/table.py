@@ -201,8 +201,8 @@ MUTATIONS = (
     Mutation(
         "fence-not-checked",
         "bookie",
-        ("P7",),
-        "a fenced ledger takes ordinary adds",
+        ("P7", "P12"),
+        "a fenced ledger takes ordinary adds, and none of a recovery",
         "bookie/core/ledger_state.py",
         "        if self.fenced and not recovery:\n",
         "        if self.fenced and recovery:\n",
