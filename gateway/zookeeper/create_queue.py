@@ -29,7 +29,7 @@ class CreateQueue:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._queue: deque[_Waiting] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: dict[asyncio.Task[None], None] = {}
         self._scheduled = False
         self._closed = False
 
@@ -61,11 +61,11 @@ class CreateQueue:
         loop = asyncio.get_running_loop()
         while self._queue and not self._closed and len(self._under_way) < _MAX_TRANSACTIONS:
             task = loop.create_task(self._send(self._next_transaction()))
-            self._under_way.add(task)
+            self._under_way[task] = None
             task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+        self._under_way.pop(task, None)
         self._send_next()
 
     def _next_transaction(self) -> list[_Waiting]:

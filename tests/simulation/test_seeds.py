@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +49,28 @@ def test_the_same_seed_gives_the_same_transcript() -> None:
     assert first.transcript == second.transcript
     assert first.history == second.history
     assert len(first.transcript.splitlines()) > 100
+
+
+WITH_GATEWAYS = 5012
+"""A seed whose gateways drain with several streams open."""
+_ELSEWHERE = f"""
+import logging, hashlib
+logging.getLogger().addHandler(logging.NullHandler())
+from tests.simulation.run import run_seed
+print(hashlib.sha256(run_seed({WITH_GATEWAYS}, transcript=True).transcript.encode()).hexdigest())
+"""
+
+
+def test_gateways_do_the_same_in_every_process() -> None:
+    """What they keep of their streams once stood in sets, whose order is that of addresses."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", _ELSEWHERE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=root) as other:
+        here = run_seed(WITH_GATEWAYS, transcript=True)
+        there = other.communicate()[0].decode().strip()
+    assert here.plan.gateways
+    assert hashlib.sha256(here.transcript.encode()).hexdigest() == there
 
 
 def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
