@@ -18,6 +18,7 @@ from tests.history.violations import NoProgress
 from tests.simulation.metadata import HOST as METADATA_HOST
 from tests.simulation.plan import FaultPlan, Plan
 from tests.simulation.simulated_bookie import SimulatedBookie
+from tests.simulation.workload import VISITORS
 from tests.simulation.world import World
 
 KINDS = (
@@ -39,7 +40,10 @@ KINDS = (
     "add-bookie",
 )
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
+LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
 RATES = {
+    "clock-skew": 3600.0,
+    "repeated-requests": 0.05,
     "fragments": 0.5,
     "slow-packets": 0.2,
     "failing-syncs": 0.003,
@@ -47,7 +51,9 @@ RATES = {
     "failing-reads": 0.01,
     "slow-disk": 30.0,
 }
-"""Small faults with the highest rate; of a slow disk how many times as long operations take."""
+"""Small faults with the highest rate; of a slow disk how many times as long operations take, of clocks by how many
+seconds they are wrong at most. Requests that are repeated come again later on the same connection, as from a client
+that has not heard of the first one's answer."""
 
 _FLIPPED_READS = 0.05
 _WATCH_SECONDS = 1.0
@@ -79,8 +85,16 @@ class Faults:
     def set_rates(self) -> None:
         for rate in self._plan.rates:
             self.counts[f"rate of {rate.kind}"] += 1
+            if rate.kind == "clock-skew":
+                self._set_clocks(rate.rate)
             for bookie in self.bookies:
                 self._set_disk_rate(bookie, rate.kind, rate.rate)
+
+    def _set_clocks(self, seconds: float) -> None:
+        """Every host has a time of day of its own."""
+        clients = [part.name for part in self._plan.writers] + [f"r{number}" for number in range(VISITORS)]
+        for host in (*self._world.network.hosts, *clients):
+            self._world.loop.clocks_ahead[host] = self._rng.uniform(-seconds, seconds)
 
     def _set_disk_rate(self, bookie: SimulatedBookie, kind: str, rate: float) -> None:
         faults = bookie.disk.faults
@@ -97,6 +111,9 @@ class Faults:
     async def befall(self, fault: FaultPlan) -> None:
         """Comes, lasts, and goes."""
         await asyncio.sleep(fault.at)
+        if fault.kind == "pause-client":
+            await self._pause_client(fault)
+            return
         bookies = self.bookies
         bookie = bookies[fault.target % len(bookies)]
         self.counts[fault.kind] += 1
@@ -112,12 +129,24 @@ class Faults:
             await asyncio.sleep(fault.lasts)
             undo()
 
+    async def _pause_client(self, fault: FaultPlan) -> None:
+        """One that is there at that time."""
+        clients = [client for client in self._world.clients.values() if client.process.alive]
+        if not clients:
+            return
+        client = clients[fault.target % len(clients)]
+        self.counts[fault.kind] += 1
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, client.name, f"{fault.lasts:.2f} s"))
+        client.pause()
+        await asyncio.sleep(fault.lasts)
+        client.resume()
+
     def _begin(self, fault: FaultPlan, bookie: SimulatedBookie) -> Callable[[], None]:
         """What lasts; returns what ends it."""
         network, disk = self._world.network, bookie.disk
         others = [name for name in network.hosts if name != bookie.name]
         match fault.kind:
-            case "pause":
+            case "pause" | "long-pause":
                 bookie.pause()
                 return bookie.resume
             case "isolate":
@@ -241,6 +270,9 @@ class Faults:
         world, bookies = self._world, self.bookies
         world.network.heal()
         self._down.clear()
+        for client in world.clients.values():
+            if client.process.alive and client.process.paused:
+                client.resume()
         for bookie in bookies:
             faults = bookie.disk.faults
             faults.slowness, faults.failing_syncs, faults.failing_writes, faults.failing_reads = 1.0, 0.0, 0.0, 0.0

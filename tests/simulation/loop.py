@@ -37,6 +37,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 T = TypeVar("T")
 
+EPOCH = 1_700_000_000.0
+"""What right clocks show when a world begins."""
 STEPS_WITHOUT_TIME = 100_000
 """Steps at one instant after which a world counts as going round in circles."""
 
@@ -152,6 +154,8 @@ class WorldLoop(SimLoop):
         self.over = False
         self.failure: BaseException | None = None
         """Ends the run at the next step."""
+        self.clocks_ahead: dict[str, float] = {}
+        """Seconds by which a host's clock is ahead, or where negative behind."""
         self.after_step: Callable[[], None] | None = None
         self._hub = getcurrent()
         self.outside = Process(self, "world", "world")
@@ -221,6 +225,11 @@ class WorldLoop(SimLoop):
         fiber = Fiber(carry, hub, None, carries=True)
         self.fibers.append(fiber)
         return fiber
+
+    def wall_clock(self, process: Process | None = None) -> float:
+        """What the clock shows on the host of a process, by default of the one that calls."""
+        host = (process or CURRENT.get(self.outside)).host
+        return EPOCH + self._now + self.clocks_ahead.get(host, 0.0)
 
     # Waiting
 

@@ -1,7 +1,8 @@
 """Watches bookies from their own side of the wire: which answer left them when, and what had arrived before.
 
-It stands between the network and the bookie's protocol, reads the frames of both directions along, and changes
-nothing. Clients of a simulation speak protocol v3, and v2 for batched reads, on one connection.
+It stands between the network and the bookie's protocol, reads the frames of both directions along, and changes nothing
+but that it may let a request come twice. Clients of a simulation speak protocol v3, and v2 for batched reads, on one
+connection.
 """
 
 from __future__ import annotations
@@ -34,22 +35,27 @@ class Observed(asyncio.BufferedProtocol):
         bookie: str,
         recorder: Recorder,
         on_answer: Callable[[BookieAnswered], None],
+        repeats: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._protocol = protocol
         self._bookie = bookie
         self._recorder = recorder
         self._on_answer = on_answer
-        self._asked: dict[object, tuple[Request, int]] = {}
+        self._repeats = repeats
+        self._transport: asyncio.Transport | None = None
+        self._asked: dict[object, list[tuple[Request, int]]] = {}
         """By transaction, or for protocol v2, which has none, by ledger and entry."""
         self._arriving = FrameDecoder(_FRAME_BYTES)
         self._leaving = FrameDecoder(_FRAME_BYTES)
         self._room = memoryview(b"")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
         tapped = _Tapped(cast("asyncio.Transport", transport), self)
         self._protocol.connection_made(cast("asyncio.Transport", tapped))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -68,18 +74,37 @@ class Observed(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         for packet in _packets(self._arriving, self._room[:nbytes]):
             request = _decode_request(packet)
-            self._asked[_key(packet, request)] = (_light(request), len(self._recorder.history))
+            asked = (_light(request), len(self._recorder.history))
+            self._asked.setdefault(_key(packet, request), []).append(asked)
+            again = self._repeats() if _is_v3(packet) and _operation(request) is not None else None
+            if again is not None:
+                asyncio.get_running_loop().call_later(again, self._repeat, bytes(packet))
         self._protocol.buffer_updated(nbytes)
+
+    def _repeat(self, packet: bytes) -> None:
+        """Between two frames, if the connection is at such a place."""
+        transport = self._transport
+        if self._arriving.pending or transport is None or transport.is_closing() or not transport.is_reading():
+            return
+        frame = memoryview(len(packet).to_bytes(4, "big") + packet)
+        while frame:
+            room = self.get_buffer(len(frame))
+            count = min(len(room), len(frame))
+            room[:count] = frame[:count]
+            frame = frame[count:]
+            self.buffer_updated(count)
 
     def leaves(self, data: bytes | bytearray | memoryview) -> None:
         for packet in _packets(self._leaving, data):
             decode = protocol_v3.decode_response if _is_v3(packet) else protocol_v2.decode_response
             response = decode(packet)
-            self._answered(self._asked.pop(_key(packet, response), None), response)
+            asked = self._asked.get(_key(packet, response))
+            if asked:
+                self._answered(asked.pop(0), response)
+                if not asked:
+                    self._asked.pop(_key(packet, response), None)
 
-    def _answered(self, asked: tuple[Request, int] | None, response: Response) -> None:
-        if asked is None:
-            return
+    def _answered(self, asked: tuple[Request, int], response: Response) -> None:
         request, arrived_after = asked
         operation = _operation(request)
         if operation is None:

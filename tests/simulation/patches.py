@@ -16,12 +16,12 @@ from typing import Any
 
 
 @contextmanager
-def replaced(rng: random.Random, monotonic: Callable[[], float], epoch: float) -> Iterator[None]:
+def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Callable[[], float]) -> Iterator[None]:
     """Clocks show virtual time; `os.urandom`, and with it `uuid4`, `secrets` and `SystemRandom`, and the functions of
     `random` give what `rng` gives."""
     clocks: dict[str, Callable[[], Any]] = {
-        "time": lambda: epoch + monotonic(),
-        "time_ns": lambda: int((epoch + monotonic()) * 1e9),
+        "time": wall_clock,
+        "time_ns": lambda: int(wall_clock() * 1e9),
         "monotonic": monotonic,
         "monotonic_ns": lambda: int(monotonic() * 1e9),
         "perf_counter": monotonic,

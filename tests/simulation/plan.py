@@ -20,6 +20,8 @@ VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-pol
 STORE_FAULTS = "store-faults"
 """The kind of a rate: gateways and ZooKeeper servers are killed, cut off, late, and lose answers and sessions."""
 _STORE_FAULTS = 0.6
+_PAUSED = 0.3
+"""Share of runs with long pauses."""
 _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
@@ -57,7 +59,7 @@ class VisitPlan:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Something done to the bookie (gateway, client) of number `target`; undone after `lasts` seconds where it can."""
+    """Something done to the bookie (or client) of number `target`; undone after `lasts` seconds where it can."""
 
     name: str
     at: float
@@ -91,6 +93,8 @@ class Limits:
     fault_kinds: tuple[str, ...] = ()
     lossy_kinds: tuple[str, ...] = ()
     """Kinds that cost a bookie its data: one of them a run, since ack quorum - 1 bookies may be lost."""
+    long_pauses: tuple[str, ...] = ()
+    """Kinds of pauses that outlast sessions, leases and deadlines."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """Kinds of small faults with the highest rate of each."""
     visit_kinds: tuple[str, ...] = VISITS
@@ -147,6 +151,7 @@ def make_plan(seed: int, limits: Limits) -> Plan:
     gateways = rng.choice(limits.gateways)
     if gateways and rng.random() < _STORE_FAULTS:
         rates = (*rates, RatePlan("r-store", STORE_FAULTS, 1.0))
+    faults = (*faults, *_long_pauses(rng, limits))
     return Plan(seed, bookies, limits.duration, writers, visits, faults, rates, gateways)
 
 
@@ -200,6 +205,22 @@ def _faults(rng: random.Random, bookies: int, limits: Limits) -> tuple[FaultPlan
         victim = rng.randrange(bookies)
         faults.append(FaultPlan("f-loss", rng.uniform(0.2, 0.8) * limits.duration, kind, victim, 0.0))
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _long_pauses(rng: random.Random, limits: Limits) -> tuple[FaultPlan, ...]:
+    """In a part of the runs."""
+    if not limits.long_pauses or rng.random() >= _PAUSED:
+        return ()
+    return tuple(
+        FaultPlan(
+            f"p{number}",
+            rng.uniform(0.05, 0.6) * limits.duration,
+            rng.choice(limits.long_pauses),
+            rng.randrange(100),
+            rng.choice((0.25, 0.4, 0.6)) * limits.duration,
+        )
+        for number in range(rng.randint(1, 3))
+    )
 
 
 def _rates(rng: random.Random, limits: Limits) -> tuple[RatePlan, ...]:

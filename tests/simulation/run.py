@@ -31,7 +31,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
 from tests.history.verdict import judge, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
-from tests.simulation.faults import KINDS, LOSSY_KINDS, RATES, Faults
+from tests.simulation.faults import KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, Faults
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
@@ -46,6 +46,7 @@ from tests.simulation.world import ProcessEndedError, SimulatedClient, World, Wo
 LIMITS = Limits(
     fault_kinds=KINDS,
     lossy_kinds=LOSSY_KINDS,
+    long_pauses=LONG_PAUSES,
     rates=RATES,
     visit_kinds=(*VISITS, "intrude", "intrude"),
     visits=(2, 16),
@@ -152,6 +153,7 @@ class _Run:
         """Bookies that have lost data."""
         self._rng = self.world.random("looks")
         self._store_faults: StoreFaults | None = None
+        self._repeated = next((rate.rate for rate in plan.rates if rate.kind == "repeated-requests"), 0.0)
         self._watch_bookies()
 
     def run(self) -> None:
@@ -252,11 +254,20 @@ class _Run:
                 return await create_server(factory, *args, **kwargs)
 
             def observed() -> Observed:
-                return Observed(factory(), bookie.bookie_id, self.recorder, partial(self._answered, bookie))
+                return Observed(
+                    factory(), bookie.bookie_id, self.recorder, partial(self._answered, bookie), self._repeats
+                )
 
             return await create_server(observed, *args, **kwargs)
 
         setattr(loop, "create_server", create_observed_server)  # noqa: B010 (a method)
+
+    def _repeats(self) -> float | None:
+        """After how many seconds a request that has just come is to come again; None: not at all."""
+        if not self._repeated or self._rng.random() >= self._repeated:
+            return None
+        self.faults.counts["request repeated"] += 1
+        return self._rng.choice((0.0, 0.01, 1.0)) * self._rng.random()
 
     def _started(self, bookie: SimulatedBookie) -> None:
         self._watch_collection(bookie)

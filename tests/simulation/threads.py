@@ -22,9 +22,6 @@ from tests.simulation.loop import CURRENT, Fiber, Process, WorldLoop
 P = ParamSpec("P")
 T = TypeVar("T")
 
-EPOCH = 1_700_000_000.0
-"""Seconds since 1970 at which every world begins."""
-
 
 class SimulatedLock:
     def __init__(self, loop: WorldLoop) -> None:
@@ -204,7 +201,7 @@ class SimulatedThreads(Threads):
         return self._loop.time()
 
     def wall_clock(self) -> float:
-        return EPOCH + self._loop.time()
+        return self._loop.wall_clock(self._process)
 
 
 def run_in_executor(loop: WorldLoop, executor: Executor | None, work: Callable[[], T]) -> asyncio.Future[T]:

@@ -24,7 +24,8 @@ Connect = Callable[[str], Awaitable[RecordingClient]]
 Crash = Callable[[RecordingClient], Awaitable[None]]
 """Ends a client as a crash of its process does."""
 
-_VISITORS = 3
+VISITORS = 3
+"""Clients r0, r1, … that visit."""
 _HEALTHY_SIZES = (3, 3, 2)
 
 
@@ -60,7 +61,7 @@ class Workload:
         for writer in self._plan.writers:
             self._tasks[writer.name] = loop.create_task(self._at(writer.at, self._write(writer)))
         for number, visit in enumerate(self._plan.visits):
-            self._tasks[visit.name] = loop.create_task(self._at(visit.at, self._visit(visit, f"r{number % _VISITORS}")))
+            self._tasks[visit.name] = loop.create_task(self._at(visit.at, self._visit(visit, f"r{number % VISITORS}")))
         while (left := ends - loop.time()) > 0 and not all(task.done() for task in self._tasks.values()):
             await asyncio.wait(self._tasks.values(), timeout=left, return_when=asyncio.FIRST_EXCEPTION)
             self._raise_bugs()

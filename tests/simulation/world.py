@@ -176,7 +176,7 @@ class World:
         gc.disable()
         try:
             logs = LogLines(self.transcript, self._who) if self.transcript.keeps else contextlib.nullcontext()
-            with replaced(self.random("patches"), loop.time, threads.EPOCH), logs:
+            with replaced(self.random("patches"), loop.time, loop.wall_clock), logs:
                 try:
                     task = loop.create_task(main, name="main", context=loop.outside.context.copy())
                     result: T = loop.run_until_complete(task)
