@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from bookie.files import FileSystem
 from tests.faults.disk_content import (
+    BLOCK,
     PAGE,
     Change,
     Content,
@@ -87,7 +88,7 @@ class MemoryDisk(FileSystem):
         self._powered = True
         self.capacity = capacity
         self.partial_writes = False
-        """Whether a write that fails leaves its first half."""
+        """Whether a write that fails leaves the whole blocks of its first half."""
         self.operations = 0
         self.on_operation: Callable[[Operation], None] = lambda operation: None
         """Called before every operation. Raises to make it fail; its content is then as if it was under way."""
@@ -399,7 +400,8 @@ class MemoryDisk(FileSystem):
         except BaseException as error:
             inode.pending = [other for other in inode.pending if other is not change]
             if data and self.partial_writes and not isinstance(error, PowerLossException):
-                inode.change(change._replace(data=data[: len(data) // 2]))
+                half = (offset + len(data) // 2) // BLOCK * BLOCK - offset
+                inode.change(change._replace(data=data[: max(0, half)]))
             raise
         change.apply(inode.content)
 

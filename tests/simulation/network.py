@@ -16,7 +16,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.loop import CURRENT, Process, WorldLoop
 from tests.simulation.transcript import Transcript
@@ -116,7 +116,9 @@ class Network:
         self._cut.pop((source, target), None)
 
     def heal(self) -> None:
-        """Ends every cut, stall and refusal."""
+        """Ends every cut, stall and refusal; packets are slow or in pieces no more often than usual."""
+        usual = NetworkSettings()
+        self.settings = replace(self.settings, slow_share=usual.slow_share, slow=usual.slow, fragments=usual.fragments)
         self.transcript.note("network", "is healed")
         self._cut.clear()
         self._stalled.clear()

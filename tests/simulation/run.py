@@ -192,6 +192,7 @@ class _Run:
                 raise error
         if self._store_faults is not None:
             await self._store_faults.heal()
+        self._repeated = 0.0
         await self.faults.heal()
         await workload.prove_progress()
         for bookie in self.faults.bookies:
