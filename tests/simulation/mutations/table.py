@@ -205,7 +205,7 @@ MUTATIONS = (
         "a fenced ledger takes ordinary adds, and none of a recovery",
         "bookie/core/ledger_state.py",
         "        if self.fenced and not recovery:\n",
-        "        if self.fenced and recovery:\n",
+        "        if recovery is None:\n",
     ),
     Mutation(
         "fence-not-persisted",
