@@ -32,6 +32,9 @@ class Gateway(RegistrationServiceServicer):
         self.state: int = State.REGISTRATION_STATE_REGISTERED
         self.code: int = StatusCode.SUCCESS
         self.silent = False
+        self.answering = asyncio.Event()
+        """Answers wait for it."""
+        self.answering.set()
         self.streams: list[list[wire.RegisterRequest]] = []
         self.cut = asyncio.Event()
         self.ended = asyncio.Event()
@@ -53,6 +56,7 @@ class Gateway(RegistrationServiceServicer):
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
                 if self.silent:
                     continue
+                await self.answering.wait()
                 state = State.REGISTRATION_STATE_UNREGISTERED if request.unregister else self.state
                 yield wire.RegisterResponse(
                     code=self.code,  # type: ignore[arg-type]
@@ -161,6 +165,25 @@ async def test_a_stream_that_still_stands_is_kept_until_the_next_gateway_has_the
         await second.ended.wait()
         second.cut.clear()
         await first.ended.wait()
+
+
+@pytest.mark.asyncio
+async def test_a_mode_that_changes_during_a_move_is_told_to_the_next_gateway_too() -> None:
+    """It was told to the former gateway only, which still had the bookie; the next one kept the mode from before."""
+    async with setting() as (factory, gateways):
+        await factory.registration_manager.register_bookie(INFO, read_only=False)
+        first, second = holder_and_other(gateways)
+        second.answering.clear()
+        first.state = State.REGISTRATION_STATE_DRAINING
+        await second.asked.wait()
+        first.state = State.REGISTRATION_STATE_REGISTERED
+        await factory.registration_manager.register_bookie(INFO, read_only=True)
+        assert any(request.read_only for request in first.streams[0])
+        assert not second.streams[0][0].read_only
+        second.answering.set()
+        await first.ended.wait()
+        described = [request for request in second.streams[0] if request.HasField("bookie")]
+        assert [request.read_only for request in described] == [False, True]
 
 
 @pytest.mark.asyncio
