@@ -122,6 +122,11 @@ class EntryReads:
         self._reader = reader
         self._statistics = statistics
         self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on nothing is handed to the reader thread: it is about to end, as the connections have."""
+        self._closed = True
 
     def queue(self, client: ReadingClient, request: QueuedRead, *, first: bool = False) -> None:
         """Takes up a read of a valid id; `pump` serves it. One of high priority goes before those that wait."""
@@ -186,6 +191,10 @@ class EntryReads:
     def _hand_over(self, client: ReadingClient) -> None:
         """Gives the reader thread the reads at the front, at most a batch of them."""
         reads = client.reads
+        if self._closed:
+            # The journal makes fences durable until storage is closed; nobody waits for what stands behind them.
+            reads.clear()
+            return
         batch = [reads.popleft() for _ in range(min(READ_BATCH, len(reads)))]
         client.reading = True
         started = time.perf_counter()

@@ -221,6 +221,7 @@ class BookieServer:
         reader = threads.executor("reader")
         self._stack.callback(reader.shutdown)
         reads = EntryReads(storage, reader, self.statistics, self._config.max_batch_read_size)
+        self._stack.callback(reads.close)
         self.long_polls = LongPolls(storage, reads, reader, threads.monotonic, threads.wall_clock)
         self.long_polls.latency = self.statistics.long_poll_latency
         self._stack.callback(self.long_polls.close)

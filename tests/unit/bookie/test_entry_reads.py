@@ -1,0 +1,30 @@
+"""Reads of a bookie that stops."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
+
+import pytest
+
+from bookie.entry_reads import EntryReads
+from bookie.statistics import BookieStatistics
+from bookie.storage import Storage
+from ledger.requests import ReadRequest
+
+
+@pytest.mark.asyncio
+async def test_a_read_that_waited_for_its_fence_is_dropped_once_the_reader_has_ended() -> None:
+    """It was handed over all the same: the answers behind it were lost to an error."""
+    storage = Mock(Storage)
+    storage.recent_ledger.return_value = None
+    reader = ThreadPoolExecutor(1)
+    reads = EntryReads(storage, reader, BookieStatistics())
+    client = Mock(reads=deque(), reading=False, takes_answers=True)
+    reads.close()
+    reader.shutdown()
+    reads.queue(client, ReadRequest(1, 7, 0), first=True)
+    reads.pump(client)
+    assert not client.reads
+    assert not client.reading
