@@ -16,7 +16,7 @@ from ledger.requests import ReadRequest
 
 @pytest.mark.asyncio
 async def test_a_read_that_waited_for_its_fence_is_dropped_once_the_reader_has_ended() -> None:
-    """It was handed over all the same: the answers behind it were lost to an error."""
+    """It was handed over all the same: an error that nobody caught."""
     storage = Mock(Storage)
     storage.recent_ledger.return_value = None
     reader = ThreadPoolExecutor(1)
