@@ -201,8 +201,8 @@ MUTATIONS = (
     Mutation(
         "fence-not-checked",
         "bookie",
-        ("P7", "P12"),
-        "a fenced ledger takes ordinary adds, and none of a recovery",
+        ("P7",),
+        "a fenced ledger takes ordinary adds",
         "bookie/core/ledger_state.py",
         "        if self.fenced and not recovery:\n",
         "        if recovery is None:\n",
