@@ -50,7 +50,7 @@ def test_usage_by_bookie_state_custom_metadata_and_age(
         ("custom metadata", "usage"): (2, 1, 90, 9000, 18000),
         ("custom metadata", "b"): (1, 1, 0, 0, 0),
         ("age", "under a day"): (1, 0, 90, 9000, 18000),
-        ("age", "not known"): (1, 1, 0, 0, 0),
+        ("age", "a year and more"): (1, 1, 0, 0, 0),
     }
 
 

@@ -385,7 +385,8 @@ async def test_a_connection_that_is_not_let_in_does_not_stay(files: Files, tmp_p
 
 def connection_of(client: EntryClient, server: BookieServer) -> BookieConnection:
     """The server's end."""
-    return next(each for each in server.connections if each._peer == str(client.socket.getsockname()))
+    host, port = client.socket.getsockname()
+    return next(each for each in server.connections if each._peer == f"{host}:{port}")
 
 
 async def test_nothing_waits_for_a_connection_that_is_let_in(files: Files, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_what_destroys_asks() -> None:
         "ledger delete",
         "ledger metadata restore",
         "ledger replace-bookie",
+        "spark leftovers",
     }
 
 

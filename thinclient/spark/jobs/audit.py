@@ -28,6 +28,7 @@ from thinclient.spark.entries import readable_snapshot, selected_records
 from thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report
 from thinclient.spark.options import Options, parse_options
 from thinclient.spark.planning import Shapes, Slice, by_fragment, limits_of, plan, wanted_part
+from thinclient.spark.session import register_once
 from thinclient.spark.worker_client import clients
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def audit(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
     `options` are those of table `entries` that select ledgers and entries, and say how to reach them.
     """
-    spark.dataSource.register(CopiesDataSource)
+    register_once(spark, CopiesDataSource)
     parts = spark.read.format(_FORMAT).options(**options).load()
     # Tasks that share a fragment report a part each.
     summed = (F.sum(name).alias(name) for name in _COUNTS)

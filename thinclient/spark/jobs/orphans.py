@@ -30,6 +30,7 @@ from thinclient.admin_http import AdminHttp, AdminRefusedException, endpoint_url
 from thinclient.core.copy_check import held_ranges
 from thinclient.spark.jobs.copies import record_on
 from thinclient.spark.options import Options, parse_options
+from thinclient.spark.session import register_once
 from thinclient.spark.worker_client import client_config, clients
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
     `options` say how to reach the cluster; all ledgers of scope 0 are looked at, which is the scope that bookies hold.
     """
-    spark.dataSource.register(HeldLedgersDataSource)
+    register_once(spark, HeldLedgersDataSource)
     told = spark.read.format(_FORMAT).options(**options).load().persist()
     ledgers = spark.read.format("bookkeeper").options(**options).option("table", "ledgers").load()
     held = told.where("trouble IS NULL AND ledger_id IS NOT NULL").select("bookie_id", "ledger_id")
@@ -167,15 +168,20 @@ def _look_again(options: Options) -> Callable[..., Column]:
     """A function of (kind, bookie, ledger): what is to be said of a candidate that still is one, else null."""
 
     def verdict(kind: str, bookie_id: str, ledger_id: int) -> str | None:
-        with clients.use(options.gateways, options.client_settings) as client:
-            try:
-                record = client.read_record(LedgerId(0, ledger_id))
-            except NoSuchLedgerExistsOnMetadataServerException:
-                return "deleted, or never created" if kind == UNKNOWN_TO_METADATA else None
-            return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id)
+        # Only what is named here travels to the tasks: this process's clients must not.
+        return _verdict(options, kind, bookie_id, ledger_id)
 
     # The answer of one moment: to be asked once for a row.
     return F.udf(verdict, StringType(), useArrow=False).asNondeterministic()
+
+
+def _verdict(options: Options, kind: str, bookie_id: str, ledger_id: int) -> str | None:
+    with clients.use(options.gateways, options.client_settings) as client:
+        try:
+            record = client.read_record(LedgerId(0, ledger_id))
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return "deleted, or never created" if kind == UNKNOWN_TO_METADATA else None
+        return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id)
 
 
 def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str) -> str | None:
