@@ -199,6 +199,7 @@ def test_tasks_need_no_gateway_once_they_are_planned(
 # Executors as processes of their own
 
 
+@pytest.mark.skipif(not FULL, reason="takes a minute: make test-spark")
 def test_executors_in_processes_of_their_own(cluster: StandaloneCluster, client: BookKeeper, holed: int) -> None:
     ledger_id = write(client, 20_000)
     password = PASSWORD.decode()

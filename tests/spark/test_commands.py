@@ -73,6 +73,7 @@ def command(*arguments: str) -> tuple[int, Any, str]:
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else None, ended.stderr
 
 
+@full_only
 def test_an_audit_with_damage_ends_with_1_and_keeps_its_result(
     cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:
