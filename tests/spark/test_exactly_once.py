@@ -170,6 +170,7 @@ def payloads(client: BookKeeper, record: LedgerRecord) -> list[bytes]:
 
 
 @pytest.mark.timeout(1000)
+@full_only
 def test_a_driver_that_is_killed_in_the_middle(client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path) -> None:
     copy = Copy(client, cluster.gateway_uri, tmp_path, "killed", "local[2]")
     copy.feed(4, 300)
