@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.manager import LedgerRecord
 from thinclient.spark.entries import readable_snapshot, selected_records
 from thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report
-from thinclient.spark.options import Options, parse_options
+from thinclient.spark.jobs.job_source import JobDataSource
+from thinclient.spark.options import Options
 from thinclient.spark.planning import Shapes, Slice, by_fragment, limits_of, plan, wanted_part
 from thinclient.spark.session import register_once
 from thinclient.spark.worker_client import clients
@@ -82,19 +82,16 @@ def _by_first_entry(left: F.Column, right: F.Column) -> F.Column:  # type: ignor
     return (left["first_entry_id"] - right["first_entry_id"]).cast("int")
 
 
-class CopiesDataSource(DataSource):
+class CopiesDataSource(JobDataSource):
     """The audit's tasks, as a source of its own: planned where tables are, and read on the executors."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(dict(options.items()))
-        self._checked = parse_options(dict(options.items()))
 
     @classmethod
     def name(cls) -> str:
         return _FORMAT
 
-    def schema(self) -> StructType:
-        return from_arrow_schema(_SCHEMA)
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return CopiesReader(self._checked)

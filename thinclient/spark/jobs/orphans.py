@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructType
 
 from ledger.bookie_info import HTTP
@@ -29,6 +28,7 @@ from ledger.manager import BookieSet, LedgerRecord
 from thinclient.admin_http import AdminHttp, AdminRefusedException, endpoint_url
 from thinclient.core.copy_check import held_ranges
 from thinclient.spark.jobs.copies import record_on
+from thinclient.spark.jobs.job_source import JobDataSource
 from thinclient.spark.options import Options, parse_options
 from thinclient.spark.session import register_once
 from thinclient.spark.worker_client import client_config, clients
@@ -88,19 +88,16 @@ def _expected(ledgers: DataFrame) -> DataFrame:
     return filled.select(F.explode(F.col("fragment")["ensemble"]).alias("bookie_id"), "ledger_id").distinct()
 
 
-class HeldLedgersDataSource(DataSource):
+class HeldLedgersDataSource(JobDataSource):
     """What bookies say that they hold, a task a bookie; a bookie that holds nothing has one row without a ledger."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(dict(options.items()))
-        self._checked = parse_options(dict(options.items()))
 
     @classmethod
     def name(cls) -> str:
         return _FORMAT
 
-    def schema(self) -> StructType:
-        return from_arrow_schema(_HELD_SCHEMA)
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        return _HELD_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return HeldLedgersReader(self._checked)
