@@ -19,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.history.verdict import INVARIANTS
-from tests.simulation.plan import Plan, make_plan
-from tests.simulation.run import LIMITS, Outcome, run_seed
+from tests.simulation.plan import Limits, Plan, make_plan
+from tests.simulation.run import LIMITS, SMALL_LIMITS, Outcome, run_seed
 from tests.simulation.seeds import Summary, outcomes
 from tests.simulation.shrink import keep_option, kept, shrink
 
@@ -33,28 +33,32 @@ def main(
     first: Annotated[int, typer.Option(help="the first of them; 0: any")] = 0,
     seed: Annotated[int | None, typer.Option(help="run this one only, with its transcript")] = None,
     keep: Annotated[str, typer.Option(help="parts of that seed's plan to keep, as a shrunk plan is printed")] = "",
+    small: Annotated[
+        bool, typer.Option("--small", help="small worlds: short, with few writers, many times as many")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="processes; 0: one a core")] = 0,
     shrinking: Annotated[bool, typer.Option("--shrink/--no-shrink", help="look for smaller plans that fail")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="no transcript")] = False,
 ) -> None:
     """Runs the whole protocol in a simulated world, from seeds, and checks every invariant."""
+    limits = SMALL_LIMITS if small else LIMITS
     if seed is not None:
-        raise typer.Exit(_replay(seed, keep, quiet=quiet))
+        raise typer.Exit(_replay(seed, limits, keep, quiet=quiet))
     first = first or random.SystemRandom().randrange(1, 1 << 31)
     began = time.monotonic()
-    summary = _run_all(first, seeds, jobs or os.cpu_count() or 1)
+    summary = _run_all(first, seeds, jobs or os.cpu_count() or 1, limits)
     _console.print(_table(summary, first, time.monotonic() - began))
     for outcome in summary.failed[:_MOST_SHOWN]:
-        _show(outcome, shrinking=shrinking)
+        _show(outcome, limits, shrinking=shrinking)
     if len(summary.failed) > _MOST_SHOWN:
         others = ", ".join(str(outcome.seed) for outcome in summary.failed[_MOST_SHOWN:])
         _console.print(f"more seeds that fail: {others}")
     raise typer.Exit(1 if summary.failed else 0)
 
 
-def _replay(seed: int, keep: str, *, quiet: bool) -> int:
+def _replay(seed: int, limits: Limits, keep: str, *, quiet: bool) -> int:
     """With a readable transcript."""
-    plan = make_plan(seed, LIMITS)
+    plan = make_plan(seed, limits)
     if keep:
         plan = kept(plan, keep)
     _console.print(str(plan), markup=False, highlight=False)
@@ -70,13 +74,13 @@ def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _run_all(first: int, count: int, jobs: int) -> Summary:
+def _run_all(first: int, count: int, jobs: int, limits: Limits) -> Summary:
     summary = Summary()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=_console, transient=True) as progress:
         bar = progress.add_task("seeds", total=count)
         with contextlib.suppress(KeyboardInterrupt):
-            for outcome in outcomes(range(first, first + count), jobs):
+            for outcome in outcomes(range(first, first + count), jobs, limits):
                 summary.add(outcome)
                 progress.update(bar, advance=1, description=f"seeds, {len(summary.failed)} failed")
                 if outcome.failed:
@@ -91,6 +95,7 @@ def _table(summary: Summary, first: int, seconds: float) -> Table:
     a_second = summary.operations / max(summary.core_seconds, 1e-9)
     table.add_row("seeds", f"{summary.seeds} from {first} on, {len(summary.failed)} failed, {seconds:.0f} s")
     table.add_row("simulated", f"{hours:.1f} hours, {summary.operations} operations, {a_second:.0f} a second a core")
+    table.add_row("a seed", f"{summary.core_seconds / max(summary.seeds, 1):.3f} core-seconds")
     table.add_row("faults", ", ".join(f"{kind} {count}" for kind, count in summary.faults.most_common()))
     table.add_row("checks", ", ".join(f"{each} {summary.looked[each]}" for each in INVARIANTS))
     never = [each for each in INVARIANTS if not summary.looked[each]]
@@ -99,14 +104,18 @@ def _table(summary: Summary, first: int, seconds: float) -> Table:
     return table
 
 
-def _show(outcome: Outcome, *, shrinking: bool) -> None:
+def _show(outcome: Outcome, limits: Limits, *, shrinking: bool) -> None:
     _console.print(f"\nseed {outcome.seed}", style="red")
     _console.print(outcome.problem, markup=False, highlight=False)
-    command = f"python -m tests.simulation --seed {outcome.seed}"
-    if shrinking:
-        plan = shrink(outcome.plan, lambda smaller: _still_fails(outcome, smaller))
-        command += f" --keep {keep_option(plan)}"
-    _console.print(f"replay it with: {command}", highlight=False)
+    plan = shrink(outcome.plan, lambda smaller: _still_fails(outcome, smaller)) if shrinking else None
+    _console.print(f"replay it with: {replay_command(outcome.seed, limits, plan)}", highlight=False)
+
+
+def replay_command(seed: int, limits: Limits, plan: Plan | None = None) -> str:
+    """What runs the seed again, or of its plan the parts that `plan` has left."""
+    small = " --small" if limits is SMALL_LIMITS else ""
+    keep = f" --keep {keep_option(plan)}" if plan is not None else ""
+    return f"python -m tests.simulation --seed {seed}{small}{keep}"
 
 
 def _still_fails(outcome: Outcome, plan: Plan) -> bool:

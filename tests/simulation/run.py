@@ -54,6 +54,18 @@ LIMITS = Limits(
     bursts=(2, 24),
     burst_sizes=(3, 12, 60, 200, 200),
 )
+SMALL_LIMITS = replace(
+    LIMITS,
+    duration=6.0,
+    bookies=(3, 4),
+    writers=(1, 2),
+    visits=(1, 4),
+    faults=(0, 3),
+    bursts=(1, 6),
+    burst_sizes=(3, 12),
+    gateways=(0,) * 15 + (1,),
+)
+"""Many small worlds try more orders of few events than few large ones do, at the same cost."""
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
 """One answer in so many is followed by a look at what a loss of power would leave."""

@@ -7,12 +7,14 @@ import logging
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
-from tests.simulation.run import Outcome, run_seed
+from tests.simulation.plan import Limits
+from tests.simulation.run import LIMITS, Outcome, run_seed
 
 _AHEAD = 4
 """Seeds handed out for each process."""
@@ -47,28 +49,30 @@ def _begin_process() -> None:
     gc.freeze()
 
 
-def _run_one(seed: int) -> Outcome:
+def _run_one(limits: Limits, seed: int) -> Outcome:
     """In a process of the pool: what is large stays there."""
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, limits=limits)
     outcome.history, outcome.transcript = [], ""
     gc.collect()  # a world is full of cycles
     return outcome
 
 
-def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], jobs: int, limits: Limits = LIMITS) -> Iterator[Outcome]:
     """As they come, with a bounded number handed out."""
     left, context = iter(seeds), multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_process) as pool:
-        running: set[Future[Outcome]] = {pool.submit(_run_one, seed) for seed in islice(left, jobs * _AHEAD)}
+        begin = partial(pool.submit, partial(_run_one, limits))
         try:
-            yield from _as_they_come(pool, running, left)
+            yield from _as_they_come(begin, {begin(seed) for seed in islice(left, jobs * _AHEAD)}, left)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _as_they_come(pool: ProcessPoolExecutor, running: set[Future[Outcome]], left: Iterator[int]) -> Iterator[Outcome]:
+def _as_they_come(
+    begin: Callable[[int], Future[Outcome]], running: set[Future[Outcome]], left: Iterator[int]
+) -> Iterator[Outcome]:
     while running:
         done, running = wait(running, return_when=FIRST_COMPLETED)
-        running |= {pool.submit(_run_one, seed) for seed in islice(left, len(done))}
+        running |= {begin(seed) for seed in islice(left, len(done))}
         for future in done:
             yield future.result()

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import pytest
 from bookie.core.ledger_state import LedgerState
 from ledger.requests import Status
 from tests.history import events
+from tests.simulation.__main__ import replay_command
 from tests.simulation.plan import Limits, make_plan
 from tests.simulation.regressions import REGRESSIONS
-from tests.simulation.run import LIMITS, run_seed
+from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
 
 SEEDS = (1, 4, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16)
 """Small ones and large ones, with gateways and without; each for itself is quick enough for every test run."""
@@ -42,6 +44,29 @@ def test_no_invariant_is_broken(name: str) -> None:
     assert not outcome.failed, outcome.problem
     assert outcome.looked["P1"]
     assert outcome.looked["P12"]
+
+
+SMALL_SEEDS = range(1_000_000, 1_000_015)
+
+
+def test_no_invariant_is_broken_in_small_worlds() -> None:
+    """They are put to the same tests as large ones, with far less in each."""
+    looked: Counter[str] = Counter()
+    operations = 0
+    for seed in SMALL_SEEDS:
+        outcome = run_seed(seed, limits=SMALL_LIMITS)
+        assert not outcome.failed, outcome.problem
+        looked += outcome.looked
+        operations += outcome.operations
+    assert {"P1", "P2", "P3", "P9", "P12", "S1", "S5"} <= set(looked)
+    assert operations < 100 * len(SMALL_SEEDS)
+
+
+def test_the_command_that_replays_a_seed_makes_the_same_plan() -> None:
+    assert replay_command(7, LIMITS) == "python -m tests.simulation --seed 7"
+    plan = make_plan(7, SMALL_LIMITS).keeping({"w0"})
+    bursts = len(plan.writers[0].bursts)
+    assert replay_command(7, SMALL_LIMITS, plan) == f"python -m tests.simulation --seed 7 --small --keep w0:{bursts}"
 
 
 def test_the_same_seed_gives_the_same_transcript() -> None:
