@@ -34,7 +34,7 @@ from pathlib import Path
 
 from bookie import directories, journal_format
 from bookie.files import FileSystem, StorageStoppedException, is_no_space
-from bookie.journal import list_journals
+from bookie.journal_file import list_journals
 from bookie.journal_format import LogMark
 from bookie.ledger_store import LedgerStore
 from bookie.statistics import FlushStatistics

@@ -15,9 +15,8 @@ Requests never wait to be queued; `is_full` says when no more should come, and `
 
 `synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
 
-A process always begins a new file and never appends to one of an earlier process. Files are allocated ahead, so that a
-sync has no new length to write out; the zeros at the end are the end of data. Where the disk is short of space nothing
-is allocated ahead, and `give_back` cuts off what was: the flush of what is journaled may need it.
+A process always begins a new file and never appends to one of an earlier process. `give_back` cuts off what the file
+has allocated ahead: where the disk is short of space the flush of what is journaled may need it.
 
 A write that finds no space stalls the journal, if `on_no_space` agrees: that callback takes the tokens of all that is
 queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order, so that
@@ -28,21 +27,22 @@ that finds no space for the first file is such a stall as well, with nothing que
 Any other error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
 again, since the kernel may have dropped the pages that it failed to write. That holds for a sync without space too.
 
-Not its job: what is in a record (`journal_format`), replay, deciding which files may go (`checkpoint`).
+Not its job: the file itself (`journal_file`), what is in a record (`journal_format`), replay, deciding which files may
+go (`checkpoint`).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bookie import journal_format as fmt
 from bookie.files import FileSystem, StorageStoppedException, is_no_space
+from bookie.journal_file import JournalFile, list_journals
 from bookie.journal_format import LogMark
+from bookie.journal_options import JournalOptions
 from bookie.statistics import JournalStatistics
 from bookie.threads import REAL_THREADS, RunningThread, Threads
 from reporting.logs import log_event
@@ -52,102 +52,6 @@ _log = logging.getLogger(__name__)
 _BUSY = float("inf")
 _FORCE_BYTES = 256
 """What a request without a record counts in the queue, so that these are bounded as well."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalOptions:
-    """Sizes in bytes. `max_group_wait_ms` 0: flush as soon as the thread is free. `queue_limit`: see `is_full`.
-
-    `buffered_writes` bytes or `buffered_entries` records (0: any number) end a group wait. Files are allocated ahead
-    while at least `ample` bytes are free on the disk beyond that.
-    """
-
-    max_size: int
-    pre_alloc: int
-    alignment: int
-    buffered_writes: int
-    max_group_wait_ms: int
-    queue_limit: int
-    sync_data: bool
-    buffered_entries: int = 0
-    ample: int = 0
-
-
-def list_journals(files: FileSystem, directory: Path) -> list[int]:
-    """Ids of the journal files, ascending."""
-    ids = (fmt.journal_id_of(name) for name in files.list_directory(directory))
-    return sorted(journal_id for journal_id in ids if journal_id is not None)
-
-
-class JournalFile:
-    """One file being written: header, records, padding, allocation ahead."""
-
-    def __init__(self, files: FileSystem, directory: Path, journal_id: int, options: JournalOptions) -> None:
-        self._files = files
-        self._options = options
-        self._allocated = 0
-        self.journal_id = journal_id
-        path = directory / fmt.file_name(journal_id)
-        self._fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self.position = 0
-        try:
-            self._write(fmt.encode_header())
-            files.fsync(self._fd)
-            files.sync_directory(directory)
-            self._synced = self.position
-        except BaseException as error:
-            files.close(self._fd)
-            if is_no_space(error):
-                # The id is taken again as soon as there is room.
-                files.unlink(path)
-            raise
-
-    def append(self, payloads: Sequence[bytes]) -> None:
-        """Writes the records and the padding that ends a flush."""
-        chunk: list[bytes] = []
-        size = 0
-        for payload in payloads:
-            chunk.append(payload)
-            size += len(payload)
-            if size >= self._options.buffered_writes:
-                self._write(fmt.encode_records(chunk))
-                chunk, size = [], 0
-        last = fmt.encode_records(chunk)
-        self._write(last + fmt.padding(self.position + len(last), self._options.alignment))
-
-    def sync(self) -> None:
-        if self._options.sync_data:
-            self._files.fdatasync(self._fd)
-        self._synced = self.position
-
-    def cut(self) -> None:
-        """Ends the file at what was synced last; what was written or allocated behind is given back."""
-        self._files.truncate(self._fd, self._synced)
-        self.position = self._allocated = self._synced
-
-    def close(self) -> None:
-        self._files.close(self._fd)
-
-    def _write(self, data: bytes) -> None:
-        end = self.position + len(data)
-        if end > self._allocated:
-            self._allocate(end)
-        self._files.pwrite(self._fd, data, self.position)
-        self.position = end
-
-    def _allocate(self, end: int) -> None:
-        """Reserves space up to `end`, and the rest of its unit where the disk has ample space left."""
-        unit = self._options.pre_alloc
-        size = -(-end // unit) * unit
-        if self._files.free_bytes(self._fd) < size - self._allocated + self._options.ample:
-            size = end
-        try:
-            self._files.allocate(self._fd, size)
-        except OSError as error:
-            if not is_no_space(error) or size == end:
-                raise
-            self._files.allocate(self._fd, size := end)
-        self._allocated = size
 
 
 class Journal:

@@ -30,7 +30,7 @@ from bookie.checkpoint import Flusher, PatientFlusher
 from bookie.core.ledger_state import is_acceptable_key
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import MAX_ENTRY_ID, fits_header
-from bookie.journal import list_journals
+from bookie.journal_file import list_journals
 from bookie.journal_format import JournalScan, LogMark, Record
 from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.stored_ledger import StoredLedger

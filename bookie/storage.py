@@ -46,8 +46,9 @@ from bookie.files import (
     StorageStoppedException,
     is_no_space,
 )
-from bookie.journal import Journal, JournalOptions
+from bookie.journal import Journal
 from bookie.journal_format import LogMark
+from bookie.journal_options import journal_options
 from bookie.ledger_table import LedgerTable, decode_lac_ids
 from bookie.replay import Replay
 from bookie.statistics import FlushStatistics, JournalStatistics, StoreStatistics
@@ -130,7 +131,7 @@ class Storage(StoredEntries):
         """Whether a journal directory's disk is full: journal files kept as backup go then. Asked at checkpoints."""
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
-        options = _journal_options(config)
+        options = journal_options(config)
         self._journals = tuple(
             Journal(
                 files,
@@ -552,17 +553,3 @@ def _with_cached(on_disk: array[int], cached: Sequence[int]) -> array[int]:
 def _contains(ascending: array[int], number: int) -> bool:
     index = bisect_left(ascending, number)
     return index < len(ascending) and ascending[index] == number
-
-
-def _journal_options(config: StorageConfig) -> JournalOptions:
-    return JournalOptions(
-        max_size=config.journal_max_size_bytes,
-        pre_alloc=max(config.journal_alignment, config.journal_pre_alloc_bytes),
-        alignment=config.journal_alignment,
-        buffered_writes=config.journal_buffered_writes_bytes,
-        max_group_wait_ms=config.journal_max_group_wait_ms,
-        queue_limit=max(1, config.write_cache_bytes // 2 // len(config.journal_directories)),
-        sync_data=config.sync_data,
-        buffered_entries=config.journal_buffered_entries,
-        ample=config.write_cache_bytes + 4 * config.journal_pre_alloc_bytes,
-    )

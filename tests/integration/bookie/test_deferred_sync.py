@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bookie.journal import JournalFile
+from bookie.journal_file import JournalFile
 from bookie.server import BookieServer
 from ledger import requests
 from ledger.requests import DEFERRED_SYNC, AddRequest, GetBookieInfoResponse, Status

@@ -268,7 +268,7 @@ MUTATIONS = (
         "storage",
         ("S5", "S1"),
         "the journal is not synced at all",
-        "bookie/journal.py",
+        "bookie/journal_file.py",
         "            self._files.fdatasync(self._fd)\n",
         "            pass\n",
     ),
