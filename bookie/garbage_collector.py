@@ -1,13 +1,8 @@
-"""Garbage collection of one bookie: when it runs, and what it asks of the metadata and of storage.
+"""Garbage collection of one bookie: when it runs, what it does in which order, and who may ask for it.
 
-A run, in this order: leftovers of compactions; ledgers (the local ids first, then the metadata's listing to its end,
-then each candidate once more); entry logs without an existing ledger; one compaction if one is due. A run begins every
-`wait_seconds`, or when somebody triggers it.
-
-Nothing is deleted unless the listing came to its end in order, and the store caught up with what it knew when the
-listing began. Then each candidate's metadata is read, and only "there is no such ledger" lets it go; whoever trusts the
-listing alone turns `verify_metadata` off. Whatever else happens, be it an error, silence beyond the timeout, or a
-candidate whose metadata is there, keeps ledgers (S2, F13).
+A run, in this order: leftovers of compactions; ledgers that the metadata no longer has (`ledger_collector`); entry logs
+without an existing ledger; one compaction if one is due. A run begins every `wait_seconds`, or when somebody triggers
+it.
 
 Which logs are complete is taken down before which ledgers the index has: all that a complete log holds is in the index
 (`entry_logs`), so a log is never taken for dead because a flush has not come to its index yet.
@@ -15,7 +10,8 @@ Which logs are complete is taken down before which ledgers the index has: all th
 The listing runs on the event loop; everything that touches the disk runs on a thread of its own, which looks at
 `_stopping` between records. Methods of `GarbageCollector` are for the event loop, those that say so for any thread.
 
-Source: storage page, section 8. Not its job: the rules (`core.garbage_collection`), copying (`compactor`).
+Source: storage page, section 8. Not its job: the rules (`core.garbage_collection`), which ledgers go
+(`ledger_collector`), which entry logs go (`entry_log_collector`), copying (`compactor`).
 """
 
 from __future__ import annotations
@@ -23,75 +19,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bookie.core.disk_space import DiskEvent, DiskEventKind
 from bookie.core.garbage_collection import (
     CompactionKind,
-    CompactionPolicy,
-    CompactionRule,
     CompactionSchedule,
-    LedgerComparison,
     Trigger,
-    is_over_replicated,
 )
 from bookie.entry_log_collector import EntryLogCollector
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
+from bookie.gc_config import GarbageCollectionConfig
 from bookie.gc_statistics import GcPhase, GcStatistics
+from bookie.ledger_collector import LedgerCollector, ReplicationLocks
 from bookie.storage import Storage
 from bookie.threads import REAL_THREADS, Threads
 from bookie.throttle import StoppedException
-from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
+from ledger.errors import BKException
+from ledger.manager import LedgerManagerFactory
 from reporting.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 100
-_DELETE_AT_ONCE = 100
-_EVERYTHING = 0
-"""The revision that stands for all that the store knows (`LedgerManagerFactory.catch_up`)."""
 _BY_ADMIN = "admin"
 
 T = TypeVar("T")
-
-
-DEFAULT_POLICY = CompactionPolicy(minor=CompactionRule(0.2, 3600), major=CompactionRule(0.8, 86400))
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageCollectionConfig:
-    """Times in seconds; rates a second, 0 without limit."""
-
-    wait_seconds: float = 600.0
-    policy: CompactionPolicy = DEFAULT_POLICY
-    rate_entries: float = 1000.0
-    rate_bytes: float = 1_000_000.0
-    throttle_by_bytes: bool = False
-    verify_metadata: bool = True
-    over_replicated_wait_seconds: float = 86400.0
-    metadata_rate: float = 1000.0
-    metadata_timeout_seconds: float = 20.0
-    force_when_no_space: bool = False
-    target_log_bytes: int = 0
-    """Entry logs smaller than this are taken for logs of this size: compaction merges them."""
-    location_compaction_seconds: float = 0.0
-    """Between compactions of the index in RocksDB; 0 or less: none."""
-
-
-class ReplicationLocks(Protocol):
-    """Who replicates a ledger holds its lock; nobody else may then take copies of it away."""
-
-    async def try_acquire(self, ledger_id: LedgerId) -> bool:
-        """False when somebody else holds it."""
-
-    async def release(self, ledger_id: LedgerId) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +86,12 @@ class GarbageCollector:
         """
         self._config = config
         self._storage = storage
-        self._metadata = metadata
-        self._bookie_id = bookie_id
-        self._locks = locks
         self._threads = threads
         self._clock = clock or threads.monotonic
         self._wall_clock = threads.wall_clock
         self.statistics = GcStatistics()
         now = self._clock()
         self._schedule = CompactionSchedule(config.policy, now)
-        self._last_over_replicated = now
         started_ms = int(self._wall_clock() * 1000)
         self._last_ms = dict.fromkeys(CompactionKind, started_ms)
         self._compacting: CompactionKind | None = None
@@ -154,6 +106,9 @@ class GarbageCollector:
         self._task: asyncio.Task[None] | None = None
         self._stopping = threads.event()
         self._thread: Executor | None = None
+        self._ledgers = LedgerCollector(
+            config, storage, metadata, bookie_id, self.statistics, locks, self._clock, self._in_thread
+        )
         self.logs = EntryLogCollector(
             files, storage, self._stopping, self.statistics, self._rate(), self._clock, config.target_log_bytes
         )
@@ -314,7 +269,7 @@ class GarbageCollector:
         try:
             statistics.begin(GcPhase.LEDGERS)
             await self._in_thread(self.logs.settle_leftovers)
-            await self._collect_ledgers()
+            await self._ledgers.collect()
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)
@@ -353,111 +308,3 @@ class GarbageCollector:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    # Ledgers
-
-    async def _collect_ledgers(self) -> None:
-        local = await self._in_thread(self._storage.ledger_ids)
-        self.statistics.active_ledgers = len(local)
-        try:
-            await self._collect_over_replicated(local)
-            missing = await self._missing_in_metadata(local)
-        except Exception as error:
-            # Whatever it is, the metadata is not known.
-            self.statistics.failed_listings += 1
-            level = logging.WARNING if isinstance(error, (BKException, TimeoutError)) else logging.ERROR
-            log_event(
-                _log, "ledgers_not_listed", level, error=error or type(error).__name__, note="no ledger is collected"
-            )
-            return
-        for start in range(0, len(missing), _DELETE_AT_ONCE):
-            await self._delete(await self._confirmed(missing[start : start + _DELETE_AT_ONCE]))
-
-    async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
-        """Local ids that a complete listing lacks. `local` was taken before."""
-        await self._within_timeout(self._metadata.catch_up(_EVERYTHING))
-        comparison = LedgerComparison(local)
-        ranges = aiter(self._metadata.ledger_manager.ledger_ranges())
-        while (ids := await self._next_range(ranges)) is not None:
-            comparison.add_range(ids)
-            await self._pace(1)
-        return comparison.finish()
-
-    async def _next_range(self, ranges: AsyncIterator[Sequence[int]]) -> Sequence[int] | None:
-        try:
-            async with asyncio.timeout(self._config.metadata_timeout_seconds):
-                return await anext(ranges)
-        except StopAsyncIteration:
-            return None
-
-    async def _confirmed(self, candidates: Sequence[int]) -> list[int]:
-        """Those of whom the metadata itself says that there is no such ledger."""
-        if not self._config.verify_metadata:
-            return list(candidates)
-        gone: list[int] = []
-        for number, answer in zip(candidates, await self._read(candidates), strict=True):
-            if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
-                gone.append(number)
-                continue
-            self.statistics.kept_candidates += 1
-            reason = f"can't be read: {answer}" if isinstance(answer, BKException) else "is there"
-            log_event(
-                _log,
-                "ledger_kept",
-                logging.WARNING,
-                ledger=number,
-                reason=f"it was not listed, but its metadata {reason}",
-            )
-        return gone
-
-    async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
-        """The metadata of ledgers, or why it can't be had; an answer each."""
-        ids = [LedgerId.unscoped(number) for number in numbers]
-        try:
-            answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
-        except (BKException, TimeoutError) as error:
-            unknown = error if isinstance(error, BKException) else BKException("the metadata store does not answer")
-            return [unknown] * len(ids)
-        await self._pace(len(ids))
-        return answers
-
-    async def _delete(self, numbers: Sequence[int]) -> None:
-        if not numbers:
-            return
-        await self._in_thread(lambda: self._storage.delete_ledgers(numbers))
-        self.statistics.deleted_ledgers += len(numbers)
-        self.statistics.active_ledgers -= len(numbers)
-        log_event(_log, "ledgers_collected", count=len(numbers), first_ledger=numbers[0])
-
-    async def _within_timeout(self, call: Awaitable[T]) -> T:
-        async with asyncio.timeout(self._config.metadata_timeout_seconds):
-            return await call
-
-    async def _pace(self, operations: int) -> None:
-        if self._config.metadata_rate > 0:
-            await asyncio.sleep(operations / self._config.metadata_rate)
-
-    # Ledgers that other bookies hold in our stead
-
-    async def _collect_over_replicated(self, local: Sequence[int]) -> None:
-        wait = self._config.over_replicated_wait_seconds
-        if self._locks is None or wait <= 0 or self._clock() - self._last_over_replicated < wait:
-            return
-        for start in range(0, len(local), _READ_AT_ONCE):
-            for answer in await self._read(local[start : start + _READ_AT_ONCE]):
-                if isinstance(answer, LedgerRecord) and is_over_replicated(answer.metadata, self._bookie_id):
-                    await self._delete_over_replicated(self._locks, answer.ledger_id)
-        self._last_over_replicated = self._clock()
-
-    async def _delete_over_replicated(self, locks: ReplicationLocks, ledger_id: LedgerId) -> None:
-        if not await locks.try_acquire(ledger_id):
-            return
-        try:
-            # Once more under the lock: a replication may have ended here meanwhile.
-            record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
-            if is_over_replicated(record.metadata, self._bookie_id):
-                await self._delete([ledger_id.ledger_id])
-        except NoSuchLedgerExistsOnMetadataServerException:
-            return
-        finally:
-            await locks.release(ledger_id)

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from bookie.core.garbage_collection import CompactionPolicy, CompactionRule
-from bookie.garbage_collector import GarbageCollectionConfig
+from bookie.gc_config import GarbageCollectionConfig
 from ledger.settings import ConsistentSettings
 
 

@@ -324,7 +324,7 @@ MUTATIONS = (
         "storage",
         ("S2",),
         "garbage collection takes a listing that ended in an error for the whole",
-        "bookie/garbage_collector.py",
+        "bookie/ledger_collector.py",
         "        while (ids := await self._next_range(ranges)) is not None:\n            comparison.add_range(ids)\n"
         "            await self._pace(1)\n        return comparison.finish()\n",
         "        try:\n"
@@ -333,7 +333,7 @@ MUTATIONS = (
         "        except BKException:\n            pass\n        return comparison.finish()\n",
         more=(
             Edit(
-                "bookie/garbage_collector.py",
+                "bookie/ledger_collector.py",
                 "        if not self._config.verify_metadata:\n            return list(candidates)\n",
                 "        return list(candidates)\n",
             ),

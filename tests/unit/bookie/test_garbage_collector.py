@@ -13,7 +13,8 @@ import pytest
 
 from bookie.core.disk_space import DirectoryUsage, DiskEvent, DiskEventKind
 from bookie.core.garbage_collection import CompactionKind, CompactionPolicy, CompactionRule, Trigger
-from bookie.garbage_collector import GarbageCollectionConfig, GarbageCollector
+from bookie.garbage_collector import GarbageCollector
+from bookie.gc_config import GarbageCollectionConfig
 from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
 from ledger.manager import (

@@ -1,0 +1,188 @@
+"""The part of garbage collection that decides which ledgers go: the local ids, the metadata's listing, each candidate.
+
+In this order: the local ids first, then the metadata's listing to its end, then each candidate once more.
+
+Nothing is deleted unless the listing came to its end in order, and the store caught up with what it knew when the
+listing began. Then each candidate's metadata is read, and only "there is no such ledger" lets it go; whoever trusts the
+listing alone turns `verify_metadata` off. Whatever else happens, be it an error, silence beyond the timeout, or a
+candidate whose metadata is there, keeps ledgers (S2, F13).
+
+Ledgers that other bookies hold in this one's stead go as well, now and then, under the lock of whoever replicates them.
+
+The listing runs on the event loop, storage on the thread that `in_thread` is given. Source: storage page, section 8.
+Not its job: the rules (`core.garbage_collection`), when it is time, what becomes of the bytes (`entry_log_collector`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from bookie.core.garbage_collection import LedgerComparison, is_over_replicated
+from bookie.gc_config import GarbageCollectionConfig
+from bookie.gc_statistics import GcStatistics
+from bookie.storage import Storage
+from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerManagerFactory, LedgerRecord
+from reporting.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 100
+_DELETE_AT_ONCE = 100
+_EVERYTHING = 0
+"""The revision that stands for all that the store knows (`LedgerManagerFactory.catch_up`)."""
+
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Runs what touches the disk where the event loop does not wait for it."""
+
+    async def __call__(self, work: Callable[[], T]) -> T: ...
+
+
+class ReplicationLocks(Protocol):
+    """Who replicates a ledger holds its lock; nobody else may then take copies of it away."""
+
+    async def try_acquire(self, ledger_id: LedgerId) -> bool:
+        """False when somebody else holds it."""
+
+    async def release(self, ledger_id: LedgerId) -> None: ...
+
+
+class LedgerCollector:
+    """See the module. For the event loop."""
+
+    def __init__(
+        self,
+        config: GarbageCollectionConfig,
+        storage: Storage,
+        metadata: LedgerManagerFactory,
+        bookie_id: str,
+        statistics: GcStatistics,
+        locks: ReplicationLocks | None,
+        clock: Callable[[], float],
+        in_thread: InThread,
+    ) -> None:
+        """Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment."""
+        self._config = config
+        self._storage = storage
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._statistics = statistics
+        self._locks = locks
+        self._clock = clock
+        self._in_thread = in_thread
+        self._last_over_replicated = clock()
+
+    async def collect(self) -> None:
+        """One pass. Raises StoppedException or OSError of storage; a failure of the metadata keeps every ledger."""
+        local = await self._in_thread(self._storage.ledger_ids)
+        self._statistics.active_ledgers = len(local)
+        try:
+            await self._collect_over_replicated(local)
+            missing = await self._missing_in_metadata(local)
+        except Exception as error:
+            # Whatever it is, the metadata is not known.
+            self._statistics.failed_listings += 1
+            level = logging.WARNING if isinstance(error, (BKException, TimeoutError)) else logging.ERROR
+            log_event(
+                _log, "ledgers_not_listed", level, error=error or type(error).__name__, note="no ledger is collected"
+            )
+            return
+        for start in range(0, len(missing), _DELETE_AT_ONCE):
+            await self._delete(await self._confirmed(missing[start : start + _DELETE_AT_ONCE]))
+
+    async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
+        """Local ids that a complete listing lacks. `local` was taken before."""
+        await self._within_timeout(self._metadata.catch_up(_EVERYTHING))
+        comparison = LedgerComparison(local)
+        ranges = aiter(self._metadata.ledger_manager.ledger_ranges())
+        while (ids := await self._next_range(ranges)) is not None:
+            comparison.add_range(ids)
+            await self._pace(1)
+        return comparison.finish()
+
+    async def _next_range(self, ranges: AsyncIterator[Sequence[int]]) -> Sequence[int] | None:
+        try:
+            async with asyncio.timeout(self._config.metadata_timeout_seconds):
+                return await anext(ranges)
+        except StopAsyncIteration:
+            return None
+
+    async def _confirmed(self, candidates: Sequence[int]) -> list[int]:
+        """Those of whom the metadata itself says that there is no such ledger."""
+        if not self._config.verify_metadata:
+            return list(candidates)
+        gone: list[int] = []
+        for number, answer in zip(candidates, await self._read(candidates), strict=True):
+            if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
+                gone.append(number)
+                continue
+            self._statistics.kept_candidates += 1
+            reason = f"can't be read: {answer}" if isinstance(answer, BKException) else "is there"
+            log_event(
+                _log,
+                "ledger_kept",
+                logging.WARNING,
+                ledger=number,
+                reason=f"it was not listed, but its metadata {reason}",
+            )
+        return gone
+
+    async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
+        """The metadata of ledgers, or why it can't be had; an answer each."""
+        ids = [LedgerId.unscoped(number) for number in numbers]
+        try:
+            answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
+        except (BKException, TimeoutError) as error:
+            unknown = error if isinstance(error, BKException) else BKException("the metadata store does not answer")
+            return [unknown] * len(ids)
+        await self._pace(len(ids))
+        return answers
+
+    async def _delete(self, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        await self._in_thread(lambda: self._storage.delete_ledgers(numbers))
+        self._statistics.deleted_ledgers += len(numbers)
+        self._statistics.active_ledgers -= len(numbers)
+        log_event(_log, "ledgers_collected", count=len(numbers), first_ledger=numbers[0])
+
+    async def _within_timeout(self, call: Awaitable[T]) -> T:
+        async with asyncio.timeout(self._config.metadata_timeout_seconds):
+            return await call
+
+    async def _pace(self, operations: int) -> None:
+        if self._config.metadata_rate > 0:
+            await asyncio.sleep(operations / self._config.metadata_rate)
+
+    # Ledgers that other bookies hold in our stead
+
+    async def _collect_over_replicated(self, local: Sequence[int]) -> None:
+        wait = self._config.over_replicated_wait_seconds
+        if self._locks is None or wait <= 0 or self._clock() - self._last_over_replicated < wait:
+            return
+        for start in range(0, len(local), _READ_AT_ONCE):
+            for answer in await self._read(local[start : start + _READ_AT_ONCE]):
+                if isinstance(answer, LedgerRecord) and is_over_replicated(answer.metadata, self._bookie_id):
+                    await self._delete_over_replicated(self._locks, answer.ledger_id)
+        self._last_over_replicated = self._clock()
+
+    async def _delete_over_replicated(self, locks: ReplicationLocks, ledger_id: LedgerId) -> None:
+        if not await locks.try_acquire(ledger_id):
+            return
+        try:
+            # Once more under the lock: a replication may have ended here meanwhile.
+            record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
+            if is_over_replicated(record.metadata, self._bookie_id):
+                await self._delete([ledger_id.ledger_id])
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return
+        finally:
+            await locks.release(ledger_id)
