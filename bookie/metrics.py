@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 from bookie.core.disk_space import DirectoryUsage
 from bookie.disk_monitor import used_percent
 from bookie.exposition import counter, counters, gauge
-from bookie.statistics import BookieStatistics, JournalStatistics
-from bookie.storage import StorageStatistics
+from bookie.statistics import BookieStatistics, JournalStatistics, StorageStatistics
 from ledger.latency import QUANTILES, LatencyHistogram, OpStats
 
 _SERVER = "bookkeeper_server_"

@@ -7,6 +7,7 @@ Counts are exact. Latencies are those of a sample where an operation is done by 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ledger.latency import LatencyHistogram, OpStats
 
@@ -120,3 +121,17 @@ class StoreStatistics:
     """Entries that came with each read that went ahead, and its bytes."""
     read_ahead_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
     read_ahead_seconds: float = 0.0
+
+
+class StorageStatistics(NamedTuple):
+    """Of each journal what it counts and its queue (records, bytes, limit); flushes; the cache's entries and bytes.
+
+    Of the stores what they count, the index pages in memory, and entries and bytes read ahead.
+    """
+
+    journals: list[tuple[JournalStatistics, tuple[int, int, int]]]
+    flushes: FlushStatistics
+    cache: tuple[int, int]
+    stores: StoreStatistics
+    index_pages: int
+    read_ahead: tuple[int, int]

@@ -7,12 +7,9 @@ then the entry log.
 States: new → open (directories locked, journal replayed, threads running) → closed; or failed after the first disk
 error of journal or checkpoint, when `on_fatal` was called once and nothing more is accepted or acknowledged.
 
-Invariants held together here: whatever is journaled is in the write cache or on the dirty headers' list before it is
-queued (S1, S6); the ledger's key, and the fence it was loaded with, is journaled before anything else of it by this
-process, so that no fence and no explicit LAC of a ledger without entries is lost (F3); a ledger read back from its
-index header has its stored key (S7).
-
-A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
+Writing is `ledger_writes` and reading is `stored_entries`, which this class is both of; here is what they live on:
+opening with replay, checkpoints, errors and want of space, deletion, limits. A ledger read back from its index header
+has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
 
 Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
 `on_room` and `on_fatal` from either that or the checkpoint thread.
@@ -25,18 +22,15 @@ from __future__ import annotations
 
 import heapq
 import logging
-import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
-from bookie import directories, index_file, journal_format
+from bookie import directories
 from bookie.checkpoint import Checkpointer, Flusher, PatientFlusher
 from bookie.core.disk_space import DirectoryUsage
-from bookie.core.ledger_state import LedgerState
 from bookie.deleted_ledgers import FencedAndDeleted
 from bookie.directories import DirectoryLock
 from bookie.files import (
@@ -49,16 +43,14 @@ from bookie.files import (
 from bookie.journal import Journal
 from bookie.journal_format import LogMark
 from bookie.journal_options import journal_options
-from bookie.ledger_table import LedgerTable, decode_lac_ids
+from bookie.ledger_table import LedgerTable
+from bookie.ledger_writes import LedgerWrites
 from bookie.replay import Replay
-from bookie.statistics import FlushStatistics, JournalStatistics, StoreStatistics
+from bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
 from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
-from bookie.stored_entries import StoredEntries, stored_ledger
-from bookie.stored_ledger import LedgerDeletedException, StoredLedger
 from bookie.threads import REAL_THREADS, Threads
 from bookie.write_cache import WriteCache
-from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
 from reporting.logs import log_event
 
@@ -72,26 +64,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_entry_ids = struct.Struct(">qqq")
-_MIN_PACKET = 32
-_MIN_LAC_PACKET = 16
 
-
-class StorageStatistics(NamedTuple):
-    """Of each journal what it counts and its queue (records, bytes, limit); flushes; the cache's entries and bytes.
-
-    Of the stores what they count, the index pages in memory, and entries and bytes read ahead.
-    """
-
-    journals: list[tuple[JournalStatistics, tuple[int, int, int]]]
-    flushes: FlushStatistics
-    cache: tuple[int, int]
-    stores: StoreStatistics
-    index_pages: int
-    read_ahead: tuple[int, int]
-
-
-class Storage(StoredEntries):
+class Storage(LedgerWrites):
     """See the module. Methods raise OSError for disk errors and StorageStoppedException when not open."""
 
     def __init__(
@@ -102,13 +76,10 @@ class Storage(StoredEntries):
         files: FileSystem = REAL_FILE_SYSTEM,
         threads: Threads = REAL_THREADS,
     ) -> None:
-        super().__init__(WriteCache(config.write_cache_bytes))
         self._config = config
         self._files = files
         self._threads = threads
         self._on_fatal = on_fatal
-        self._on_durable = on_durable
-        self._journals_entries = config.journal_entries
         self._fatal_lock = threads.lock()
         self._failed = False
         self.on_room: Callable[[], None] = lambda: None
@@ -132,7 +103,7 @@ class Storage(StoredEntries):
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
         options = journal_options(config)
-        self._journals = tuple(
+        journals = tuple(
             Journal(
                 files,
                 directories.current(path),
@@ -146,9 +117,13 @@ class Storage(StoredEntries):
             )
             for path in config.journal_directories
         )
-        self._journal = self._journals[0] if len(self._journals) == 1 else None
-        """The only journal: the path of every add is spared the choice."""
-        self._table = LedgerTable((), config.ledger_state_limit, threads)
+        super().__init__(
+            WriteCache(config.write_cache_bytes),
+            journals,
+            LedgerTable((), config.ledger_state_limit, threads),
+            on_durable,
+            journal_entries=config.journal_entries,
+        )
         self._checkpointer: Checkpointer | None = None
         self._flush_statistics = FlushStatistics()
         self._store_statistics = StoreStatistics()
@@ -348,149 +323,6 @@ class Storage(StoredEntries):
             self._failed = True
         self._on_fatal(error)
 
-    # Ledgers and writing
-
-    def ledger(self, ledger_id: LedgerId) -> StoredLedger | None:
-        """The ledger if this bookie knows it, be it without entries. Reads its index header when not in memory."""
-        return self._table.get(ledger_id)
-
-    def recent_ledger(self, number: int) -> StoredLedger | None:
-        """The ledger of this id of scope 0 if it is in memory: the path of every add."""
-        return self._table.recent(number)
-
-    def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
-        """A ledger that `ledger` does not know. Durable with the first thing that is written of it.
-
-        Raises IncorrectParameterException for a scoped id or an over-long key.
-        """
-        if ledger_id.scope_id != 0:
-            raise IncorrectParameterException(f"ledger {ledger_id}: this bookie does not store scoped ledgers")
-        if not index_file.fits_header(master_key, b""):
-            raise IncorrectParameterException(
-                f"ledger {ledger_id}: a master key of {len(master_key)} bytes is too long"
-            )
-        return self._table.get_or_create(ledger_id, master_key)
-
-    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
-        """Stores an entry packet, or replaces it; `token` (unless None) comes back once it is durable.
-
-        Without `sync` it comes back once the entry is written; a later `force` of the ledger makes it durable.
-
-        Raises IncorrectParameterException when the packet is not one of this entry.
-        """
-        stored = stored_ledger(ledger)
-        self._check_packet(stored, entry_id, packet)
-        self.add_checked_entry(stored, entry_id, packet, token, sync)
-
-    def add_checked_entry(
-        self, stored: StoredLedger, entry_id: int, packet: bytes, token: object, sync: bool = True
-    ) -> None:
-        """`add_entry` for a packet whose ids are known to be right, and whose LAC the ledger has taken notice of."""
-        # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
-        try:
-            is_due = self._cache.put(stored, entry_id, packet)
-            if not stored.key_journaled:
-                self._journal_key(stored)
-        except LedgerDeletedException:
-            self.add_checked_entry(self._recreate(stored), entry_id, packet, token, sync)
-            return
-        if is_due:
-            self._request_checkpoint()
-        journal = self._journal or self._journal_of(stored.number)
-        if sync and self._journals_entries:
-            journal.append_one(packet, token)
-        elif self._journals_entries:
-            journal.append_deferred(packet, token)
-        elif token is not None:
-            self._on_durable([token])
-        if entry_id > stored.last_entry_id:
-            stored.last_entry_id = entry_id
-
-    def fence(self, ledger: LedgerState, token: object) -> None:
-        """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
-        stored = stored_ledger(ledger)
-        try:
-            self._fence(stored, token)
-        except LedgerDeletedException:
-            self._fence(self._recreate(stored), token)
-
-    def _fence(self, ledger: StoredLedger, token: object) -> None:
-        if not ledger.key_journaled:
-            self._journal_key(ledger)
-        if ledger.fenced:
-            self._journal_of(ledger.number).force(token)
-            return
-        ledger.fenced = True
-        try:
-            self._write_state(ledger, journal_format.encode_fence(ledger.number), token)
-        except BaseException:
-            # Or the next fence would take this one for durable.
-            ledger.fenced = False
-            raise
-
-    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
-        """Replaces the ledger's explicit LAC packet; `token` comes back once it is durable.
-
-        Raises IncorrectParameterException when the packet is not one of this ledger.
-        """
-        stored = stored_ledger(ledger)
-        if len(packet) < _MIN_LAC_PACKET or not index_file.fits_header(stored.master_key, packet):
-            raise IncorrectParameterException(
-                f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
-            )
-        number, lac = decode_lac_ids(packet)
-        if number != stored.number:
-            raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
-        record = journal_format.encode_explicit_lac(number, packet)
-        try:
-            self._set_explicit_lac(stored, packet, lac, record, token)
-        except LedgerDeletedException:
-            self._set_explicit_lac(self._recreate(stored), packet, lac, record, token)
-
-    def _set_explicit_lac(self, ledger: StoredLedger, packet: bytes, lac: int, record: bytes, token: object) -> None:
-        ledger.explicit_lac = packet
-        ledger.advance_lac(lac)
-        self._write_state(ledger, record, token)
-
-    def force(self, ledger_id: LedgerId, token: object) -> None:
-        """`token` comes back once everything queued before is durable. The ledger need not exist."""
-        self._journal_of(ledger_id.ledger_id).force(token)
-
-    def _check_packet(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> None:
-        """Checks what replay relies on, and takes notice of the LAC."""
-        if len(packet) < _MIN_PACKET or not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
-            raise IncorrectParameterException(
-                f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
-            )
-        number, packet_entry_id, lac = _entry_ids.unpack_from(packet)
-        if number != ledger.number or packet_entry_id != entry_id:
-            raise IncorrectParameterException(
-                f"entry {entry_id} of ledger {ledger.ledger_id}: the packet says entry {packet_entry_id} of {number}"
-            )
-        if not (number or entry_id or lac):
-            raise IncorrectParameterException("entry 0 of ledger 0 can't carry LAC 0: an entry's LAC is below its id")
-        ledger.advance_lac(lac)
-
-    def _write_state(self, ledger: StoredLedger, record: bytes, token: object) -> None:
-        if self._cache.mark_header(ledger):
-            self._request_checkpoint()
-        if not ledger.key_journaled:
-            self._journal_key(ledger)
-        self._journal_of(ledger.number).append_one(record, token)
-
-    def _journal_key(self, ledger: StoredLedger) -> None:
-        """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
-        if not ledger.has_header:
-            self._cache.mark_header(ledger)
-        journal = self._journal_of(ledger.number)
-        journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
-        if ledger.fenced:
-            journal.append_one(journal_format.encode_fence(ledger.number), None)
-        ledger.key_journaled = True
-
-    def _journal_of(self, number: int) -> Journal:
-        return self._journals[number % len(self._journals)]
-
     # Deleting
 
     def delete_ledgers(self, numbers: Sequence[int]) -> None:
@@ -519,10 +351,6 @@ class Storage(StoredEntries):
         on_disk = heapq.merge(*(store.ledger_ids() for store in self.stores)) if len(self.stores) > 1 else None
         found = array("q", on_disk) if on_disk is not None else self.stores[0].ledger_ids()
         return _with_cached(found, sorted(ledger.number for ledger in self._cache.ledgers()))
-
-    def _recreate(self, gone: StoredLedger) -> StoredLedger:
-        """The ledger that a request was looked up for before it was deleted: it begins anew."""
-        return self._table.get_or_create(gone.ledger_id, gone.master_key)
 
     # Limits
 

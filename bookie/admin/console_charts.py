@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bookie.statistics import BookieStatistics
-from bookie.storage import StorageStatistics
+from bookie.statistics import BookieStatistics, StorageStatistics
 from gateway.admin.console.rates import Chart, gauge, p99_of, rate_of
 
 
