@@ -18,7 +18,8 @@ from ledger.errors import (
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as wire
-from thinclient.gateway_channel import GatewayChannel, failure_in_words
+from thinclient.gateway_channel import GatewayChannel
+from thinclient.gateway_failures import failure_in_words
 
 _SETS = {
     BookieSet.WRITABLE: wire.BookieSet.WRITABLE,

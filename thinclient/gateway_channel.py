@@ -1,9 +1,8 @@
 """The metadata gateways of one client: balance, failover, and the one layer that repeats calls.
 
-Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. One that failed is
-asked last, for a pause that grows, and then only once it has a connection again, which is made in the background; one
-that says that it has lost its store is asked last until it has it back. A gateway that dies without a word (its machine
-or its process stands still) is found out by HTTP/2 pings within a second.
+Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. One that failed, or
+says that it has lost its store, is asked last (`one_gateway`). A gateway that dies without a word (its machine or its
+process stands still) is found out by HTTP/2 pings within a second.
 
 A call is repeated, with exponential back-off and jitter, until its deadline. What may be repeated differs:
 
@@ -14,46 +13,35 @@ A call is repeated, with exponential back-off and jitter, until its deadline. Wh
   LostAnswerException is raised, an UnknownOutcomeException, and whoever knows what the call means may find out.
 
 More gateways than the configured ones are learnt from discovery (`gateway_list`); they are asked once they have a
-connection. Not its job: what calls mean (`metadata`, `discovery`, `registration`).
+connection. Not its job: what a failure means (`gateway_failures`), what calls mean (`metadata`, `discovery`,
+`registration`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-import grpc
-from grpc.aio import AioRpcError, Channel, UnaryUnaryCall
+from grpc.aio import AioRpcError
 
 from ledger.errors import (
     BKException,
     ClientClosedException,
     MetaStoreException,
     TooManyRequestsException,
-    UnauthorizedAccessException,
-    UnknownOutcomeException,
 )
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
-from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
-from reporting.logs import log_event
+from thinclient.gateway_failures import REFUSED, LostAnswerException, check_transient, surely_not_done
 from thinclient.gateway_uri import TlsFiles, parse_gateways
 from thinclient.grpc_channels import OpenChannel, open_channel
-
-if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type checker only
-    from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
-    from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceAsyncStub
-    from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryAsyncStub
+from thinclient.one_gateway import Gateway
 
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-_LONGEST_ASKED_LAST = 10.0
 _CONNECT_TIMEOUT = 2.5
 _CONNECT_PATIENCE = 0.4
 """Seconds for a connection while there are other gateways to ask; it is made on in the background."""
@@ -63,144 +51,6 @@ _HEDGE_AFTER = 0.4
 
 _MOST_GATEWAYS = 16
 """Gateways that are learnt from discovery only up to so many in all: each is a connection."""
-
-_REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
-_TRANSIENT = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED,
-    _REFUSED,
-)
-_NOT_DONE = "bookgate-not-done"
-"""Key of trailing metadata by which a gateway says that it surely did not carry out a change."""
-
-INSTANCE = "bookgate-instance"
-"""Key of trailing metadata by which a gateway process tells its id; callers name the one they mean by it."""
-
-_TELLS_NO_INSTANCE = "none"
-
-_log = logging.getLogger(__name__)
-
-_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
-"""gRPC's own words where a call found no connection."""
-
-_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-
-
-class LostAnswerException(UnknownOutcomeException):
-    """A change was sent to a gateway and its answer lost. A gateway that still lives knows the change by its token."""
-
-    def __init__(self, message: str, gateway: Gateway) -> None:
-        super().__init__(message)
-        self.gateway = gateway
-
-
-class Gateway:
-    """One gateway: its channel, made on first use, and its stubs."""
-
-    def __init__(
-        self,
-        address: str,
-        credentials: grpc.ChannelCredentials | None,
-        connector: OpenChannel = open_channel,
-        *,
-        learnt: bool = False,
-    ) -> None:
-        self.address = address
-        self.learnt = learnt
-        """Known from discovery only: perhaps out of this client's reach."""
-        self.suspended = False
-        """It has lost its metadata store, and said so."""
-        self.instance: str | None = None
-        """Id of the process that answered last; `none` where it told none, None while nothing was heard."""
-        self._credentials = credentials
-        self._connector = connector
-        self._channel: Channel | None = None
-        self._metadata: LedgerMetadataServiceAsyncStub | None = None
-        self._discovery: ServiceDiscoveryAsyncStub | None = None
-        self._registration: RegistrationServiceAsyncStub | None = None
-        self._failures = 0
-        self._asked_last_until = 0.0
-
-    @property
-    def channel(self) -> Channel:
-        if self._channel is None:
-            self._channel = self._connector(self.address, self._credentials)
-        return self._channel
-
-    @property
-    def metadata(self) -> LedgerMetadataServiceAsyncStub:
-        if self._metadata is None:
-            self._metadata = LedgerMetadataServiceStub(self.channel)
-        return self._metadata
-
-    @property
-    def discovery(self) -> ServiceDiscoveryAsyncStub:
-        if self._discovery is None:
-            self._discovery = ServiceDiscoveryStub(self.channel)
-        return self._discovery
-
-    @property
-    def registration(self) -> RegistrationServiceAsyncStub:
-        if self._registration is None:
-            self._registration = RegistrationServiceStub(self.channel)
-        return self._registration
-
-    @property
-    def connected(self) -> bool:
-        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
-
-    def healthy(self, now: float) -> bool:
-        """To be asked in its turn. One that is not for want of a connection gets it made in the background."""
-        untried = self._failures == 0 and not self.learnt
-        if not untried and not self.connected:
-            self.channel.get_state(try_to_connect=True)
-            return False
-        return self._asked_last_until <= now and not self.suspended
-
-    def failed(self, now: float, reason: str) -> None:
-        """Asked last for a while."""
-        if not self._failures:
-            log_event(_log, "gateway_failed", gateway=self.address, error=reason)
-        self._failures += 1
-        self._asked_last_until = now + min(_LONGEST_PAUSE * 2 ** (self._failures - 1), _LONGEST_ASKED_LAST)
-
-    def answered(self) -> None:
-        if self._failures:
-            log_event(_log, "gateway_answers", gateway=self.address, failures=self._failures)
-        self._failures = 0
-        self._asked_last_until = 0.0
-
-    async def connect(self, timeout: float) -> bool:
-        """True once there is a connection; False when it is refused or not there in time."""
-        channel = self.channel
-        state = channel.get_state(try_to_connect=True)
-        try:
-            async with asyncio.timeout(timeout):
-                while state is not grpc.ChannelConnectivity.READY:
-                    if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                        return False
-                    await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            return False
-        return True
-
-    async def answer(self, call: UnaryUnaryCall[Any, T]) -> T:
-        """The call's answer, noting which process gave it."""
-        try:
-            answer = await call
-        except AioRpcError as error:
-            self.instance = instance_told(error.trailing_metadata()) or self.instance
-            raise
-        self.instance = instance_told(await call.trailing_metadata()) or _TELLS_NO_INSTANCE
-        return answer
-
-    async def close(self) -> None:
-        """Ends every call of this channel."""
-        if self._channel is not None:
-            await self._channel.close()
 
 
 class Attempts:
@@ -264,7 +114,7 @@ class Attempts:
         errors = "; ".join(f"{address}: {reason}" for address, reason in self._errors.items()) or "no answer"
         within = "" if self._timeout is None else f" within {self._timeout:g} s"
         message = f"no metadata gateway could {self._what}{within} ({errors}). Is one running at these addresses?"
-        if self._errors and all(_REFUSED.name in reason for reason in self._errors.values()):
+        if self._errors and all(REFUSED.name in reason for reason in self._errors.values()):
             return TooManyRequestsException(message)
         return MetaStoreException(message)
 
@@ -435,39 +285,3 @@ class GatewayChannel:
         self._closed = True
         for gateway in (*self._gateways, *self._retired):
             await gateway.close()
-
-
-def instance_told(trailing: Iterable[tuple[str, str | bytes]] | None) -> str | None:
-    """The id of the gateway process that sent this trailing metadata, if it told one."""
-    return next((str(value) for key, value in trailing or () if key == INSTANCE), None)
-
-
-def surely_not_done(error: AioRpcError) -> bool:
-    """True for a change that the gateway refused, or that never reached it."""
-    if error.code() is _REFUSED:
-        return True
-    if any(key == _NOT_DONE for key, _ in error.trailing_metadata() or ()):
-        return True
-    details = error.details() or ""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_SENT)
-
-
-def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes: bool = False) -> str:
-    """The failure in words if asking again may help. Raises the typed error otherwise."""
-    reason = f"{error.code().name}: {error.details() or 'no details'}"
-    if error.code() in _TRANSIENT:
-        return reason
-    message = f"gateway {gateway.address} could not {what}: {reason}"
-    if error.code() in _DENIED:
-        raise UnauthorizedAccessException(message) from error
-    if changes and error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
-        raise UnknownOutcomeException(f"{message}; it may or may not have happened") from error
-    raise MetaStoreException(message) from error
-
-
-def failure_in_words(gateway: Gateway, what: str, error: AioRpcError) -> str:
-    """For what never gives up: also what asking again hardly cures is tried again, after a pause."""
-    try:
-        return check_transient(gateway, what, error)
-    except BKException as permanent:
-        return str(permanent)

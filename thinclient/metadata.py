@@ -47,11 +47,13 @@ from ledger.metadata_codec import from_format, to_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from thinclient.discovery import RpcServiceDiscovery
-from thinclient.gateway_channel import Gateway, GatewayChannel, check_transient
+from thinclient.gateway_channel import GatewayChannel
+from thinclient.gateway_failures import check_transient
 from thinclient.gateway_list import GatewayList
 from thinclient.gateway_uri import TlsFiles
 from thinclient.grpc_channels import OpenChannel, open_channel
 from thinclient.messages import code_error, record_of, scoped
+from thinclient.one_gateway import Gateway
 from thinclient.one_instance import change_at_one_instance
 from thinclient.registration import RpcRegistrationManager
 from thinclient.watch import MetadataWatch

@@ -26,7 +26,9 @@ import grpc
 from grpc.aio import AioRpcError
 
 from ledger.errors import BKException, UnknownOutcomeException
-from thinclient.gateway_channel import INSTANCE, Gateway, GatewayChannel, LostAnswerException, instance_told
+from thinclient.gateway_channel import GatewayChannel
+from thinclient.gateway_failures import LostAnswerException
+from thinclient.one_gateway import INSTANCE, Gateway, instance_told
 
 T = TypeVar("T")
 

@@ -34,7 +34,9 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from reporting.logs import log_event
-from thinclient.gateway_channel import Attempts, Gateway, GatewayChannel, failure_in_words
+from thinclient.gateway_channel import Attempts, GatewayChannel
+from thinclient.gateway_failures import failure_in_words
+from thinclient.one_gateway import Gateway
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,8 +19,10 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerMetadataListener, LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
-from thinclient.gateway_channel import Gateway, GatewayChannel, failure_in_words
+from thinclient.gateway_channel import GatewayChannel
+from thinclient.gateway_failures import failure_in_words
 from thinclient.messages import record_of, scoped
+from thinclient.one_gateway import Gateway
 
 _LONGEST_SILENCE = 25.0
 """Seconds; a gateway sends a bookmark at least every 10."""

@@ -34,8 +34,8 @@ from thinclient.bookie_connection import tcp_connector
 from thinclient.bookie_pool import BookiePool
 from thinclient.config import ClientConfig
 from thinclient.discovery import bookies_of
-from thinclient.gateway_channel import Gateway
 from thinclient.gateway_uri import parse_gateways
+from thinclient.one_gateway import Gateway
 from thinclient.tls import TlsMode
 
 _MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
