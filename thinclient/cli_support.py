@@ -16,9 +16,10 @@ import typer
 from ledger.manager import BookieSet, LedgerManagerFactory, RegisteredBookie
 from thinclient.bookie_connection import tcp_connector
 from thinclient.bookie_pool import BookiePool
-from thinclient.client import BookKeeper, metadata_factory
+from thinclient.client import BookKeeper
 from thinclient.config import ClientConfig, load_config
 from thinclient.gateway_uri import TlsFiles
+from thinclient.metadata_source import metadata_factory
 
 T = TypeVar("T")
 

@@ -8,25 +8,20 @@ to clients with ZooKeeper, for which its extra has to be installed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from ledger.bookie_info import BookieServiceInfo
-from ledger.drivers import load_driver
 from ledger.errors import (
     BKException,
     ClientClosedException,
     IllegalOpException,
     IncorrectParameterException,
     NoSuchLedgerExistsOnMetadataServerException,
-    NotEnoughBookiesException,
-    UnauthorizedAccessException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import (
@@ -37,34 +32,25 @@ from ledger.manager import (
     RegisteredBookie,
     ServiceDiscovery,
 )
-from ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from reporting.logs import log_event
+from ledger.metadata import DigestType
+from thinclient import ledger_creation, ledger_opening
 from thinclient.advanced_write_handle import AdvancedWriteHandle
 from thinclient.auth import ClientAuthProvider
 from thinclient.bookie_connection import Connector, tcp_connector
 from thinclient.bookie_pool import V3, BookiePool
 from thinclient.config import ClientConfig
-from thinclient.context import ClientContext, LedgerSecrets
-from thinclient.core.placement import EnsembleRequest
+from thinclient.context import ClientContext, LedgerSecrets, secrets_of
 from thinclient.ensemble_changer import EnsembleChanger
 from thinclient.gateway_uri import is_gateway_uri
 from thinclient.ledger_changes import LedgerChanges
 from thinclient.ledger_view import LedgerView, known_last_entry
-from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
+from thinclient.metadata import RpcLedgerManager
+from thinclient.metadata_source import metadata_factory, metadata_uri
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement, create_policy
 from thinclient.quarantine import BookieHealth
 from thinclient.read_handle import ReadHandle
-from thinclient.recovery_driver import read_last_confirmed, recover
 from thinclient.write_handle import WriteHandle
-
-_log = logging.getLogger(__name__)
-
-_LEDGERS_AT_ONCE = 256
-"""Whose bookies are asked side by side for the last add confirmed."""
-
-_WRITER_KEY = "bookgate.writer"
-"""Custom metadata of a ledger that was taken up by a second handle: a random name of that handle."""
 
 
 class BookKeeper:
@@ -134,7 +120,7 @@ class BookKeeper:
         Raises IncorrectParameterException for the URI of a store: stores want to be connected to first.
         """
         config = config or ClientConfig()
-        uri = _metadata_uri(gateways, config)
+        uri = metadata_uri(gateways, config)
         if not is_gateway_uri(uri):
             raise IncorrectParameterException(f"{uri!r} names no gateways: connect to a metadata store with `connect`")
         return cls.of_factory(metadata_factory(gateways, config), config, auth_provider)
@@ -207,9 +193,8 @@ class BookKeeper:
         IllegalOpException for deferred sync in a client of protocol v2.
         """
         self._check_sync(deferred_sync)
-        record = await self._create(
-            (ensemble_size, write_quorum_size, ack_quorum_size), digest_type, password, custom_metadata, ledger_id
-        )
+        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
+        record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
         secrets = LedgerSecrets.of(record.metadata, password)
         return WriteHandle(self._context, record, secrets, deferred_sync=deferred_sync)
 
@@ -227,9 +212,8 @@ class BookKeeper:
     ) -> AdvancedWriteHandle:
         """The same for a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`."""
         self._check_sync(deferred_sync)
-        record = await self._create(
-            (ensemble_size, write_quorum_size, ack_quorum_size), digest_type, password, custom_metadata, ledger_id
-        )
+        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
+        record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
         secrets = LedgerSecrets.of(record.metadata, password)
         return AdvancedWriteHandle(self._context, record, secrets, deferred_sync=deferred_sync)
 
@@ -242,33 +226,8 @@ class BookKeeper:
         ledger_id: int | LedgerId | None,
     ) -> LedgerRecord:
         self._check_open()
-        ensemble_size, write_quorum_size, ack_quorum_size = sizes
-        if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
-            raise IncorrectParameterException(
-                f"ensemble size {ensemble_size}, write quorum {write_quorum_size} and ack quorum {ack_quorum_size} "
-                "don't fit: each must be at least the next, and the last at least 1"
-            )
-        given = None if ledger_id is None else _unscoped(_ledger_id(ledger_id))
-        request = EnsembleRequest(ensemble_size, write_quorum_size, ack_quorum_size, custom_metadata or {})
-        with self.metrics.timed("LEDGER_CREATE"):
-            with self.metrics.timed("bookie_watcher_NEW_ENSEMBLE_TIME"):
-                ensemble = await self._new_ensemble(request)
-            metadata = LedgerMetadata.new(
-                ensemble, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata
-            )
-            record = await self.ledger_manager.create(given, metadata)
-        log_event(_log, "ledger_created", ledger=record.ledger_id, ensemble=",".join(ensemble))
-        return record
-
-    async def _new_ensemble(self, request: EnsembleRequest) -> list[str]:
-        """With opportunistic striping a smaller ensemble will do, if it holds a write quorum."""
-        while True:
-            try:
-                return await self._context.placement.new_ensemble(request)
-            except NotEnoughBookiesException:
-                if not self._config.opportunistic_striping or request.ensemble_size <= request.write_quorum_size:
-                    raise
-                request = replace(request, ensemble_size=request.ensemble_size - 1)
+        given = None if ledger_id is None else _ledger_id(ledger_id)
+        return await ledger_creation.create_ledger(self._context, sizes, digest_type, password, custom_metadata, given)
 
     async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
         """Opens a ledger to read it.
@@ -282,31 +241,7 @@ class BookKeeper:
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
-            return await self._open_ledger(_ledger_id(ledger_id), password, recovery)
-
-    async def _open_ledger(self, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
-        record = await self.ledger_manager.read(ledger_id)
-        secrets = self._secrets(record, password)
-        if recovery and not record.metadata.is_closed:
-            record = await self._recover(record, secrets)
-        if record.metadata.is_closed:
-            return ReadHandle(LedgerView(self._context, record, secrets, record.metadata.last_entry_id))
-        read = await read_last_confirmed(self._context, record, secrets)
-        view = LedgerView(self._context, record, secrets, read.result)
-        await view.listen()
-        return ReadHandle(view)
-
-    async def _recover(self, record: LedgerRecord, secrets: LedgerSecrets) -> LedgerRecord:
-        log_event(_log, "recovery_began", ledger=record.ledger_id, state=record.metadata.state.name)
-        try:
-            with self.metrics.timed("LEDGER_RECOVER"):
-                record = await recover(self._context, record, secrets)
-        except BKException as error:
-            log_event(_log, "recovery_failed", logging.WARNING, ledger=record.ledger_id, error=error)
-            raise
-        last, length = record.metadata.last_entry_id, record.metadata.length
-        log_event(_log, "ledger_recovered", ledger=record.ledger_id, last_entry=last, length=length)
-        return record
+            return await ledger_opening.open_ledger(self._context, _ledger_id(ledger_id), password, recovery)
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata.
@@ -315,7 +250,7 @@ class BookKeeper:
         `ReadHandle.read_last_confirmed`. Raises UnauthorizedAccessException.
         """
         self._check_open()
-        secrets = self._secrets(record, password)
+        secrets = secrets_of(record, password)
         return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))
 
     async def last_adds_confirmed(
@@ -327,19 +262,7 @@ class BookKeeper:
         without fencing. Raises UnauthorizedAccessException.
         """
         self._check_open()
-        all_secrets = [self._secrets(record, password) for record in records]
-        room = asyncio.Semaphore(_LEDGERS_AT_ONCE)
-
-        async def ask(record: LedgerRecord, secrets: LedgerSecrets) -> int | BKException:
-            if record.metadata.is_closed:
-                return record.metadata.last_entry_id
-            async with room:
-                try:
-                    return (await read_last_confirmed(self._context, record, secrets)).result
-                except BKException as error:
-                    return error
-
-        return await asyncio.gather(*map(ask, records, all_secrets))
+        return await ledger_opening.last_adds_confirmed(self._context, records, password)
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.
@@ -349,13 +272,7 @@ class BookKeeper:
         it no longer writes is for the caller to know. Raises IllegalOpException for a ledger that can't be taken up.
         """
         self._check_open()
-        record = await self.ledger_manager.read(_ledger_id(ledger_id))
-        secrets = self._secrets(record, password)
-        await _check_never_written(self._context, record, secrets)
-        claimed = {**record.metadata.custom_metadata, _WRITER_KEY: self._rng.randbytes(8).hex().encode()}
-        changed = replace(record.metadata, custom_metadata=claimed)
-        record = await self.ledger_manager.write(record.ledger_id, changed, record.version)
-        return WriteHandle(self._context, record, secrets)
+        return await ledger_opening.reopen_empty_ledger(self._context, _ledger_id(ledger_id), password, self._rng)
 
     async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
         """Removes a ledger's metadata; bookies drop its entries later. One that does not exist counts as removed."""
@@ -412,13 +329,6 @@ class BookKeeper:
         async for ids in manager.ledger_ranges(scope_id, start_after, end_before):
             yield _existing(await manager.read_many([LedgerId(scope_id, ledger_id) for ledger_id in ids]))
 
-    def _secrets(self, record: LedgerRecord, password: bytes) -> LedgerSecrets:
-        _unscoped(record.ledger_id)
-        stored = record.metadata.password
-        if stored is not None and stored != password:
-            raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
-        return LedgerSecrets.of(record.metadata, password)
-
     def _check_sync(self, deferred_sync: bool) -> None:
         if deferred_sync and self._config.wire_protocol != V3:
             raise IllegalOpException("deferred sync is not part of protocol v2; create the ledger by a client of v3")
@@ -444,20 +354,6 @@ def _pending_adds(context: ClientContext) -> int:
     return sum(end.pending_adds for end in list(context.open_ends) if isinstance(end, EnsembleChanger))
 
 
-async def _check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
-    """Raises IllegalOpException unless the ledger is OPEN and none of enough bookies holds an entry of it."""
-    what = f"ledger {record.ledger_id} can't be written"
-    rule = "A ledger is written once, by one writer; create another one"
-    metadata = record.metadata
-    if metadata.state is not LedgerState.OPEN:
-        raise IllegalOpException(f"{what}: it is {metadata.state.name}. {rule}")
-    if _WRITER_KEY in metadata.custom_metadata:
-        raise IllegalOpException(f"{what}: another writer has taken it up. {rule}")
-    read = await read_last_confirmed(context, record, secrets)
-    if read.bookies_with_entries or read.result >= 0 or len(metadata.fragments) > 1:
-        raise IllegalOpException(f"{what}: it has entries already. {rule}")
-
-
 def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:
     if isinstance(ledger_id, LedgerId):
         return ledger_id
@@ -476,29 +372,3 @@ def _existing(outcomes: Sequence[LedgerRecord | BKException]) -> list[LedgerReco
         elif not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
             raise outcome
     return records
-
-
-def _unscoped(ledger_id: LedgerId) -> LedgerId:
-    """Requests to bookies carry 64-bit ids: entries of a scoped ledger would become those of another one (D1)."""
-    if ledger_id.scope_id:
-        raise IllegalOpException(
-            f"ledger {ledger_id} has a scope; entries of scoped ledgers can't be written or read, their metadata can"
-        )
-    return ledger_id
-
-
-def _metadata_uri(gateways: str | None, config: ClientConfig) -> str:
-    uri = gateways or config.gateways
-    if not uri:
-        raise IncorrectParameterException(
-            "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"
-        )
-    return uri
-
-
-def metadata_factory(gateways: str | None, config: ClientConfig) -> LedgerManagerFactory:
-    """What reaches the metadata of a configuration; `initialize` it first. Raises IncorrectParameterException."""
-    uri = _metadata_uri(gateways, config)
-    if is_gateway_uri(uri):
-        return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls)
-    return load_driver(uri)(uri)

@@ -7,9 +7,15 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from ledger.digest import Digest, digest_for, ledger_master_key
-from ledger.errors import BKException, ReadException, exception_for_status
+from ledger.errors import (
+    BKException,
+    IllegalOpException,
+    ReadException,
+    UnauthorizedAccessException,
+    exception_for_status,
+)
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager
+from ledger.manager import LedgerManager, LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
 from ledger.requests import Status
 from thinclient.bookie_pool import BookiePool
@@ -54,6 +60,24 @@ class LedgerSecrets:
         """Version 1 metadata names no digest type; those ledgers were written with CRC32 unless told otherwise."""
         digest_type = metadata.digest_type or DigestType.CRC32
         return cls(ledger_master_key(password), digest_for(digest_type, password))
+
+
+def secrets_of(record: LedgerRecord, password: bytes) -> LedgerSecrets:
+    """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a ledger with a scope."""
+    unscoped(record.ledger_id)
+    stored = record.metadata.password
+    if stored is not None and stored != password:
+        raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
+    return LedgerSecrets.of(record.metadata, password)
+
+
+def unscoped(ledger_id: LedgerId) -> LedgerId:
+    """Requests to bookies carry 64-bit ids: entries of a scoped ledger would become those of another one (D1)."""
+    if ledger_id.scope_id:
+        raise IllegalOpException(
+            f"ledger {ledger_id} has a scope; entries of scoped ledgers can't be written or read, their metadata can"
+        )
+    return ledger_id
 
 
 def status_error(

@@ -1,0 +1,28 @@
+"""From a URI to what reaches the metadata: the gateways, or the driver of a metadata store itself."""
+
+from __future__ import annotations
+
+from ledger.drivers import load_driver
+from ledger.errors import IncorrectParameterException
+from ledger.manager import LedgerManagerFactory
+from thinclient.config import ClientConfig
+from thinclient.gateway_uri import is_gateway_uri
+from thinclient.metadata import RpcLedgerManagerFactory
+
+
+def metadata_uri(gateways: str | None, config: ClientConfig) -> str:
+    """The URI given, else that of the configuration. Raises IncorrectParameterException where there is none."""
+    uri = gateways or config.gateways
+    if not uri:
+        raise IncorrectParameterException(
+            "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"
+        )
+    return uri
+
+
+def metadata_factory(gateways: str | None, config: ClientConfig) -> LedgerManagerFactory:
+    """What reaches the metadata of a configuration; `initialize` it first. Raises IncorrectParameterException."""
+    uri = metadata_uri(gateways, config)
+    if is_gateway_uri(uri):
+        return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls)
+    return load_driver(uri)(uri)
