@@ -29,8 +29,8 @@ chaos: env-dev java ## real processes under kills, stops, cuts and full disks, e
 mutations: env-dev ## plants some forty bugs in copies of the sources; the simulation must notice each (some minutes; writes MUTATIONS.md)
 	$(BIN)/python -m tests.simulation.mutations
 
-simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); SMALL=1: small worlds
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(SMALL),--small) $(SIMULATE_ARGS)
+simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|metadata
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(WORLD),--world $(WORLD)) $(SIMULATE_ARGS)
 
 test-deploy: env-dev java prometheus ## all of deploy/ and the steps of the operations page, on real processes (some minutes)
 	BOOKGATE_DEPLOY=1 $(BIN)/python -m pytest tests/deploy tests/integration/test_operations_page.py $(PYTEST_ARGS)

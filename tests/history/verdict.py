@@ -59,8 +59,8 @@ def new_rules() -> Rules:
     return Rules(rule() for rule in RULES)
 
 
-INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 8)), "D1")
-"""Everything that is looked at, in order."""
+DATA_INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 8)), "D1")
+"""Everything that clients and bookies are put to, in order; those of gateways are the checkers' M1 to M7."""
 
 
 @dataclass

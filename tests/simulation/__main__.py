@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.history.verdict import INVARIANTS
-from tests.simulation.plan import Limits, Plan, make_plan
-from tests.simulation.run import LIMITS, SMALL_LIMITS, Outcome, run_seed
+from tests.simulation.kinds import Kind, plan_of, run_one
+from tests.simulation.outcome import Outcome
+from tests.simulation.plan import Plan
 from tests.simulation.seeds import Summary, outcomes
 from tests.simulation.shrink import keep_option, kept, shrink
 
@@ -33,36 +33,38 @@ def main(
     first: Annotated[int, typer.Option(help="the first of them; 0: any")] = 0,
     seed: Annotated[int | None, typer.Option(help="run this one only, with its transcript")] = None,
     keep: Annotated[str, typer.Option(help="parts of that seed's plan to keep, as a shrunk plan is printed")] = "",
-    small: Annotated[
-        bool, typer.Option("--small", help="small worlds: short, with few writers, many times as many")
-    ] = False,
+    world: Annotated[
+        Kind, typer.Option(help="small: short, with few writers, many a second; metadata: gateways and ZooKeeper alone")
+    ] = Kind.LARGE,
     jobs: Annotated[int, typer.Option(help="processes; 0: one a core")] = 0,
     shrinking: Annotated[bool, typer.Option("--shrink/--no-shrink", help="look for smaller plans that fail")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="no transcript")] = False,
 ) -> None:
     """Runs the whole protocol in a simulated world, from seeds, and checks every invariant."""
-    limits = SMALL_LIMITS if small else LIMITS
     if seed is not None:
-        raise typer.Exit(_replay(seed, limits, keep, quiet=quiet))
+        raise typer.Exit(_replay(seed, world, keep, quiet=quiet))
     first = first or random.SystemRandom().randrange(1, 1 << 31)
     began = time.monotonic()
-    summary = _run_all(first, seeds, jobs or os.cpu_count() or 1, limits)
-    _console.print(_table(summary, first, time.monotonic() - began))
+    summary = _run_all(first, seeds, jobs or os.cpu_count() or 1, world)
+    _console.print(_table(summary, world, first, time.monotonic() - began))
     for outcome in summary.failed[:_MOST_SHOWN]:
-        _show(outcome, limits, shrinking=shrinking)
+        _show(outcome, world, shrinking=shrinking)
     if len(summary.failed) > _MOST_SHOWN:
         others = ", ".join(str(outcome.seed) for outcome in summary.failed[_MOST_SHOWN:])
         _console.print(f"more seeds that fail: {others}")
     raise typer.Exit(1 if summary.failed else 0)
 
 
-def _replay(seed: int, limits: Limits, keep: str, *, quiet: bool) -> int:
+def _replay(seed: int, kind: Kind, keep: str, *, quiet: bool) -> int:
     """With a readable transcript."""
-    plan = make_plan(seed, limits)
+    plan = plan_of(kind, seed)
     if keep:
+        if plan is None:
+            raise typer.BadParameter(f"worlds of {kind} have no plan of which parts could be kept", param_hint="--keep")
         plan = kept(plan, keep)
-    _console.print(str(plan), markup=False, highlight=False)
-    outcome = run_seed(seed, plan, transcript=not quiet, on_line=None if quiet else _say)
+    if plan is not None:
+        _console.print(str(plan), markup=False, highlight=False)
+    outcome = run_one(kind, seed, plan, transcript=not quiet, on_line=None if quiet else _say)
     checks = ", ".join(f"{invariant} {count}" for invariant, count in sorted(outcome.looked.items()) if count)
     _console.print(f"{outcome.operations} operations in {outcome.simulated_seconds:.1f} simulated seconds")
     _console.print(f"checked: {checks}")
@@ -74,13 +76,13 @@ def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _run_all(first: int, count: int, jobs: int, limits: Limits) -> Summary:
+def _run_all(first: int, count: int, jobs: int, kind: Kind) -> Summary:
     summary = Summary()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=_console, transient=True) as progress:
         bar = progress.add_task("seeds", total=count)
         with contextlib.suppress(KeyboardInterrupt):
-            for outcome in outcomes(range(first, first + count), jobs, limits):
+            for outcome in outcomes(range(first, first + count), jobs, kind):
                 summary.add(outcome)
                 progress.update(bar, advance=1, description=f"seeds, {len(summary.failed)} failed")
                 if outcome.failed:
@@ -89,7 +91,7 @@ def _run_all(first: int, count: int, jobs: int, limits: Limits) -> Summary:
     return summary
 
 
-def _table(summary: Summary, first: int, seconds: float) -> Table:
+def _table(summary: Summary, kind: Kind, first: int, seconds: float) -> Table:
     table = Table(box=None, show_header=False)
     hours = summary.simulated_seconds / 3600
     a_second = summary.operations / max(summary.core_seconds, 1e-9)
@@ -97,29 +99,27 @@ def _table(summary: Summary, first: int, seconds: float) -> Table:
     table.add_row("simulated", f"{hours:.1f} hours, {summary.operations} operations, {a_second:.0f} a second a core")
     table.add_row("a seed", f"{summary.core_seconds / max(summary.seeds, 1):.3f} core-seconds")
     table.add_row("faults", ", ".join(f"{kind} {count}" for kind, count in summary.faults.most_common()))
-    table.add_row("checks", ", ".join(f"{each} {summary.looked[each]}" for each in INVARIANTS))
-    never = [each for each in INVARIANTS if not summary.looked[each]]
+    table.add_row("checks", ", ".join(f"{each} {summary.looked[each]}" for each in kind.invariants))
+    never = [each for each in kind.invariants if not summary.looked[each]]
     if never:
         table.add_row("never put to the test", ", ".join(never))
     return table
 
 
-def _show(outcome: Outcome, limits: Limits, *, shrinking: bool) -> None:
+def _show(outcome: Outcome, kind: Kind, *, shrinking: bool) -> None:
     _console.print(f"\nseed {outcome.seed}", style="red")
     _console.print(outcome.problem, markup=False, highlight=False)
-    plan = shrink(outcome.plan, lambda smaller: _still_fails(outcome, smaller)) if shrinking else None
-    _console.print(f"replay it with: {replay_command(outcome.seed, limits, plan)}", highlight=False)
+    plan = outcome.plan if shrinking else None
+    if plan is not None:
+        plan = shrink(plan, lambda smaller: run_one(kind, outcome.seed, smaller).invariant == outcome.invariant)
+    _console.print(f"replay it with: {replay_command(kind, outcome.seed, plan)}", highlight=False)
 
 
-def replay_command(seed: int, limits: Limits, plan: Plan | None = None) -> str:
+def replay_command(kind: Kind, seed: int, plan: Plan | None = None) -> str:
     """What runs the seed again, or of its plan the parts that `plan` has left."""
-    small = " --small" if limits is SMALL_LIMITS else ""
+    world = "" if kind is Kind.LARGE else f" --world {kind}"
     keep = f" --keep {keep_option(plan)}" if plan is not None else ""
-    return f"python -m tests.simulation --seed {seed}{small}{keep}"
-
-
-def _still_fails(outcome: Outcome, plan: Plan) -> bool:
-    return run_seed(outcome.seed, plan).invariant == outcome.invariant
+    return f"python -m tests.simulation --seed {seed}{world}{keep}"
 
 
 if __name__ == "__main__":

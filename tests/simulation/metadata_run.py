@@ -1,8 +1,8 @@
 """A run of the metadata layer from a seed: ZooKeeper servers, gateways, clients, faults, and the checkers of M1 to M7.
 
 Two phases. While faults come and go, clients do what they like and any call may fail. Then all is healed: every client
-must get its calls through (P12), and once nothing happens any more, every watch must have heard the newest (M2, M3) and
-the gateways must watch what they need to (M7), which is nothing after the clients have left.
+must get its calls through (P12) and work on for a while; once nothing happens any more, every watch must have heard the
+newest (M2, M3) and the gateways must watch what they need to (M7), which is nothing after the clients have left.
 
 Faults are drawn in two stages: which kinds a seed has, then when, whom and how long.
 """
@@ -10,8 +10,7 @@ Faults are drawn in two stages: which kinds a seed has, then when, whom and how 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from ledger.manager import LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -21,12 +20,24 @@ from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     WatchEvent,
 )
 from tests.history import events
-from tests.history.metadata_events import GONE, GatewayWatches, Quiet, StoreChanged, StreamAsked, StreamTold
+from tests.history.metadata_events import (
+    GONE,
+    ChangeAsked,
+    GatewayWatches,
+    ListingAsked,
+    Quiet,
+    RecordAsked,
+    StoreChanged,
+    StreamAsked,
+    StreamTold,
+    WatchBegun,
+)
 from tests.history.recorder import Recorder
 from tests.history.recording_client import metadata_seen
 from tests.history.verdict import Verdict, judge, watch
 from tests.history.violations import NoProgress
 from tests.simulation.metadata_actors import MetadataClient, mark_of
+from tests.simulation.outcome import Outcome
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.store_faults import StoreFaults
 from tests.simulation.world import World
@@ -35,17 +46,10 @@ from tests.simulation.zookeeper import Ensemble
 _PATIENCE_SECONDS = 40.0
 _QUIET_SECONDS = 12.0
 _PAUSE_SECONDS = 0.3
+_CALM_SECONDS = 2.0
+"""Of work once all is healed: what begins to watch then has no trouble in its life (M2)."""
+_OPERATIONS = (ChangeAsked, RecordAsked, ListingAsked, WatchBegun)
 _WATCH = "/bookkeeper.gateway.v1.LedgerMetadataService/Watch"
-
-
-@dataclass
-class MetadataOutcome:
-    """What a seed came to."""
-
-    verdict: Verdict
-    history: events.History
-    faults: Counter[str] = field(default_factory=Counter)
-    simulated_seconds: float = 0.0
 
 
 class StoreRecorder:
@@ -83,7 +87,7 @@ class StoreRecorder:
         self._recorder.add(StreamTold(self._recorder.now, gateway, number, str(response.ledger_id), version))
 
 
-async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder, seconds: float) -> None:
+async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: float) -> None:
     rng = world.random("plan")
     store = SimulatedStore(world, gateways=rng.choice((1, 2, 2, 3)))
     store_recorder = StoreRecorder(recorder, store.ensemble)
@@ -114,6 +118,8 @@ async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder, secon
     await _within(world, "calls under way", asyncio.gather(*work))
     for name in names:
         await _within(world, f"calls of {name}", world.on(processes[name], _gets_through(clients[name], recorder)))
+    calm = [world.on(processes[name], clients[name].work(world.now + _CALM_SECONDS, _PAUSE_SECONDS)) for name in names]
+    await _within(world, "calls in calm times", asyncio.gather(*calm))
     await asyncio.sleep(_QUIET_SECONDS)
     recorder.add(Quiet(recorder.now))
     for gateway in store.gateways:
@@ -123,7 +129,6 @@ async def _run(world: World, outcome: MetadataOutcome, recorder: Recorder, secon
     await asyncio.sleep(_QUIET_SECONDS)
     for gateway in store.gateways:
         recorder.add(GatewayWatches(recorder.now, gateway.name, gateway.watched, ()))
-    outcome.simulated_seconds = world.now
 
 
 async def _within(world: World, what: str, work: asyncio.Future[object] | object) -> None:
@@ -146,15 +151,26 @@ async def _gets_through(client: MetadataClient, recorder: Recorder) -> None:
         raise NoProgress(f"{client.name} can't list though all is healed", *recorder.history[-6:])
 
 
-def run_metadata_seed(seed: int, *, seconds: float = 20.0, transcript: bool = False) -> tuple[MetadataOutcome, World]:
-    """Runs a seed, with so many seconds of faults; what the checkers find is in the outcome.
-
-    Raises what is found while it runs.
-    """
+def run_metadata_seed(
+    seed: int,
+    *,
+    seconds: float = 20.0,
+    transcript: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Runs a seed, with so many seconds of faults; with `transcript` every line is kept and told to `on_line`."""
     world = World(seed, transcript=transcript)
+    world.transcript.on_line = on_line
     recorder = Recorder(world.loop.time)
-    outcome = MetadataOutcome(Verdict(), recorder.history)
+    outcome = Outcome(seed, history=recorder.history)
     watching = watch(recorder, world.fail, world.random("watch").randrange(50, 400))
-    world.run(_run(world, outcome, recorder, seconds))
-    outcome.verdict = judge(recorder.history, watching.rules)
-    return outcome, world
+
+    def run() -> Verdict:
+        world.run(_run(world, outcome, recorder, seconds))
+        return judge(recorder.history, watching.rules)
+
+    outcome.conclude(run)
+    outcome.transcript = world.transcript.text()
+    outcome.operations = sum(isinstance(event, _OPERATIONS) for event in recorder.history)
+    outcome.simulated_seconds = world.now
+    return outcome

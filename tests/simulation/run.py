@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,16 +24,17 @@ from ledger.metadata import DigestType
 from tests.faults.memory_disk import Survival, everything_survives, nothing_survives
 from tests.history import events
 from tests.history.contents import text_of
-from tests.history.events import BookieAnswered, Event, History
+from tests.history.events import BookieAnswered, Event
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
-from tests.history.verdict import judge, watch
-from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable, InvariantViolated
+from tests.history.verdict import Verdict, judge, watch
+from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable
 from tests.simulation.faults import KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, Faults
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
+from tests.simulation.outcome import Outcome
 from tests.simulation.plan import STORE_FAULTS, VISITS, Limits, Plan, make_plan
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
@@ -83,29 +82,6 @@ _BOOKIE: dict[str, Any] = {
 }
 
 
-@dataclass
-class Outcome:
-    """What became of one seed."""
-
-    seed: int
-    plan: Plan
-    problem: str | None = None
-    """The broken invariant or the error, in words; None when all is well."""
-    invariant: str | None = None
-    """Its id; "error" for what is none."""
-    history: History = field(default_factory=list)
-    transcript: str = ""
-    looked: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    operations: int = 0
-    simulated_seconds: float = 0.0
-    core_seconds: float = 0.0
-
-    @property
-    def failed(self) -> bool:
-        return self.problem is not None
-
-
 def run_seed(
     seed: int,
     plan: Plan | None = None,
@@ -116,26 +92,15 @@ def run_seed(
 ) -> Outcome:
     """Runs a seed's plan, or a smaller one; with `transcript` every line is kept and told to `on_line`."""
     plan = plan or make_plan(seed, limits)
-    began = time.process_time()
     run = _Run(plan, transcript, on_line)
     outcome = Outcome(seed, plan)
-    try:
-        run.run()
-        verdict = judge(run.recorder.history, run.watch.rules)
-        outcome.looked.update(verdict.looked)
-        for violation in verdict.violations[:1]:
-            raise violation
-    except InvariantViolated as violation:
-        outcome.invariant, outcome.problem = violation.id, str(violation)
-    except Exception as error:
-        outcome.invariant, outcome.problem = "error", "".join(traceback.format_exception(error))
+    outcome.conclude(run.run)
     outcome.history = run.recorder.history
     outcome.transcript = run.world.transcript.text()
     outcome.faults = run.faults.counts + run.disk_faults() + run.store_faults()
     outcome.looked.update(run.looked)
     outcome.operations = sum(isinstance(event, _OPERATIONS) for event in run.recorder.history)
     outcome.simulated_seconds = run.world.now
-    outcome.core_seconds = time.process_time() - began
     return outcome
 
 
@@ -168,8 +133,9 @@ class _Run:
         self._repeated = next((rate.rate for rate in plan.rates if rate.kind == "repeated-requests"), 0.0)
         self._watch_bookies()
 
-    def run(self) -> None:
+    def run(self) -> Verdict:
         self.world.run(self._main())
+        return judge(self.recorder.history, self.watch.rules)
 
     def disk_faults(self) -> Counter[str]:
         counts: Counter[str] = Counter()

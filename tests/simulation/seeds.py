@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from tests.simulation.plan import Limits
-from tests.simulation.run import LIMITS, Outcome, run_seed
+from tests.simulation.kinds import Kind, run_one
+from tests.simulation.outcome import Outcome
 
 _AHEAD = 4
 """Seeds handed out for each process."""
@@ -49,19 +49,19 @@ def _begin_process() -> None:
     gc.freeze()
 
 
-def _run_one(limits: Limits, seed: int) -> Outcome:
+def _run_one(kind: Kind, seed: int) -> Outcome:
     """In a process of the pool: what is large stays there."""
-    outcome = run_seed(seed, limits=limits)
+    outcome = run_one(kind, seed)
     outcome.history, outcome.transcript = [], ""
     gc.collect()  # a world is full of cycles
     return outcome
 
 
-def outcomes(seeds: Iterable[int], jobs: int, limits: Limits = LIMITS) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], jobs: int, kind: Kind = Kind.LARGE) -> Iterator[Outcome]:
     """As they come, with a bounded number handed out."""
     left, context = iter(seeds), multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_process) as pool:
-        begin = partial(pool.submit, partial(_run_one, limits))
+        begin = partial(pool.submit, partial(_run_one, kind))
         try:
             yield from _as_they_come(begin, {begin(seed) for seed in islice(left, jobs * _AHEAD)}, left)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,6 +13,7 @@ from ledger.errors import UnknownOutcomeException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManager, LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
+from tests.simulation.kinds import Kind
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.world import World
@@ -25,17 +27,21 @@ SECONDS = 6.0
 """Of faults."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed(seed: int) -> None:
-    outcome, _ = run_metadata_seed(seed, seconds=SECONDS)
-    assert not outcome.verdict.violations, outcome.verdict
-    assert outcome.faults
-    assert all(outcome.verdict.looked[invariant] for invariant in ("M1", "M3", "M4", "M5", "M6", "M7", "P6"))
+def test_no_invariant_is_broken_and_each_is_put_to_the_test() -> None:
+    """Not each in every run: a watch may have no life without trouble (M2)."""
+    looked: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = run_metadata_seed(seed, seconds=SECONDS)
+        assert not outcome.failed, outcome.problem
+        assert outcome.faults
+        looked += outcome.looked
+    assert set(Kind.METADATA.invariants) <= set(looked)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    (_, first), (_, second) = (run_metadata_seed(6, seconds=2.0, transcript=True) for _ in range(2))
-    assert first.transcript.text() == second.transcript.text()
+    first, second = (run_metadata_seed(6, seconds=2.0, transcript=True) for _ in range(2))
+    assert first.transcript == second.transcript
+    assert first.history == second.history
 
 
 class Scene:

@@ -17,6 +17,7 @@ from bookie.core.ledger_state import LedgerState
 from ledger.requests import Status
 from tests.history import events
 from tests.simulation.__main__ import replay_command
+from tests.simulation.kinds import Kind
 from tests.simulation.plan import Limits, make_plan
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
@@ -63,10 +64,11 @@ def test_no_invariant_is_broken_in_small_worlds() -> None:
 
 
 def test_the_command_that_replays_a_seed_makes_the_same_plan() -> None:
-    assert replay_command(7, LIMITS) == "python -m tests.simulation --seed 7"
+    assert replay_command(Kind.LARGE, 7) == "python -m tests.simulation --seed 7"
     plan = make_plan(7, SMALL_LIMITS).keeping({"w0"})
     bursts = len(plan.writers[0].bursts)
-    assert replay_command(7, SMALL_LIMITS, plan) == f"python -m tests.simulation --seed 7 --small --keep w0:{bursts}"
+    smaller = f"python -m tests.simulation --seed 7 --world small --keep w0:{bursts}"
+    assert replay_command(Kind.SMALL, 7, plan) == smaller
 
 
 def test_the_same_seed_gives_the_same_transcript() -> None:
@@ -94,6 +96,7 @@ def test_gateways_do_the_same_in_every_process() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=root) as other:
         here = run_seed(WITH_GATEWAYS, transcript=True)
         there = other.communicate()[0].decode().strip()
+    assert here.plan is not None
     assert here.plan.gateways
     assert hashlib.sha256(here.transcript.encode()).hexdigest() == there
 

@@ -10,10 +10,9 @@ import logging
 import os
 import sys
 import time
-import traceback
 from dataclasses import asdict, dataclass
 
-from tests.history.violations import InvariantViolated
+from tests.simulation.kinds import Kind, run_one
 from tests.simulation.mutations.table import METADATA
 
 
@@ -30,36 +29,15 @@ class Found:
 
 def probe(world: str, first: int, most: int, seconds: float) -> Found:
     """At most so many seeds, and no more of them after so many seconds."""
-    run = _metadata_seed if world == METADATA else _data_seed
+    kind = Kind.METADATA if world == METADATA else Kind.LARGE
     found, began = Found(), time.monotonic()
     while found.seeds < most and found.invariant is None and time.monotonic() - began < seconds:
-        seed = first + found.seeds
+        outcome = run_one(kind, first + found.seeds)
         found.seeds += 1
-        found.invariant, found.problem, simulated = run(seed)
-        found.simulated_seconds += simulated
+        found.invariant, found.problem = outcome.invariant, outcome.problem or ""
+        found.simulated_seconds += outcome.simulated_seconds
     found.core_seconds = time.process_time()
     return found
-
-
-def _data_seed(seed: int) -> tuple[str | None, str, float]:
-    from tests.simulation.run import run_seed
-
-    outcome = run_seed(seed)
-    return outcome.invariant, outcome.problem or "", outcome.simulated_seconds
-
-
-def _metadata_seed(seed: int) -> tuple[str | None, str, float]:
-    from tests.simulation.metadata_run import run_metadata_seed
-
-    try:
-        outcome, world = run_metadata_seed(seed)
-    except InvariantViolated as violation:
-        return violation.id, str(violation), 0.0
-    except Exception as error:
-        return "error", "".join(traceback.format_exception(error)), 0.0
-    for broken in outcome.verdict.violations[:1]:
-        return broken.id, str(broken), world.now
-    return None, "", world.now
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""The kinds of worlds that seeds are run in; a seed names another run in each of them.
+
+`large` and `small` have clients, bookies, disks and (some) gateways, and a plan that can be shrunk. `metadata` has
+ZooKeeper servers, gateways and clients that change, read, watch and list ledger records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from tests.history.verdict import CHECKERS, DATA_INVARIANTS
+from tests.simulation.metadata_run import run_metadata_seed
+from tests.simulation.outcome import Outcome
+from tests.simulation.plan import Limits, Plan, make_plan
+from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
+
+
+class Kind(StrEnum):
+    """As the option `--world` has them."""
+
+    LARGE = "large"
+    SMALL = "small"
+    METADATA = "metadata"
+
+    @property
+    def invariants(self) -> tuple[str, ...]:
+        """Those that runs of this kind are put to."""
+        if self is Kind.METADATA:
+            return "P6", *(each for each in CHECKERS if each.startswith("M"))
+        return DATA_INVARIANTS
+
+
+_LIMITS: dict[Kind, Limits] = {Kind.LARGE: LIMITS, Kind.SMALL: SMALL_LIMITS}
+
+
+def plan_of(kind: Kind, seed: int) -> Plan | None:
+    """None for worlds without plans."""
+    return make_plan(seed, _LIMITS[kind]) if kind in _LIMITS else None
+
+
+def run_one(
+    kind: Kind,
+    seed: int,
+    plan: Plan | None = None,
+    *,
+    transcript: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> Outcome:
+    """A seed of a kind, with its plan or a smaller one."""
+    if kind is Kind.METADATA:
+        return run_metadata_seed(seed, transcript=transcript, on_line=on_line)
+    return run_seed(seed, plan, limits=_LIMITS[kind], transcript=transcript, on_line=on_line)
