@@ -36,7 +36,7 @@ class DiskFaults:
     failing_writes: float = 0.0
     failing_reads: float = 0.0
     flipped_reads: float = 0.0
-    """Reads of data that come back with a bit turned over."""
+    """Reads of entry logs that come back with a bit turned over: nothing else has checksums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ class ProcessFiles(FileSystem):
         self._disk = disk
         self._media = disk.media
         self._process = process
+        self._entry_logs: set[int] = set()
+        """What is open of them."""
 
     # Time and faults
 
@@ -139,10 +141,14 @@ class ProcessFiles(FileSystem):
 
     def open(self, path: Path, flags: int) -> int:
         self._pass()
-        return self._media.open(path, flags)
+        fd = self._media.open(path, flags)
+        if path.suffix == ".log":
+            self._entry_logs.add(fd)
+        return fd
 
     def close(self, fd: int) -> None:
         if self._process.alive and not self._disk.loop.over:
+            self._entry_logs.discard(fd)
             self._media.close(fd)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -152,7 +158,8 @@ class ProcessFiles(FileSystem):
             self._disk.count("failed reads")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         data = self._media.pread(fd, size, offset)
-        if data and faults.flipped_reads and self._disk.rng.random() < faults.flipped_reads:
+        flips = faults.flipped_reads and fd in self._entry_logs
+        if data and flips and self._disk.rng.random() < faults.flipped_reads:
             self._disk.count("flipped reads")
             return _flipped(data, self._disk.rng)
         return data

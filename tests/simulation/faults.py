@@ -39,6 +39,24 @@ KINDS = (
     "store-cut",
     "add-bookie",
 )
+LINKS = ("link-cut", "link-to-cut", "link-from-cut", "link-to-stalls", "link-from-stalls", "link-resets")
+"""What befalls the link between one client and one bookie: both ways, to the bookie, or from it."""
+ENCOUNTER_KINDS = (
+    *LINKS,
+    *LINKS,
+    "kill",
+    "power-loss",
+    "power-loss",
+    "power-loss-of-all",
+    "pause",
+    "isolate",
+    "stall",
+    "slow-disk",
+    "failing-reads",
+    "wipe",
+    "corrupt",
+    "flipped-reads",
+)
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
 LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
 RATES = {
@@ -55,10 +73,16 @@ RATES = {
 seconds they are wrong at most. Requests that are repeated come again later on the same connection, as from a client
 that has not heard of the first one's answer."""
 
-_FLIPPED_READS = 0.05
+_FLIPPED_READS = (0.05, 0.5)
+_RESETS_EVERY_SECONDS = 0.003
 _WATCH_SECONDS = 1.0
 _HEALING_SECONDS = 120.0
 _SETTLING_SECONDS = 4.0
+
+
+def client_hosts(plan: Plan) -> list[str]:
+    """Of every client of the safety phase, also of those that are not there yet."""
+    return [part.name for part in plan.writers] + [f"r{number}" for number in range(VISITORS)]
 
 
 class Faults:
@@ -74,7 +98,8 @@ class Faults:
         """Bookies that stay down, by how many faults want it."""
         self._gone: set[str] = set()
         """Bookies that were wiped: others have taken their places."""
-        self._flipping: set[str] = set()
+        self._flipping: dict[str, float] = {}
+        """Share of their reads that come back wrong."""
         self._starting: dict[str, asyncio.Lock] = {}
         self.counts: Counter[str] = Counter()
 
@@ -92,8 +117,7 @@ class Faults:
 
     def _set_clocks(self, seconds: float) -> None:
         """Every host has a time of day of its own."""
-        clients = [part.name for part in self._plan.writers] + [f"r{number}" for number in range(VISITORS)]
-        for host in (*self._world.network.hosts, *clients):
+        for host in (*self._world.network.hosts, *client_hosts(self._plan)):
             self._world.loop.clocks_ahead[host] = self._rng.uniform(-seconds, seconds)
 
     def _set_disk_rate(self, bookie: SimulatedBookie, kind: str, rate: float) -> None:
@@ -117,6 +141,9 @@ class Faults:
         bookies = self.bookies
         bookie = bookies[fault.target % len(bookies)]
         self.counts[fault.kind] += 1
+        if fault.kind in LINKS:
+            await self._trouble_link(fault, bookie)
+            return
         self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{fault.lasts:.2f} s"))
         if fault.kind in ("kill", "power-loss", "power-loss-of-all", "stop"):
             await self._take_down(fault, bookies if fault.kind == "power-loss-of-all" else [bookie])
@@ -140,6 +167,25 @@ class Faults:
         client.pause()
         await asyncio.sleep(fault.lasts)
         client.resume()
+
+    async def _trouble_link(self, fault: FaultPlan, bookie: SimulatedBookie) -> None:
+        network = self._world.network
+        clients = client_hosts(self._plan)
+        client = clients[fault.client % len(clients)]
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, client, f"{bookie.name}, {fault.lasts:.3f} s"))
+        to, back = (client, bookie.name), (bookie.name, client)
+        if fault.kind == "link-resets":
+            ends = self._world.now + fault.lasts
+            while self._world.now <= ends:
+                network.reset(*to)
+                await asyncio.sleep(self._rng.expovariate(1 / _RESETS_EVERY_SECONDS))
+            return
+        if fault.kind.endswith("stalls"):
+            network.stall(*(to if fault.kind == "link-to-stalls" else back), fault.lasts)
+            return
+        mend = self._cut({"link-cut": [to, back], "link-to-cut": [to], "link-from-cut": [back]}[fault.kind])
+        await asyncio.sleep(fault.lasts)
+        mend()
 
     def _begin(self, fault: FaultPlan, bookie: SimulatedBookie) -> Callable[[], None]:
         """What lasts; returns what ends it."""
@@ -217,8 +263,8 @@ class Faults:
             await asyncio.shield(asyncio.ensure_future(self._start_wiped(bookie)))
             await self._add_bookie()
         elif kind == "flipped-reads":
-            self._flipping.add(bookie.name)
-            bookie.disk.faults.flipped_reads = _FLIPPED_READS
+            share = self._flipping[bookie.name] = self._rng.choice(_FLIPPED_READS)
+            bookie.disk.faults.flipped_reads = share
         else:
             self._turn_bits(bookie)
 
@@ -255,8 +301,7 @@ class Faults:
                 return
             self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
             self._started(bookie)
-            if bookie.name in self._flipping:
-                bookie.disk.faults.flipped_reads = _FLIPPED_READS
+            bookie.disk.faults.flipped_reads = self._flipping.get(bookie.name, 0.0)
 
     async def watch_over(self) -> None:
         """Starts again what ended by itself, for as long as it runs."""

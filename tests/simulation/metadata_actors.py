@@ -198,7 +198,7 @@ class MetadataClient:
         while loop.time() < until:
             calls = [self._any() for _ in range(self._rng.choice((1, 1, 1, 3)))]
             await asyncio.gather(*calls)
-            await asyncio.sleep(self._rng.uniform(0, pause))
+            await asyncio.sleep(self._rng.uniform(0, self._rng.choice((0.005, pause, pause))))
 
     def _any(self) -> Coroutine[Any, Any, object]:
         roll, ledgers = self._rng.random(), list(self._ledgers)
@@ -216,7 +216,12 @@ class MetadataClient:
                 return call(ledger)
         if roll < 0.86:
             return self.read_many(ledgers[-10:])
-        return self.list() if roll < 0.92 else self.write(ledger)
+        return self.list() if roll < 0.92 else self._write_and_read(ledger)
+
+    async def _write_and_read(self, ledger: int) -> None:
+        """What was written is asked for at once."""
+        await self.write(ledger)
+        await self.read(ledger)
 
     def _fresh(self) -> int:
         """An id that was never given; now and then one that another client asks for in the same moment."""

@@ -66,6 +66,8 @@ class FaultPlan:
     kind: str
     target: int
     lasts: float
+    client: int = 0
+    """Which client's link to that bookie, where it is about one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ class Limits:
     deletes: bool = True
     gateways: tuple[int, ...] = (0,)
     """How many gateways a run may have, each as often as it stands here."""
+    encounters: float = 0.0
+    """Share of runs that are encounters (`encounters`)."""
+    encounter_kinds: tuple[str, ...] = ()
+    """What may befall these, each as often as it stands here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,8 @@ class Plan:
 
 def make_plan(seed: int, limits: Limits) -> Plan:
     rng = random.Random(f"plan {seed}")
+    if rng.random() < limits.encounters:
+        return _encounter(seed, rng, limits)
     bookies = rng.randint(*limits.bookies)
     writers = tuple(_writer(rng, f"w{n}", bookies, limits) for n in range(rng.randint(*limits.writers)))
     visits = tuple(_visit(rng, f"v{n}", writers, limits) for n in range(rng.randint(*limits.visits)))
@@ -153,6 +161,14 @@ def make_plan(seed: int, limits: Limits) -> Plan:
         rates = (*rates, RatePlan("r-store", STORE_FAULTS, 1.0))
     faults = (*faults, *_long_pauses(rng, limits))
     return Plan(seed, bookies, limits.duration, writers, visits, faults, rates, gateways)
+
+
+def _encounter(seed: int, rng: random.Random, limits: Limits) -> Plan:
+    from tests.simulation.encounters import DURATION, encounter
+
+    bookies, writer, visits, faults = encounter(rng, limits)
+    rates = _rates(rng, limits) if rng.random() < 0.5 else ()
+    return Plan(seed, bookies, min(DURATION, limits.duration), (writer,), visits, faults, rates)
 
 
 def _writer(rng: random.Random, name: str, bookies: int, limits: Limits) -> WriterPlan:

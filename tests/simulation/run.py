@@ -29,7 +29,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
 from tests.history.verdict import Verdict, judge, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable
-from tests.simulation.faults import KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, Faults
+from tests.simulation.faults import ENCOUNTER_KINDS, KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, Faults
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
@@ -52,6 +52,8 @@ LIMITS = Limits(
     gateways=(0, 0, 0, 1, 2),
     bursts=(2, 24),
     burst_sizes=(3, 12, 60, 200, 200),
+    encounters=0.5,
+    encounter_kinds=ENCOUNTER_KINDS,
 )
 SMALL_LIMITS = replace(
     LIMITS,
@@ -63,6 +65,7 @@ SMALL_LIMITS = replace(
     bursts=(1, 6),
     burst_sizes=(3, 12),
     gateways=(0,) * 15 + (1,),
+    encounters=0.3,
 )
 """Many small worlds try more orders of few events than few large ones do, at the same cost."""
 _PATIENCE_SECONDS = 200.0

@@ -22,8 +22,8 @@ from tests.simulation.plan import Limits, make_plan
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
 
-SEEDS = (1, 4, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16)
-"""Small ones and large ones, with gateways and without; each for itself is quick enough for every test run."""
+SEEDS = (1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15)
+"""Encounters and others, small and large, with gateways and without; each is quick enough for every test run."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_the_same_seed_gives_the_same_transcript() -> None:
     assert len(first.transcript.splitlines()) > 100
 
 
-WITH_GATEWAYS = 16
+WITH_GATEWAYS = 13
 """A small one with a gateway and store faults, which depended on that order."""
 _ELSEWHERE = f"""
 import logging, hashlib

@@ -379,14 +379,22 @@ MUTATIONS = (
         METADATA,
     ),
     Mutation(
-        "older-version-after-newer",
+        "version-told-again",
         "gateway",
         ("M1",),
-        "a watch tells whatever the store told last, also when it is older",
+        "a watch tells a version once more whenever the ledger was read again, as after a lost connection",
         "gateway/watch_hub.py",
         "        if ledger.record is not None and record.version <= ledger.record.version:\n            return []\n",
         "",
         METADATA,
+        (
+            Edit("gateway/watch_hub.py", "        return version != self.version\n", "        return True\n"),
+            Edit(
+                "gateway/ledger_listeners.py",
+                "            if stored.record.version > seen and listener in watched.listeners:\n",
+                "            if listener in watched.listeners:\n",
+            ),
+        ),
     ),
     Mutation(
         "watch-not-armed-again",
@@ -416,6 +424,23 @@ MUTATIONS = (
         "gateway/metadata_cache.py",
         "    def outdated(self) -> None:\n        self.epoch = None\n        self.changed = True\n",
         "    def outdated(self) -> None:\n        self.changed = True\n",
+        METADATA,
+        (
+            Edit(
+                "gateway/metadata_cache.py",
+                "        if entry is not None:\n            self.drop(entry)\n",
+                "        return\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "freshness-not-asked",
+        "gateway",
+        ("M4",),
+        "a gateway answers from what it holds, whatever its client has seen at another one",
+        "gateway/freshness.py",
+        "        if revision <= self._reached:\n            return\n",
+        "        if revision >= 0:\n            return\n",
         METADATA,
     ),
     Mutation(
