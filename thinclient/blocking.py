@@ -1,22 +1,16 @@
 """The client without asyncio: the same names, each call returning when it is done.
 
-One event loop in one background thread a process carries all blocking clients; it exists while there is one, and what
-is under way when the last one is closed ends with ClientClosedException. After a fork the child makes its own, if the
-parent had not used gRPC yet. Iterators are plain iterators that fetch whole batches, so that the hop between threads is
-paid once a batch, not once an entry; the next batch is fetched while the present one is being used.
+One event loop in one background thread a process carries all blocking clients (`loop_thread`); what is under way when
+the last one is closed ends with ClientClosedException. Iterators are plain iterators that fetch whole batches, so that
+the hop between threads is paid once a batch, not once an entry; the next batch is fetched while the present one is
+being used.
 
 Handles and clients may be used from several threads.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
     Coroutine,
     Generator,
     Iterable,
@@ -24,10 +18,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import CancelledError, Future
-from contextlib import closing
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ledger import manager
 from ledger.bookie_info import BookieServiceInfo
@@ -42,6 +35,7 @@ from thinclient import client as asynchronous
 from thinclient.auth import ClientAuthProvider
 from thinclient.config import ClientConfig
 from thinclient.core.tailing import LastConfirmedAndEntry
+from thinclient.loop_thread import LoopThread, flat, iterate, result_of
 from thinclient.metrics import ClientMetrics
 from thinclient.write_handle import Payload
 
@@ -51,136 +45,10 @@ AnyWriteHandle = TypeVar("AnyWriteHandle", bound=write_handle.BaseWriteHandle)
 _APPEND_BATCH = 1000
 
 
-class _LoopThread:
-    """The process's event loop for blocking clients, counted by its users."""
-
-    # Reentrant: an iterator that is collected while the lock is held starts its own ending.
-    _lock: ClassVar[threading.RLock] = threading.RLock()
-    _current: ClassVar[_LoopThread | None] = None
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = _new_loop()
-        self._users = 0
-        self._thread = threading.Thread(target=self._run, name="bookgate-client", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def acquire(cls) -> _LoopThread:
-        """The running loop, made if there is none in this process."""
-        with cls._lock:
-            if cls._current is None or cls._current.pid != os.getpid():
-                cls._current = cls()
-            cls._current._users += 1
-            return cls._current
-
-    def release(self) -> None:
-        """One user less; the last one stops the loop."""
-        with self._lock:
-            self._users -= 1
-            if self._users or self.pid != os.getpid():
-                return
-            if type(self)._current is self:
-                type(self)._current = None
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-
-    @property
-    def running(self) -> bool:
-        """The loop still takes work."""
-        return self.pid == os.getpid() and not self.loop.is_closed() and self._users > 0
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the loop and waits for it; an interrupted wait cancels it."""
-        return _result(self.start(coroutine))
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts a coroutine on the loop."""
-        if self.pid != os.getpid():
-            coroutine.close()
-            raise ClientClosedException("this client was made before a fork; make another one in this process")
-        with self._lock:
-            if self.running:
-                return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        coroutine.close()
-        raise ClientClosedException("the client is closed")
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.run_until_complete(_end_tasks())
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
-
-
-os.register_at_fork(after_in_child=lambda: setattr(_LoopThread, "_lock", threading.RLock()))
-
-
-async def _end_tasks() -> None:
-    """Cancels whatever else runs, so that nobody waits for it in another thread."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _result(future: Future[T]) -> T:
-    try:
-        return future.result()
-    except CancelledError as error:
-        raise ClientClosedException("the client was closed while the call was under way") from error
-    except BaseException:
-        future.cancel()
-        raise
-
-
-def _flat(batches: Generator[list[T], None, None]) -> Generator[T, None, None]:
-    """The elements of lists; closing it closes what gives the lists."""
-    with closing(batches):
-        for batch in batches:
-            yield from batch
-
-
-def _iterate(thread: _LoopThread, pages: AsyncIterator[T]) -> Generator[T, None, None]:
-    """Pages of an asynchronous generator, one fetched ahead."""
-    turn = asyncio.Lock()
-
-    async def fetch() -> T | None:
-        async with turn:
-            return await anext(pages, None)
-
-    async def finish() -> None:
-        # A cancelled fetch has to leave the generator before it can be closed.
-        async with turn:
-            aclose: Callable[[], Awaitable[None]] | None = getattr(pages, "aclose", None)
-            if aclose is not None:
-                await aclose()
-
-    pending: Future[T | None] = thread.start(fetch())
-    try:
-        while (page := _result(pending)) is not None:
-            pending = thread.start(fetch())
-            yield page
-    finally:
-        pending.cancel()
-        if thread.running:
-            thread.start(finish())
-
-
 class _BaseWriteHandle(Generic[AnyWriteHandle]):
     """What the handles of every kind of writer have in common."""
 
-    def __init__(self, thread: _LoopThread, handle: AnyWriteHandle) -> None:
+    def __init__(self, thread: LoopThread, handle: AnyWriteHandle) -> None:
         self._thread = thread
         self._handle = handle
 
@@ -262,11 +130,11 @@ class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
             if len(batch) >= _APPEND_BATCH:
                 # One batch is under way while the next is collected; two at once would mix their entries.
                 if pending is not None:
-                    last = _result(pending)
+                    last = result_of(pending)
                 pending = self._thread.start(self._handle.append_all(batch))
                 batch = []
         if pending is not None:
-            last = _result(pending)
+            last = result_of(pending)
         if batch:
             last = self._thread.run(self._handle.append_all(batch))
         return last
@@ -275,7 +143,7 @@ class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
 class ReadHandle:
     """A ledger that is read; see `thinclient.ReadHandle`."""
 
-    def __init__(self, thread: _LoopThread, handle: read_handle.ReadHandle) -> None:
+    def __init__(self, thread: LoopThread, handle: read_handle.ReadHandle) -> None:
         self._thread = thread
         self._handle = handle
 
@@ -331,25 +199,25 @@ class ReadHandle:
 
     def read(self, first: int, last: int) -> Generator[Entry, None, None]:
         """The entries first … last in order."""
-        return _flat(self.read_batches(first, last))
+        return flat(self.read_batches(first, last))
 
     def read_batches(self, first: int, last: int, max_entries: int = 1000) -> Generator[list[Entry], None, None]:
         """The entries first … last in order, in lists of at most `max_entries`."""
-        return _iterate(self._thread, self._handle.read_batches(first, last, max_entries))
+        return iterate(self._thread, self._handle.read_batches(first, last, max_entries))
 
     def read_columns(self, first: int, last: int, max_entries: int = 16384) -> Generator[EntryColumns, None, None]:
         """The entries first … last in order, in columns of at most `max_entries`."""
-        return _iterate(self._thread, self._handle.read_columns(first, last, max_entries))
+        return iterate(self._thread, self._handle.read_columns(first, last, max_entries))
 
     def read_unconfirmed(self, first: int, last: int) -> Generator[Entry, None, None]:
         """The entries first … last, also above `last_add_confirmed`."""
-        return _flat(self.read_unconfirmed_batches(first, last))
+        return flat(self.read_unconfirmed_batches(first, last))
 
     def read_unconfirmed_batches(
         self, first: int, last: int, max_entries: int = 1000
     ) -> Generator[list[Entry], None, None]:
         """The same in lists of at most `max_entries`."""
-        return _iterate(self._thread, self._handle.read_unconfirmed_batches(first, last, max_entries))
+        return iterate(self._thread, self._handle.read_unconfirmed_batches(first, last, max_entries))
 
     def read_last_entry(self) -> Entry:
         """The last confirmed entry, asked for anew."""
@@ -359,20 +227,20 @@ class ReadHandle:
         self, from_entry: int = 0, *, long_poll: bool = True, parallel: bool = False
     ) -> Generator[Entry, None, None]:
         """The entries from `from_entry` on, as they are confirmed, until the ledger is closed."""
-        return _flat(self.tail_batches(from_entry, long_poll=long_poll, parallel=parallel))
+        return flat(self.tail_batches(from_entry, long_poll=long_poll, parallel=parallel))
 
     def tail_batches(
         self, from_entry: int = 0, max_entries: int = 1000, *, long_poll: bool = True, parallel: bool = False
     ) -> Generator[list[Entry], None, None]:
         """The same in lists of at most `max_entries`."""
         tail = self._handle.tail_batches(from_entry, max_entries, long_poll=long_poll, parallel=parallel)
-        return _iterate(self._thread, tail)
+        return iterate(self._thread, tail)
 
 
 class ServiceDiscovery:
     """Which bookies there are; see `ledger.manager.ServiceDiscovery`."""
 
-    def __init__(self, thread: _LoopThread, discovery: manager.ServiceDiscovery) -> None:
+    def __init__(self, thread: LoopThread, discovery: manager.ServiceDiscovery) -> None:
         self._thread = thread
         self._discovery = discovery
 
@@ -392,7 +260,7 @@ class ServiceDiscovery:
 class LedgerManager:
     """Ledger metadata by compare-and-set; see `ledger.manager.LedgerManager`."""
 
-    def __init__(self, thread: _LoopThread, ledgers: manager.LedgerManager) -> None:
+    def __init__(self, thread: LoopThread, ledgers: manager.LedgerManager) -> None:
         self._thread = thread
         self._ledgers = ledgers
 
@@ -420,13 +288,13 @@ class LedgerManager:
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> Iterator[Sequence[int]]:
         """All ledger ids of a scope in ascending order, in runs."""
-        return _iterate(self._thread, self._ledgers.ledger_ranges(scope_id, start_after, end_before))
+        return iterate(self._thread, self._ledgers.ledger_ranges(scope_id, start_after, end_before))
 
 
 class BookKeeper:
     """A client of one cluster; see `thinclient.BookKeeper`."""
 
-    def __init__(self, thread: _LoopThread, bookkeeper: asynchronous.BookKeeper) -> None:
+    def __init__(self, thread: LoopThread, bookkeeper: asynchronous.BookKeeper) -> None:
         self._thread = thread
         self._client = bookkeeper
         self._closed = False
@@ -457,7 +325,7 @@ class BookKeeper:
 
     @classmethod
     def _make(cls, coroutine: Coroutine[Any, Any, asynchronous.BookKeeper]) -> Self:
-        thread = _LoopThread.acquire()
+        thread = LoopThread.acquire()
         try:
             return cls(thread, thread.run(coroutine))
         except BaseException:
@@ -573,11 +441,11 @@ class BookKeeper:
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> Iterator[list[LedgerRecord]]:
         """All ledgers of a scope, in pages."""
-        return _iterate(self._thread, self._client.list_ledgers(scope_id, start_after, end_before, page_size))
+        return iterate(self._thread, self._client.list_ledgers(scope_id, start_after, end_before, page_size))
 
     def watch_ledger(self, ledger_id: int | LedgerId) -> Iterator[LedgerRecord]:
         """A ledger's record now, then after each change; ends when the ledger is deleted."""
-        return _iterate(self._thread, self._client.watch_ledger(ledger_id))
+        return iterate(self._thread, self._client.watch_ledger(ledger_id))
 
     def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The bookies of the cluster, ordered by id."""

@@ -25,6 +25,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from tests.integration.cluster import own_cluster, restart, standalone_cluster
 from thinclient import BookKeeper, ClientConfig, blocking
+from thinclient.loop_thread import LoopThread
 
 __all__ = ["own_cluster", "standalone_cluster"]
 
@@ -169,7 +170,7 @@ def test_the_blocking_client_from_several_threads_and_several_clients(
     standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in a process where nobody else has a client open: Spark's, for one, stay.
-    monkeypatch.setattr(blocking._LoopThread, "_current", None)
+    monkeypatch.setattr(LoopThread, "_current", None)
 
     def work(number: int) -> int:
         with (
@@ -183,7 +184,7 @@ def test_the_blocking_client_from_several_threads_and_several_clients(
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(work, [100, 200, 300, 400])) == [100, 200, 300, 400]
-    assert blocking._LoopThread._current is None
+    assert LoopThread._current is None
 
 
 def bookgate(cluster: StandaloneCluster, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

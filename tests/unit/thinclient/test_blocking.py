@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from ledger.errors import ClientClosedException
-from thinclient.blocking import BookKeeper, _iterate, _LoopThread, _result
+from thinclient.blocking import BookKeeper
+from thinclient.loop_thread import LoopThread, iterate, result_of
 
 NOWHERE = "grpc://127.0.0.1:9"
 """Nothing connects before the first call."""
@@ -17,7 +18,7 @@ NOWHERE = "grpc://127.0.0.1:9"
 @pytest.fixture(autouse=True)
 def own_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process where nobody else has a client open."""
-    monkeypatch.setattr(_LoopThread, "_current", None)
+    monkeypatch.setattr(LoopThread, "_current", None)
 
 
 async def never() -> None:
@@ -31,7 +32,7 @@ def test_what_is_under_way_ends_with_the_last_client() -> None:
         client.close()
         assert not under_way.done()
     with pytest.raises(ClientClosedException, match="under way"):
-        _result(under_way)
+        result_of(under_way)
     assert not other._thread._thread.is_alive()
 
 
@@ -51,7 +52,7 @@ def test_an_iterator_outlives_its_client_only_up_to_the_page_at_hand() -> None:
             yield number
 
     client = BookKeeper.connect_lazily(NOWHERE)
-    pages: Iterator[int] = _iterate(client._thread, numbers())
+    pages: Iterator[int] = iterate(client._thread, numbers())
     assert next(pages) == 0
     client.close()
     with pytest.raises(ClientClosedException):
