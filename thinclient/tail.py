@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ledger.entry import Entry
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
-from thinclient.core.reading import MISSING
+from thinclient.core.entry_read import MISSING
 from thinclient.core.tailing import Finished, LastConfirmedAndEntry, Look, Pause, ReadRange, TailSteps, WaitFor
 
 if TYPE_CHECKING:

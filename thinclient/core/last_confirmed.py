@@ -20,7 +20,7 @@ from ledger.errors import (
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import CoverageSet
-from thinclient.core.reading import ENDS_AT_ONCE
+from thinclient.core.entry_read import ENDS_AT_ONCE
 
 
 class LastConfirmedRead:

@@ -1,15 +1,11 @@
-"""Reading: which replica is asked for an entry, what happens when it can't serve, how far a range reads ahead.
+"""Reading a range: how far it reads ahead, what happens when a replica can't serve, in which order entries leave.
 
-One entry (`EntryRead`): its replicas are asked one after the other until one gives a good copy (digest and ids checked
-by the caller). When none is left, the *retained error* is reported: an error replaces the one kept so far if that says
-"no such entry" or "no such ledger" (so that these are reported only when every replica said so), or if that says "not
-reachable" and the new one says more. A read that was not answered for a while, by a bookie from which nothing good has
-come since, goes to the next replica as well (*speculation*); the first good copy counts.
-
-A range (`RangeReader`): entries are asked for ahead of the consumer, within a window of entries and bytes that counts
-everything asked for and everything not yet taken; they are delivered in entry order (P4). A bookie that failed is asked
-last from then on. Where every bookie has every entry (E = Qw) the range sticks to one replica, so that its disk reads
-sequentially; different ledgers start at different replicas.
+Entries are asked for ahead of the consumer, within a window of entries and bytes that counts everything asked for and
+everything not yet taken; they are delivered in entry order (P4). An entry's replicas are asked one after the other
+(`replica_orders`) until one gives a good copy, digest and ids checked by the caller; when none is left, the error
+retained of all theirs is reported (`entry_read`). A read that was not answered for a while, by a bookie from which
+nothing good has come since, goes to the next replica as well (*speculation*); the first good copy counts. Different
+ledgers start at different replicas.
 
 Batches: where E = Qw, and a bookie has not shown that it lacks them, runs of entries are asked for with one request,
 the runs in turn at all replicas, so that they work side by side. An answer holds a good prefix of its run; what is
@@ -37,65 +33,21 @@ from ledger.entry_columns import EntryColumns
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
-    ClientClosedException,
     DigestMatchException,
     IncorrectParameterException,
-    NoSuchEntryException,
-    NoSuchLedgerExistsException,
     ProtocolVersionException,
     ReadException,
-    UnauthorizedAccessException,
 )
 from ledger.metadata import LedgerMetadata
-from ledger.quorum import write_set
+from thinclient.core.entry_read import MISSING, retained_error, write_set_bookies
 from thinclient.core.read_health import ReadHealth
-
-MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
-"""Answers that say the bookie does not have the entry."""
-
-ENDS_AT_ONCE = (ClientClosedException, UnauthorizedAccessException)
-"""What other bookies won't mend: nobody else is asked for the last entry or in a recovery."""
+from thinclient.core.replica_orders import ReplicaOrders
 
 _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
 """What a bookie that does not know batch reads makes of one: most close the connection, some call it a bad request."""
 
-_NO_END = 1 << 63
 _ENTRY_OVERHEAD = 200
 """Bytes that an entry takes in memory besides its payload."""
-
-
-def retained_error(kept: BKException | None, new: BKException) -> BKException:
-    """Which of two errors of one read is reported in the end (client-protocol page, 7.2)."""
-    if kept is None or isinstance(kept, MISSING):
-        return new
-    if isinstance(kept, BookieHandleNotAvailableException) and not isinstance(new, MISSING):
-        return new
-    return kept
-
-
-def write_set_bookies(metadata: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
-    """The bookies that hold an entry, in write-set order."""
-    ensemble = metadata.fragment_at(entry_id).ensemble
-    return tuple(ensemble[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size))
-
-
-class EntryRead:
-    """The read of one entry: replicas not asked yet, and the error kept so far."""
-
-    __slots__ = ("_replicas", "entry_id", "error")
-
-    def __init__(self, entry_id: int, replicas: Sequence[str]) -> None:
-        self.entry_id = entry_id
-        self._replicas = iter(replicas)
-        self.error: BKException | None = None
-
-    def next_replica(self) -> str | None:
-        """Whom to ask next; None when all were asked."""
-        return next(self._replicas, None)
-
-    def on_error(self, error: BKException) -> None:
-        """A replica could not serve the entry."""
-        self.error = retained_error(self.error, error)
 
 
 class ReadEffect(NamedTuple):
@@ -147,13 +99,9 @@ class RangeReader:
     __slots__ = (
         "_arrived",
         "_batch_count",
-        "_batch_orders",
         "_batches",
         "_failed_at",
         "_failure",
-        "_fragment_end",
-        "_fragment_start",
-        "_health",
         "_heard",
         "_last",
         "_max_bytes",
@@ -163,14 +111,12 @@ class RangeReader:
         "_open_bytes",
         "_open_entries",
         "_orders",
-        "_preferred",
         "_repeats",
         "_runs",
         "_seen_bytes",
         "_seen_entries",
         "_speculate_after",
         "_unasked",
-        "_without_batches",
         "taken_bytes",
     )
 
@@ -191,13 +137,17 @@ class RangeReader:
         """`max_entries` bounds single reads; batches are bounded by `max_bytes` and their own limits."""
         self._metadata = metadata
         self._last = last
-        self._preferred = preferred_index
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._batches = batches if metadata.ensemble_size == metadata.write_quorum_size else None
-        self._without_batches = set() if without_batches is None else without_batches
+        self._orders = ReplicaOrders(
+            metadata,
+            preferred_index,
+            ReadHealth() if health is None else health,
+            with_batches=self._batches is not None,
+            without_batches=set() if without_batches is None else without_batches,
+        )
         self._speculate_after = speculate_after
-        self._health = ReadHealth() if health is None else health
         self._next_to_deliver = first
         self._unasked: list[tuple[int, int]] = [(first, last)] if first <= last else []
         """Ranges in ascending order; the last one is what no request has touched yet."""
@@ -214,10 +164,6 @@ class RangeReader:
         # Entry sizes are unknown before they come: the mean of what came stands in for what is on its way.
         self._seen_entries = 0
         self._seen_bytes = 0
-        self._fragment_start = 0
-        self._fragment_end = -1
-        self._orders: list[tuple[str, ...]] = []
-        self._batch_orders: list[tuple[str, ...]] = []
         self._batch_count = 0
         self._failed_at: int | None = None
         self._failure: BKException | None = None
@@ -251,9 +197,9 @@ class RangeReader:
         effects, self._repeats = self._repeats, []
         while self._unasked and self._failed_at is None:
             first, last = self._unasked[0]
-            orders = self._enter(first, now)
-            last = min(last, self._fragment_end - 1)
-            if self._batch_orders and last > first:
+            orders = self._orders.enter(first, now)
+            last = min(last, self._orders.fragment_end - 1)
+            if self._orders.batches and last > first:
                 asked = self._ask_batch(first, last, now, effects)
             else:
                 asked = self._ask_singles(first, last, now, effects, orders)
@@ -274,7 +220,8 @@ class RangeReader:
         if not at_head and self._open_bytes + size > self._max_bytes:
             return 0
         count = min(entries, last - first + 1)
-        replicas = self._batch_orders[self._batch_count % len(self._batch_orders)]
+        orders = self._orders.batches
+        replicas = orders[self._batch_count % len(orders)]
         self._batch_count += 1
         self._runs[first] = _Run(first, first + count - 1, replicas, now, True, size)
         self._open_entries += count
@@ -365,9 +312,9 @@ class RangeReader:
         if run is None or (self._failed_at is not None and entry_id >= self._failed_at):
             return
         if run.batch and isinstance(error, _NO_BATCHES):
-            self._without_batches.add(bookie_id)
+            self._orders.without_batches.add(bookie_id)
         elif not isinstance(error, (*MISSING, DigestMatchException)):
-            self._avoid(bookie_id, now)
+            self._orders.avoid(bookie_id, now)
         run.error = retained_error(run.error, error)
         run.errors = {**(run.errors or {}), bookie_id: error}
         if bookie_id in run.asked:
@@ -390,7 +337,7 @@ class RangeReader:
             if any(self._heard.get(bookie, -1.0) >= run.asked_at for bookie in run.asked):
                 continue
             for bookie in run.asked:
-                self._avoid(bookie, now)
+                self._orders.avoid(bookie, now)
             self._ask_next(run, now)
             speculated += 1
         return speculated
@@ -405,7 +352,7 @@ class RangeReader:
             self._repeats.append(self._effect(run, bookie))
         elif run.asked:
             return
-        elif run.batch and not self._without_batches.isdisjoint(write_set_bookies(self._metadata, run.first)):
+        elif run.batch and not self._orders.without_batches.isdisjoint(write_set_bookies(self._metadata, run.first)):
             self._read_first_alone(run, now)
         else:
             self._fail(run)
@@ -420,7 +367,7 @@ class RangeReader:
         if run.last > run.first:
             self._put_back(run.first + 1, run.last)
             self._open_entries -= run.last - run.first
-        orders = self._enter(run.first, now)
+        orders = self._orders.enter(run.first, now)
         replicas = orders[run.first % len(orders)]
         self._runs[run.first] = _Run(run.first, run.first, replicas, now, False, run.reserved)
         self._repeats.append(ReadEffect(run.first, replicas[0]))
@@ -457,44 +404,6 @@ class RangeReader:
         self._open_bytes -= size
         self.taken_bytes += size
         return entries
-
-    # Whom to ask
-
-    def _avoid(self, bookie_id: str, now: float) -> None:
-        self._health.failed(bookie_id, now)
-        self._fragment_end = -1
-
-    def _enter(self, entry_id: int, now: float) -> list[tuple[str, ...]]:
-        """Whom to ask for an entry, in order, by the entry id modulo the length of the list. Kept per fragment."""
-        if not self._fragment_start <= entry_id < self._fragment_end:
-            self._enter_fragment(entry_id, now)
-        return self._orders
-
-    def _enter_fragment(self, entry_id: int, now: float) -> None:
-        metadata = self._metadata
-        fragment = metadata.fragment_at(entry_id)
-        self._fragment_start, self._fragment_end = fragment.first_entry_id, _NO_END
-        if fragment is not metadata.fragments[-1]:
-            self._fragment_end = min(f.first_entry_id for f in metadata.fragments if f.first_entry_id > entry_id)
-        if metadata.ensemble_size == metadata.write_quorum_size:
-            self._orders = [self._replicas(fragment.ensemble, self._preferred, now)]
-        else:
-            self._orders = [self._replicas(fragment.ensemble, index, now) for index in range(metadata.ensemble_size)]
-        self._batch_orders = self._orders_of_batches(fragment.ensemble, now) if self._batches else []
-
-    def _replicas(self, ensemble: tuple[str, ...], position: int, now: float) -> tuple[str, ...]:
-        size = self._metadata.ensemble_size
-        bookies = [ensemble[index] for index in write_set(position % size, size, self._metadata.write_quorum_size)]
-        return self._health.ordered(bookies, now)
-
-    def _orders_of_batches(self, ensemble: tuple[str, ...], now: float) -> list[tuple[str, ...]]:
-        """One order for each replica that is well, beginning with it; none where no replica knows batches."""
-        able = [
-            bookie for bookie in self._replicas(ensemble, self._preferred, now) if bookie not in self._without_batches
-        ]
-        well = [bookie for bookie in able if not self._health.avoids(bookie, now)] or able
-        rest = [bookie for bookie in able if bookie not in well]
-        return [(*well[turn:], *well[:turn], *rest) for turn in range(len(well))]
 
 
 def _size_of(entries: Sequence[Entry]) -> int:

@@ -48,7 +48,7 @@ from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import CoverageSet
 from thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
-from thinclient.core.reading import ENDS_AT_ONCE, EntryRead, write_set_bookies
+from thinclient.core.entry_read import ENDS_AT_ONCE, EntryRead, write_set_bookies
 from thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 
 

@@ -43,8 +43,8 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.metadata import LedgerMetadata
+from thinclient.core.entry_read import ENDS_AT_ONCE, MISSING, retained_error
 from thinclient.core.read_health import ReadHealth
-from thinclient.core.reading import ENDS_AT_ONCE, MISSING, retained_error
 
 
 class LastConfirmedAndEntry(NamedTuple):

@@ -17,7 +17,8 @@ from ledger.errors import (
     TimeoutException,
 )
 from ledger.metadata import LedgerMetadata
-from thinclient.core.reading import RangeReader, retained_error
+from thinclient.core.entry_read import retained_error
+from thinclient.core.reading import RangeReader
 
 MISSING, GONE, BAD, LATE = (
     NoSuchEntryException("missing"),

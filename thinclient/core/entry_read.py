@@ -1,0 +1,65 @@
+"""Reading one entry: its replicas are asked one after the other until one gives a good copy.
+
+Digest and ids are checked by the caller. When none is left, the *retained error* is reported: an error replaces the one
+kept so far if that says "no such entry" or "no such ledger" (so that these are reported only when every replica said
+so), or if that says "not reachable" and the new one says more.
+
+Events in: `next_replica`, `on_error`. Not its job: ranges (`reading`), who is asked first (`replica_orders`), packets.
+
+Source: client-protocol page, section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    ClientClosedException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsException,
+    UnauthorizedAccessException,
+)
+from ledger.metadata import LedgerMetadata
+from ledger.quorum import write_set
+
+MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
+"""Answers that say the bookie does not have the entry."""
+
+ENDS_AT_ONCE = (ClientClosedException, UnauthorizedAccessException)
+"""What other bookies won't mend: nobody else is asked for the last entry or in a recovery."""
+
+
+def retained_error(kept: BKException | None, new: BKException) -> BKException:
+    """Which of two errors of one read is reported in the end (client-protocol page, 7.2)."""
+    if kept is None or isinstance(kept, MISSING):
+        return new
+    if isinstance(kept, BookieHandleNotAvailableException) and not isinstance(new, MISSING):
+        return new
+    return kept
+
+
+def write_set_bookies(metadata: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
+    """The bookies that hold an entry, in write-set order."""
+    ensemble = metadata.fragment_at(entry_id).ensemble
+    return tuple(ensemble[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size))
+
+
+class EntryRead:
+    """The read of one entry: replicas not asked yet, and the error kept so far."""
+
+    __slots__ = ("_replicas", "entry_id", "error")
+
+    def __init__(self, entry_id: int, replicas: Sequence[str]) -> None:
+        self.entry_id = entry_id
+        self._replicas = iter(replicas)
+        self.error: BKException | None = None
+
+    def next_replica(self) -> str | None:
+        """Whom to ask next; None when all were asked."""
+        return next(self._replicas, None)
+
+    def on_error(self, error: BKException) -> None:
+        """A replica could not serve the entry."""
+        self.error = retained_error(self.error, error)
