@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from ledger.manager import LedgerRecord
+from thinclient.base_write_handle import BaseWriteHandle, Payload
 from thinclient.config import ClientConfig
 from thinclient.core.advanced_writing import AdvancedLedgerWriter
 from thinclient.core.writing import LedgerWriter, PendingAdd, WriterRules
 from thinclient.window import InFlightWindow, OrderedWindow
-from thinclient.write_handle import BaseWriteHandle, Payload
 
 
 class AdvancedWriteHandle(BaseWriteHandle):

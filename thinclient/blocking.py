@@ -30,17 +30,17 @@ from ledger.errors import BKException, ClientClosedException
 from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
 from ledger.metadata import DigestType, LedgerMetadata
-from thinclient import advanced_write_handle, read_handle, write_handle
+from thinclient import advanced_write_handle, base_write_handle, read_handle, write_handle
 from thinclient import client as asynchronous
 from thinclient.auth import ClientAuthProvider
+from thinclient.base_write_handle import Payload
 from thinclient.config import ClientConfig
 from thinclient.core.tailing import LastConfirmedAndEntry
 from thinclient.loop_thread import LoopThread, flat, iterate, result_of
 from thinclient.metrics import ClientMetrics
-from thinclient.write_handle import Payload
 
 T = TypeVar("T")
-AnyWriteHandle = TypeVar("AnyWriteHandle", bound=write_handle.BaseWriteHandle)
+AnyWriteHandle = TypeVar("AnyWriteHandle", bound=base_write_handle.BaseWriteHandle)
 
 _APPEND_BATCH = 1000
 

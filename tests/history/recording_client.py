@@ -26,8 +26,9 @@ from tests.history.recorder import Recorder
 from tests.history.violations import OutOfOrder
 from thinclient import BookKeeper
 from thinclient.advanced_write_handle import AdvancedWriteHandle
+from thinclient.base_write_handle import BaseWriteHandle
 from thinclient.read_handle import ReadHandle
-from thinclient.write_handle import BaseWriteHandle, WriteHandle
+from thinclient.write_handle import WriteHandle
 
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 

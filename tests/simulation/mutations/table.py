@@ -111,7 +111,7 @@ MUTATIONS = (
         "client",
         ("P1", "P2"),
         "a writer takes the answer 'fenced' for a success",
-        "thinclient/write_handle.py",
+        "thinclient/base_write_handle.py",
         "        if response is not None and response.status == 0:\n            confirmed",
         "        if response is not None and response.status in (0, 504):\n            confirmed",
     ),
