@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
+import pytest
 from pyspark.sql import Row, SparkSession
 
 from bookie.standalone import StandaloneCluster
+from ledger.entry_columns import EntryColumns
+from ledger.errors import TooManyRequestsException, UnauthorizedAccessException
+from ledger.ledger_id import LedgerId
+from ledger.manager import LedgerRecord
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import Copy, plant, sound
-from thinclient.blocking import BookKeeper
+from thinclient.blocking import BookKeeper, ReadHandle
 from thinclient.spark.entries import readable_slices
+from thinclient.spark.jobs import copies_table
 from thinclient.spark.jobs.audit import FAULTS, audit
 from thinclient.spark.jobs.copies import CopyReader, Fault
 from thinclient.spark.options import parse_options
 from thinclient.spark.planning import Shapes, readable_record
+from thinclient.spark.worker_client import WorkerClients
 
 
 def lost(ledger_id: int, copy: Copy) -> bytes | None:
@@ -167,3 +177,85 @@ def test_copies_on_their_way_to_a_slow_bookie_are_waited_for(cluster: Standalone
     reports = reader.check(Shapes().slice_of(record), is_open=True)
     assert pauses == [0.2]
     assert [report.counts[Fault.MISSING] for report in reports] == [0, 0, 0]
+
+
+class Refusing:
+    """A client whose bookie-2 refuses so many reads for having too much to do, and which may not read some ledgers."""
+
+    def __init__(self, client: BookKeeper, refusals: int = 0, forbidden: tuple[int, ...] = ()) -> None:
+        self.client = client
+        self.refusals = refusals
+        self.forbidden = forbidden
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def open_record(self, record: LedgerRecord, password: bytes) -> Any:
+        if record.ledger_id.ledger_id in self.forbidden:
+            raise UnauthorizedAccessException("not for you")
+        handle = self.client.open_record(record, password)
+        on_bookie_2 = record.metadata.last_fragment.ensemble == ("bookie-2",)
+        return RefusingHandle(self, handle) if on_bookie_2 else handle
+
+
+class RefusingHandle:
+    def __init__(self, owner: Refusing, handle: ReadHandle) -> None:
+        self.owner = owner
+        self.handle = handle
+
+    def __enter__(self) -> RefusingHandle:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.handle.close()
+
+    def read_columns(self, first: int, last: int) -> Iterator[EntryColumns]:
+        self.owner.refusals -= 1
+        if self.owner.refusals >= 0:
+            raise TooManyRequestsException("too much to do")
+        return self.handle.read_columns(first, last)
+
+
+def test_a_busy_bookie_is_asked_again_and_then_said_to_be_busy(cluster: StandaloneCluster, client: BookKeeper) -> None:
+    piece = Shapes().slice_of(client.read_record(plant(client, cluster, lost)))
+    pauses: list[float] = []
+
+    def counts(refusals: int, pieces: int = 1) -> list[list[dict[Fault, int]]]:
+        reader = CopyReader(cast(BookKeeper, Refusing(client, refusals)), PASSWORD, retries=2, pause=pauses.append)
+        return [[dict(report.counts) for report in reader.check(piece)] for _ in range(pieces)]
+
+    assert counts(refusals=2) == [[{}, {Fault.MISSING: 6}, {}]]
+    assert pauses == [0.2, 0.4]
+    pauses.clear()
+    busy, after = counts(refusals=3, pieces=2)
+    assert busy == [{}, {Fault.BUSY: 60}, {}]
+    assert after == [{}, {Fault.MISSING: 6}, {}]
+    assert pauses == [0.2, 0.4]
+
+
+def test_a_ledger_that_may_not_be_read_is_a_row_and_not_the_end(
+    cluster: StandaloneCluster, client: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = closed, opened, after = (
+        plant(client, cluster),
+        plant(client, cluster, closed=False),
+        plant(client, cluster),
+    )
+
+    class Forbidding(Refusing):
+        def open_ledger(self, ledger_id: LedgerId, password: bytes, recovery: bool) -> None:
+            raise UnauthorizedAccessException(f"{ledger_id} is not for you")
+
+    refusing = Forbidding(client, forbidden=(closed,))
+    monkeypatch.setattr(copies_table, "clients", WorkerClients(lambda *_: cast(BookKeeper, refusing)))
+    options = parse_options(
+        {"gateways": cluster.gateway_uri, "table": "copies", "ledgerIds": ",".join(map(str, ledgers))}
+    )
+    reader = copies_table.CopiesReader(options)
+    partitions = pickle.loads(pickle.dumps(reader.partitions()))
+    rows = [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+    refused = {row["ledger_id"]: row for row in rows if row["unauthorized"]}
+    assert sorted(refused) == [closed, opened]
+    assert all((row["bookie_id"], row["copies"], row["unauthorized"]) == (None, 0, 1) for row in refused.values())
+    assert refused[closed]["ranges"][0]["detail"] == "not checked: unauthorized: not for you"
+    assert [row["good"] for row in rows if row["ledger_id"] == after] == [60, 60, 60]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from bookie.standalone import StandaloneCluster
 from ledger.metadata import DigestType, LedgerMetadata
@@ -15,6 +18,7 @@ from tests.spark.conftest import PASSWORD
 from tests.spark.planted import BOOKIES, Copy, plant, sound
 from thinclient.blocking import BookKeeper
 from thinclient.spark.jobs import export as exporting
+from thinclient.spark.jobs.audit import audit
 from thinclient.spark.jobs.export import ExportException, export, manifest
 from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
 from thinclient.spark.jobs.usage import usage
@@ -59,10 +63,24 @@ def found_orphans(spark: SparkSession, cluster: StandaloneCluster) -> set[tuple[
     return {(row.kind, row.bookie_id, row.ledger_id) for row in rows}
 
 
-def test_orphans_are_what_only_bookies_hold_and_what_a_bookie_lacks(
-    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+@contextmanager
+def a_stream(spark: SparkSession, cluster: StandaloneCluster, checkpoint: Path) -> Iterator[StreamingQuery]:
+    """A query of the source, at work in this session."""
+    options = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "customMetadata.job": "a stream"}
+    frame = spark.readStream.format("bookkeeper").options(**options).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="1 second").start()
+    try:
+        query.processAllAvailable()
+        yield query
+    finally:
+        query.stop()
+
+
+def test_orphans_are_what_only_bookies_hold_and_what_a_bookie_lacks_and_streams_may_run_meanwhile(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:
-    write(client, [b"sound"])
+    write(client, [b"sound"], job=b"a stream")
     forgotten = 5_000_000
     with EntryClient(cluster.bookies[0]) as bookie:
         bookie.ask(add(forgotten, 0))
@@ -71,11 +89,16 @@ def test_orphans_are_what_only_bookies_hold_and_what_a_bookie_lacks(
         return None if copy.bookie_id == "bookie-3" else sound(ledger_id, copy)
 
     lacking = plant(client, cluster, not_on_bookie_3)
-    found = found_orphans(spark, cluster)
+    audited = {"gateways": cluster.gateway_uri, "ledgerIds": str(lacking)}
+    with a_stream(spark, cluster, tmp_path) as query:
+        found = found_orphans(spark, cluster)
+        copies = audit(spark, audited).where("missing > 0").collect()
+        assert query.isActive, query.exception()
     assert {each for each in found if each[2] in (forgotten, lacking)} == {
         (UNKNOWN_TO_METADATA, "bookie-1", forgotten),
         (NOT_HELD, "bookie-3", lacking),
     }
+    assert [(row.ledger_id, row.bookie_id) for row in copies] == [(lacking, "bookie-3")]
     assert not [each for each in found if each[0] == NOT_CHECKED]
 
 
@@ -175,3 +198,39 @@ def test_an_export_that_can_not_be_whole_says_so(
     assert manifest(spark, str(tmp_path / "out")).collect() == []
     with pytest.raises(OptionError, match="startingOffsets"):
         export(spark, {**options, "startingOffsets": "{}"}, str(tmp_path / "out"))
+
+
+def test_losses_that_an_export_skips_stand_in_its_manifest_and_are_made_good_later(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
+) -> None:
+    lost: dict[int, list[tuple[int, bytes]]] = {}
+
+    def holed(ledger_id: int, copy: Copy) -> bytes | None:
+        if copy.entry_id not in (3, 4):
+            return sound(ledger_id, copy)
+        lost.setdefault(ledger_id, []).append((copy.entry_id, sound(ledger_id, copy)))
+        return None
+
+    def nothing(ledger_id: int, copy: Copy) -> None:
+        lost.setdefault(ledger_id, []).append((copy.entry_id, sound(ledger_id, copy)))
+
+    ledgers = plant(client, cluster, holed, entries=10), plant(client, cluster, nothing, entries=5)
+    options = {
+        "gateways": cluster.gateway_uri,
+        "password": PASSWORD.decode(),
+        "ledgerIds": ",".join(map(str, ledgers)),
+    }
+    output = str(tmp_path / "out")
+
+    def exported(**more: str) -> dict[int, tuple[int, int, bool]]:
+        lines = export(spark, {**options, **more}, output).collect()
+        return {row.ledger_id: (row.entries, row.lost_entries, row.complete) for row in lines}
+
+    assert exported(failOnDataLoss="false") == {ledgers[0]: (8, 2, False), ledgers[1]: (0, 5, False)}
+    with pytest.raises(PySparkException, match=r"of ledger \d+ can't be read"):
+        exported()
+    with EntryClient(cluster.bookies[2]) as bookie:
+        for ledger, bodies in lost.items():
+            for entry, body in bodies:
+                bookie.ask(add(ledger, entry, body=body))
+    assert exported() == {ledgers[0]: (10, 0, True), ledgers[1]: (5, 0, True)}

@@ -1,7 +1,7 @@
-"""The data source `bookkeeper` for batch reads: what Spark calls, and nothing of how it is done.
+"""Batch reads of entries, ledgers and bookies: what Spark calls, and nothing of how it is done.
 
-Spark pickles the source and its reader from process to process: both hold checked options only. Whatever connects is
-made inside `partitions` and `read`, which run in Python workers, on the driver's machine and on the executors.
+Spark pickles readers from process to process: they hold checked options only. Whatever connects is made inside
+`partitions` and `read`, which run in Python workers, on the driver's machine and on the executors.
 
 `entries` is planned into tasks on the driver. `ledgers` and `bookies` are one task each that streams what the gateway
 lists, page by page, so that a million ledgers need no memory to speak of.
@@ -11,108 +11,24 @@ Source: spark page, tables and traps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    Filter,
-    InputPartition,
-)
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from ledger.bookie_info import BookieServiceInfo
 from ledger.manager import BookieSet
 from thinclient.spark import arrow
 from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
 from thinclient.spark.job_metrics import counted
-from thinclient.spark.options import (
-    OF_STREAMS,
-    OF_WRITING,
-    SPARKS_OWN,
-    OptionError,
-    Options,
-    ReadMode,
-    Table,
-    parse_options,
-    refuse,
-)
+from thinclient.spark.options import Options
 from thinclient.spark.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
 from thinclient.spark.pushdown import EVERYTHING, Bounds
 from thinclient.spark.worker_client import clients
-from thinclient.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
-
-_SCHEMAS = {
-    Table.ENTRIES: arrow.ENTRIES_SCHEMA,
-    Table.LEDGERS: arrow.LEDGERS_SCHEMA,
-    Table.BOOKIES: arrow.BOOKIES_SCHEMA,
-}
-
-
-class BookKeeperDataSource(DataSource):
-    """`spark.read.format("bookkeeper")`. Raises OptionError for options it can't use."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._checked = parse_options(dict(options.items()))
-
-    @classmethod
-    def name(cls) -> str:
-        return "bookkeeper"
-
-    def schema(self) -> StructType:
-        return from_arrow_schema(_SCHEMAS[self._checked.table])
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        self._check_columns(schema)
-        if self._checked.start_at_latest:
-            raise OptionError(
-                "option startingOffsets is 'latest', which is for streams; a batch read begins at earliest"
-            )
-        refuse((*OF_WRITING, *SPARKS_OWN), self.options, "is for writing; this is a read")
-        refuse(OF_STREAMS, self.options, "is for streams; this is a batch read")
-        return _READERS[self._checked.table, self._checked.pushdown](self._checked)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from thinclient.spark.stream import EntriesStreamReader
-
-        self._check_columns(schema)
-        if self._checked.table is not Table.ENTRIES:
-            raise OptionError(f"option table is {self._checked.table.value!r}: only 'entries' can be read as a stream")
-        if self._checked.read_mode is not ReadMode.CONFIRMED:
-            raise OptionError("option readMode is 'recover', which is for batch reads: a stream never takes ledgers")
-        refuse((*OF_WRITING, *SPARKS_OWN), self.options, "is for writing; this is a read")
-        refuse(("pushdown",), self.options, "is for batch reads; this is a stream")
-        return EntriesStreamReader(self._checked)
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from thinclient.spark.sink import BatchSink, payload_column, refuse_overwrite
-
-        refuse_overwrite(overwrite)
-        return BatchSink(parse_write_options(self.options), payload_column(schema))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from thinclient.spark.sink import StreamSink, payload_column, refuse_overwrite
-
-        refuse_overwrite(overwrite)
-        refuse(("writeId",), self.options, "is for batch writes; a stream has the id of its query")
-        return StreamSink(parse_write_options(self.options), payload_column(schema))
-
-    def _check_columns(self, schema: StructType) -> None:
-        if schema != self.schema():
-            raise OptionError(
-                f"the columns of table {self._checked.table.value!r} are fixed; leave schema(…) out and select() "
-                f"the ones you want of {', '.join(self.schema().fieldNames())}"
-            )
 
 
 class EntriesPartition(InputPartition):
@@ -225,13 +141,3 @@ class BookiesReader(DataSourceReader):
             bookies = client.bookies(BookieSet.ALL)
         if bookies:
             yield arrow.bookies_batch(bookies)
-
-
-_READERS: Mapping[tuple[Table, bool], Callable[[Options], DataSourceReader]] = {
-    (Table.ENTRIES, False): EntriesReader,
-    (Table.ENTRIES, True): FilteredEntriesReader,
-    (Table.LEDGERS, False): LedgersReader,
-    (Table.LEDGERS, True): FilteredLedgersReader,
-    (Table.BOOKIES, False): BookiesReader,
-}
-"""By table and whether filters are pushed."""

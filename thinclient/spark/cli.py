@@ -70,7 +70,9 @@ def export_command(
 ) -> None:
     """Writes ledgers as Parquet, a directory a ledger, and a manifest. Stopped anywhere, it goes on when run again.
 
-    JSON: {"ledgers", "complete", "entries", "bytes", "output"}.
+    Exit code 1 when entries were lost and skipped (--option failOnDataLoss=false), or a ledger can't be read.
+
+    JSON: {"ledgers", "complete", "entries", "lost_entries", "bytes", "output"}.
 
     \b
     Example: bookgate spark export /data/ledgers -g grpc://bookie-1:4181 --option customMetadata.app=orders
@@ -86,13 +88,14 @@ def export_command(
         totals = manifest.agg(
             F.count("*").alias("ledgers"),
             F.count_if("complete").alias("complete"),
-            F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
-            F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
+            *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("entries", "lost_entries", "bytes")),
         )
         (row,) = totals.collect()
         rows = manifest.orderBy("scope_id", "ledger_id").limit(_SHOWN_ROWS).drop("files").collect()
     summary = {**row.asDict(), "output": output}
     _tell(summary, rows, as_json)
+    if summary["lost_entries"]:
+        raise typer.Exit(1)
 
 
 @app.command("audit")
@@ -111,13 +114,13 @@ def audit_command(
 
     Nothing is fenced or changed. Exit code 1 when a copy is not known to be good.
 
-    JSON: {"ledgers", "copies", "good",
-    "missing", "corrupt", "wrong_length", "unreachable", "damage": [a row each, at most 50]}.
+    JSON: {"ledgers", "copies", "good", "missing", "corrupt", "wrong_length", "unreachable", "busy", "unauthorized",
+    "damage": [a row each, at most 50]}.
 
     \b
     Example: bookgate spark audit -g grpc://bookie-1:4181 --output /reports/audit --format json
     """
-    options = _options(gateways, password, ledger_ids, option)
+    options = _options(gateways, password, ledger_ids, option, "copies")
     with _session("audit", master, conf) as spark:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -156,7 +159,7 @@ def usage_command(
     \b
     Example: bookgate spark usage -g grpc://bookie-1:4181
     """
-    options = _options(gateways, "", ledger_ids, option)
+    options = _options(gateways, "", ledger_ids, option, "ledgers")
     with _session("usage", master, conf) as spark:
         from thinclient.spark.jobs.usage import usage
 
@@ -185,7 +188,7 @@ def orphans_command(
     \b
     Example: bookgate spark orphans -g grpc://bookie-1:4181
     """
-    options = _options(gateways, "", None, option)
+    options = _options(gateways, "", None, option, "held-ledgers")
     with _session("orphans", master, conf) as spark:
         from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
 
@@ -260,15 +263,17 @@ def _milliseconds(text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
-def _options(gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None) -> dict[str, str]:
-    """The source's options. Checked here, so that a wrong one is known before Spark is started."""
+def _options(
+    gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None, table: str = "entries"
+) -> dict[str, str]:
+    """The source's options. Checked here for the `table` they are for: a wrong one is known before Spark starts."""
     from thinclient.spark.options import OptionError, parse_options
 
     options = _pairs(more, "--option")
     named = {"gateways": gateways, "password": password, "ledgerIds": ledger_ids}
     options |= {name: value for name, value in named.items() if value}
     try:
-        parse_options(options)
+        parse_options({**options, "table": table})
     except OptionError as error:
         fail(str(error))
     return options

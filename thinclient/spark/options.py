@@ -12,7 +12,7 @@ Source: spark page, the table of options; those of the sink are in `write_option
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -42,11 +42,20 @@ class OptionError(ValueError):
 
 
 class Table(Enum):
-    """What the rows are: entries, ledgers or bookies."""
+    """What the rows are: entries, ledgers or bookies; or what a job reads through this source and nobody else does."""
 
     ENTRIES = "entries"
     LEDGERS = "ledgers"
     BOOKIES = "bookies"
+    COPIES = "copies"
+    """Of the job `audit`."""
+    HELD_LEDGERS = "held-ledgers"
+    """Of the job `orphans`."""
+
+    @property
+    def is_for_jobs(self) -> bool:
+        """Such a table is no interface: its columns change with its job."""
+        return self in (Table.COPIES, Table.HELD_LEDGERS)
 
 
 class ReadMode(Enum):
@@ -108,7 +117,7 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
     _refuse_unknown(given)
     options = Options(
         gateways=_gateways(given, os.environ if environment is None else environment),
-        table=_choice(given, "table", Table, Table.ENTRIES),
+        table=_choice(given, "table", Table, Table.ENTRIES, hidden=[each for each in Table if each.is_for_jobs]),
         ledger_ids=parsed(given, "ledgerIds", values.ledger_ids, None),
         ledger_range=parsed(given, "ledgerRange", values.ledger_range, None),
         custom_metadata=_custom_metadata(given),
@@ -186,6 +195,14 @@ _ENTRIES_ONLY = (
 )
 _LEDGERS_ONLY = ("startingTimestamp", "pushdown", "failOnDataLoss")
 """For tables of which ledgers are selected, and not for `bookies`."""
+_NOT_OF_JOBS = {
+    Table.COPIES: (
+        "audit",
+        ("readMode", "digestType", "includePayload", "includeUncommitted", "pushdown", *OF_STREAMS),
+    ),
+    Table.HELD_LEDGERS: ("orphans", ("scopeId", *_ENTRIES_ONLY, *_LEDGERS_ONLY)),
+}
+"""The job that reads a table, and the options that it has no use for: it looks at every copy, or at every ledger."""
 
 
 def refuse(names: Iterable[str], raw: Mapping[str, str], why: str) -> None:
@@ -228,10 +245,20 @@ def _refuse_contradictions(options: Options, given: Mapping[str, str]) -> None:
         raise OptionError(f"options {' and '.join(chosen)} exclude each other: give one, or none for all ledgers")
     if options.table is Table.BOOKIES and chosen:
         raise OptionError(f"option {chosen[0]} selects ledgers; table 'bookies' has none")
-    if options.table is not Table.ENTRIES:
+    if options.table in _NOT_OF_JOBS:
+        _refuse_those_of_no_use(options.table, given, chosen)
+    elif options.table is not Table.ENTRIES:
         _refuse_those(_ENTRIES_ONLY, given, f"is for table 'entries'; this read is of table {options.table.value!r}")
     if options.table is Table.BOOKIES:
         _refuse_those(_LEDGERS_ONLY, given, "is for tables of ledgers; this read is of table 'bookies'")
+
+
+def _refuse_those_of_no_use(table: Table, given: Mapping[str, str], chosen: list[str]) -> None:
+    job, names = _NOT_OF_JOBS[table]
+    why = f"is of no use to the job {job}, and table {table.value!r} is for that job alone"
+    if table is Table.HELD_LEDGERS and chosen:
+        raise OptionError(f"option {chosen[0]} {why}")
+    _refuse_those(names, given, why)
 
 
 def _refuse_those(names: tuple[str, ...], given: Mapping[str, str], why: str) -> None:
@@ -275,12 +302,14 @@ def _configured_gateways(environment: Mapping[str, str]) -> str:
 _E = TypeVar("_E", bound=Enum)
 
 
-def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E) -> _E:
+def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E, hidden: Sequence[_E] = ()) -> _E:
+    """A member by its value; of those that are `hidden` an error says nothing."""
+
     def parse(text: str) -> _E:
         for member in kind:
             if member.value == text.strip().lower():
                 return member
-        raise ValueError(f"it must be one of {', '.join(member.value for member in kind)}")
+        raise ValueError(f"it must be one of {', '.join(each.value for each in kind if each not in hidden)}")
 
     return parsed(given, name, parse, default)
 

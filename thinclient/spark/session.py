@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 Progress = Callable[[int, int], None]
 """Told the tasks that are done, and how many there are."""
@@ -163,17 +162,6 @@ def job_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     return PySparkException, Py4JJavaError
-
-
-def register_once(spark: SparkSession, source: type[DataSource]) -> None:
-    """Makes a source known to a session, which may know it from an earlier call."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        spark.dataSource.register(source)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
 
 
 def reason(error: Exception) -> str:

@@ -191,6 +191,27 @@ def test_options_of_entries_are_refused_for_other_tables() -> None:
         parse(table="bookies", ledgerIds="1")
 
 
+def test_tables_of_jobs_are_named_by_jobs_and_by_no_error() -> None:
+    assert parse(
+        table="copies", startingOffsets='{"1": 2}', readTimeoutMs="5", failOnDataLoss="false"
+    ).table.is_for_jobs
+    assert parse(table="held-ledgers").table.is_for_jobs
+    with pytest.raises(OptionError, match=r"it must be one of entries, ledgers, bookies$"):
+        parse(table="copy")
+    for table, options in (
+        ("copies", {"readMode": "recover"}),
+        ("copies", {"includePayload": "true"}),
+        ("held-ledgers", {"ledgerIds": "1"}),
+        ("held-ledgers", {"customMetadata.app": "x"}),
+        ("held-ledgers", {"scopeId": "7"}),
+        ("held-ledgers", {"startingTimestamp": "1"}),
+    ):
+        (name,) = options
+        job = "audit" if table == "copies" else "orphans"
+        with pytest.raises(OptionError, match=rf"option {name.split('.')[0]}.* is of no use to the job {job}"):
+            parse(table=table, **options)
+
+
 def test_options_travel_to_executors_and_do_not_show_the_password() -> None:
     options = parse(password="hidden", ledgerIds="1")
     assert pickle.loads(pickle.dumps(options)) == options

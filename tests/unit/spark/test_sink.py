@@ -15,11 +15,11 @@ from ledger.ledger_id import LedgerId
 from ledger.metadata import DigestType
 from thinclient.blocking import BookKeeper
 from thinclient.spark import sink as sink_module
-from thinclient.spark.batch import BookKeeperDataSource
 from thinclient.spark.options import OptionError
 from thinclient.spark.sink import BatchSink, StreamSink, TaskLedger, TaskMessage, chunks, payload_column
 from thinclient.spark.sink_commit import Written
 from thinclient.spark.sink_protocol import Write, attempt_metadata
+from thinclient.spark.source import BookKeeperDataSource
 from thinclient.spark.write_options import parse_write_options
 
 

@@ -19,9 +19,10 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
 from thinclient.blocking import BookKeeper
 from thinclient.spark import batch as source
-from thinclient.spark.batch import BookKeeperDataSource, EntriesPartition, EntriesReader
+from thinclient.spark.batch import EntriesPartition, EntriesReader
 from thinclient.spark.options import OptionError, Options
 from thinclient.spark.planning import Shapes
+from thinclient.spark.source import BookKeeperDataSource
 from thinclient.spark.worker_client import WorkerClients
 
 GATEWAYS = {"gateways": "grpc://127.0.0.1:1"}
@@ -32,7 +33,7 @@ def test_spark_finds_the_source_by_its_module_name() -> None:
     assert BookKeeperDataSource.name() == "bookkeeper"
 
 
-@pytest.mark.parametrize("table", ["entries", "ledgers", "bookies"])
+@pytest.mark.parametrize("table", ["entries", "ledgers", "bookies", "copies", "held-ledgers"])
 def test_source_and_reader_travel_and_hold_no_connection(table: str) -> None:
     made = BookKeeperDataSource({**GATEWAYS, "table": table})
     copy = pickle.loads(pickle.dumps(made))

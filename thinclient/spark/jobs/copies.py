@@ -2,8 +2,9 @@
 
 A bookie is read alone by a record that names only it: the same pipelined and batched reads, the same digest check, and
 no other replica to fall back on. What a copy can be: good; *missing* (the bookie says it has no such entry or ledger);
-*corrupt* (its digest is wrong, or the bookie can't read it off its disk); of *wrong length* (see `core.copy_check`);
-*unreachable* (no answer: nothing is known of the copy).
+*corrupt* (its digest is wrong, or the bookie can't read it off its disk); of *wrong length* (see `core.copy_check`).
+Nothing is known of a copy that is *unreachable* (no answer), or whose bookie is *busy* (it refused the read for having
+too much to do, and did so again after pauses). A ledger that may not be read is *unauthorized*, as a whole.
 
 A fault is reported only when it is still there at a second look, by the ledger's newest metadata: a ledger that was
 deleted meanwhile has none, one whose ensemble changed is looked at anew. The last entries of a ledger that is being
@@ -31,10 +32,13 @@ from ledger.errors import (
     ReadException,
     TimeoutException,
     TooManyRequestsException,
+    UnauthorizedAccessException,
 )
 from ledger.manager import LedgerRecord
 from ledger.metadata import Fragment
 from thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
+from thinclient.spark.entries import FIRST_PAUSE_SECONDS
+from thinclient.spark.options import DEFAULT_NUM_RETRIES
 from thinclient.spark.planning import Shapes, Slice, readable_record
 
 if TYPE_CHECKING:
@@ -53,7 +57,7 @@ _LOOKS = 3
 
 
 _MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
-_AWAY = (BookieHandleNotAvailableException, TimeoutException, TooManyRequestsException)
+_AWAY = (BookieHandleNotAvailableException, TimeoutException)
 _CORRUPT = (DigestMatchException, ReadException)
 """A bookie that can't read an entry off its disk answers EIO, a ReadException."""
 
@@ -63,8 +67,15 @@ class Fault(Enum):
 
     MISSING = "missing"
     CORRUPT = "corrupt"
-    UNREACHABLE = "unreachable"
     WRONG_LENGTH = "wrong length"
+    UNREACHABLE = "unreachable"
+    BUSY = "busy"
+    UNAUTHORIZED = "unauthorized"
+
+    @property
+    def column(self) -> str:
+        """Of the table that counts them."""
+        return self.value.replace(" ", "_")
 
 
 class FaultRange(NamedTuple):
@@ -100,6 +111,11 @@ def ledger_report(record: LedgerRecord, fault: Fault, detail: str) -> CopyReport
     return CopyReport(record, None, None, 0, Counter({fault: 1}), [FaultRange(fault, -1, -1, detail)])
 
 
+def unauthorized_report(record: LedgerRecord, error: BKException) -> CopyReport:
+    """Of a ledger that nobody looked at."""
+    return ledger_report(record, Fault.UNAUTHORIZED, f"not checked: unauthorized: {error}")
+
+
 def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
     """The ledger as if this bookie alone held it."""
     alone = replace(
@@ -112,21 +128,65 @@ def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
     return replace(record, metadata=alone)
 
 
+class Patience:
+    """With a bookie that has too much to do: it is asked again after pauses, each twice as long as the one before.
+
+    One that was busy to the end is asked once a read from then on, until it answers.
+    """
+
+    def __init__(self, retries: int, pause: Callable[[float], None]) -> None:
+        self._retries = retries
+        self._pause = pause
+        self._failures = 0
+
+    def once_more(self) -> bool:
+        """After a refusal: waits, or says that there is nothing to wait for."""
+        if self._failures >= self._retries:
+            return False
+        self._pause(FIRST_PAUSE_SECONDS * 2**self._failures)
+        self._failures += 1
+        return True
+
+    def answered(self) -> None:
+        """Not busy: the count begins anew."""
+        self._failures = 0
+
+    def fresh(self) -> Patience:
+        """For one of several reads side by side; as short as this one is by now."""
+        other = Patience(self._retries, self._pause)
+        other._failures = self._failures
+        return other
+
+
 class CopyReader:
     """Reads slices of one task. A bookie that gave no answer is not asked again."""
 
-    def __init__(self, client: BookKeeper, password: bytes, pause: Callable[[float], None] = time.sleep) -> None:
-        """`password` is for ledgers whose metadata keep none. `pause` takes seconds."""
+    def __init__(
+        self,
+        client: BookKeeper,
+        password: bytes,
+        retries: int = DEFAULT_NUM_RETRIES,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`password` is for ledgers whose metadata keep none; `retries` for busy bookies. `pause` takes seconds."""
         self._client = client
         self._password = password
+        self._retries = retries
         self._pause = pause
         self._away: dict[str, str] = {}
+        self._patience: dict[str, Patience] = {}
 
     def check(self, piece: Slice, *, is_open: bool = False) -> list[CopyReport]:
         """The reports of one slice, a bookie each; of a ledger that is gone by now there are none.
 
         `is_open`: the ledger was not closed when the slice was made.
         """
+        try:
+            return self._check(piece, is_open)
+        except UnauthorizedAccessException as error:
+            return [unauthorized_report(piece.record, error)]
+
+    def _check(self, piece: Slice, is_open: bool) -> list[CopyReport]:
         reports = self._look(piece, is_open)
         for _ in range(_LOOKS):
             if not any(report.counts for report in reports):
@@ -217,7 +277,8 @@ class CopyReader:
         for seconds in _PAUSES:
             if seconds:
                 self._pause(seconds)
-            again = list(_copies(handle, found.first_entry_id, found.last_entry_id))
+            patience = self._patience_with(report.bookie_id)
+            again = list(_copies(handle, found.first_entry_id, found.last_entry_id, patience))
             if not any(isinstance(copy, FaultRange) for copy in again):
                 return again
         report.is_being_written = False
@@ -231,10 +292,13 @@ class CopyReader:
         if bookie_id in self._away:
             yield FaultRange(Fault.UNREACHABLE, first, last, self._away[bookie_id])
             return
-        for found in _copies(handle, first, last):
+        for found in _copies(handle, first, last, self._patience_with(bookie_id)):
             if isinstance(found, FaultRange) and found.fault is Fault.UNREACHABLE:
                 self._away[bookie_id] = found.detail
             yield found
+
+    def _patience_with(self, bookie_id: str) -> Patience:
+        return self._patience.setdefault(bookie_id, Patience(self._retries, self._pause))
 
 
 class _Report:
@@ -286,35 +350,43 @@ def _by_newer_metadata(piece: Slice, newest: LedgerRecord) -> Slice | None:
     return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=last, size=piece.size)
 
 
-def _copies(handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:
+def _copies(handle: ReadHandle, first: int, last: int, patience: Patience) -> Iterator[EntryColumns | FaultRange]:
     """What the only bookie of the handle holds of a range, in order, without payloads."""
     position = first
     while position <= last:
         try:
             for columns in handle.read_columns(position, last):
+                patience.answered()
                 yield _without_payload(columns)
                 position += len(columns)
             return
         except BKException as failed:
             error = failed
         fault = _fault_of(error)
-        if fault is Fault.UNREACHABLE or isinstance(error, NoSuchLedgerExistsException):
+        if fault is Fault.BUSY and patience.once_more():
+            continue
+        if fault in (Fault.BUSY, Fault.UNREACHABLE) or isinstance(error, NoSuchLedgerExistsException):
             yield FaultRange(fault, position, last, str(error))
             return
         # One that lost an entry may have lost many; each is asked for by itself, many at a time.
+        patience.answered()
         probed = range(position, min(last, position + _PROBED_AT_ONCE - 1) + 1)
         with ThreadPoolExecutor(_PROBE_THREADS) as pool:
-            yield from pool.map(lambda entry_id: _copy(handle, entry_id), probed)
+            yield from pool.map(lambda entry_id: _copy(handle, entry_id, patience.fresh()), probed)
         position = probed.stop
 
 
-def _copy(handle: ReadHandle, entry_id: int) -> EntryColumns | FaultRange:
+def _copy(handle: ReadHandle, entry_id: int, patience: Patience) -> EntryColumns | FaultRange:
     """One copy."""
-    try:
-        (columns,) = handle.read_columns(entry_id, entry_id)
-    except BKException as error:
-        return FaultRange(_fault_of(error), entry_id, entry_id, str(error))
-    return _without_payload(columns)
+    while True:
+        try:
+            (columns,) = handle.read_columns(entry_id, entry_id)
+        except BKException as error:
+            fault = _fault_of(error)
+            if fault is Fault.BUSY and patience.once_more():
+                continue
+            return FaultRange(fault, entry_id, entry_id, str(error))
+        return _without_payload(columns)
 
 
 def _fault_of(error: BKException) -> Fault:
@@ -323,6 +395,8 @@ def _fault_of(error: BKException) -> Fault:
         return Fault.MISSING
     if isinstance(error, _AWAY):
         return Fault.UNREACHABLE
+    if isinstance(error, TooManyRequestsException):
+        return Fault.BUSY
     if isinstance(error, _CORRUPT):
         return Fault.CORRUPT
     raise error

@@ -7,6 +7,8 @@ Ledgers are taken in groups, small enough that little is lost with one. A group'
 (dynamic partition overwrite), read back and counted, and then their lines are added to the manifest. So a line means
 that the files are complete, and a run that was killed leaves at most a group without lines, which the next run writes
 anew. A closed ledger with a line is not exported again. One that was open may have grown: it is exported anew, whole.
+So is one of which entries were lost and skipped (`failOnDataLoss=false`): its line says how many, and that it is not
+complete; each further run tries again. Where nothing at all is left of a ledger the files of an earlier run stay.
 What a sink has not committed is left to a later run, unless `includeUncommitted` says so.
 """
 
@@ -38,6 +40,7 @@ MANIFEST_SCHEMA = StructType(
         StructField("last_entry_id", LongType()),
         StructField("files", ArrayType(StringType(), False), False),
         StructField("exported_at_ms", LongType(), False),
+        StructField("lost_entries", LongType()),
     ]
 )
 _WRITTEN_SCHEMA = "entry_id bigint, payload binary, scope_id bigint, ledger_id bigint"
@@ -162,8 +165,8 @@ def _export_group(spark: SparkSession, options: Mapping[str, str], output: str, 
     rows = reader.load().sortWithinPartitions(*_KEY, "entry_id")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*_KEY).parquet(output)
-    written = _written(spark, output, group)
     skips_losses = not parse_options(options).fail_on_data_loss
+    written = _written(spark, output, group, skips_losses)
     lines = []
     for ledger in group:
         found = written.get(ledger.ledger_id, _Written())
@@ -173,14 +176,14 @@ def _export_group(spark: SparkSession, options: Mapping[str, str], output: str, 
     spark.createDataFrame(lines, MANIFEST_SCHEMA).coalesce(1).write.mode("append").json(f"{output}/{MANIFEST}")
 
 
-def _written(spark: SparkSession, output: str, group: Sequence[_Ledger]) -> dict[int, _Written]:
-    """By ledger id, what the group's files hold."""
-    paths = [f"{output}/{ledger.directory}" for ledger in group if ledger.entries]
-    paths += [
-        path
-        for path in (f"{output}/{each.directory}" for each in group if each.entries is None)
-        if _is_there(spark, path)
-    ]
+def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_losses: bool) -> dict[int, _Written]:
+    """By ledger id, what the group's files hold. Only of a closed ledger without losses is it known that it has any."""
+    paths = []
+    for ledger in group:
+        path = f"{output}/{ledger.directory}"
+        may_lack_rows = skips_losses or ledger.entries is None
+        if ledger.entries != 0 and (not may_lack_rows or _is_there(spark, path)):
+            paths.append(path)
     if not paths:
         return {}
     files = spark.read.schema(_WRITTEN_SCHEMA).option("basePath", output).parquet(*paths)
@@ -222,7 +225,8 @@ def _check(ledger: _Ledger, found: _Written) -> None:
 
 def _line(ledger: _Ledger, found: _Written) -> tuple[object, ...]:
     files = [f"{ledger.directory}/{name}" for name in found.files]
-    complete = ledger.state == "CLOSED"
+    lost = _lost(ledger, found)
+    complete = ledger.state == "CLOSED" and not lost
     now = int(time.time() * 1000)
     return (
         ledger.scope_id,
@@ -236,4 +240,11 @@ def _line(ledger: _Ledger, found: _Written) -> tuple[object, ...]:
         found.last_entry_id,
         files,
         now,
+        lost,
     )
+
+
+def _lost(ledger: _Ledger, found: _Written) -> int:
+    """Entries that are not in the files; of an open ledger only those before the last one that is."""
+    last = -1 if found.last_entry_id is None else found.last_entry_id
+    return max(0, (last + 1 if ledger.entries is None else ledger.entries) - found.entries)

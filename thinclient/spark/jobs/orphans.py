@@ -12,26 +12,20 @@ yet, but nobody can tell them from one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType
 
-from ledger.bookie_info import HTTP
 from ledger.errors import BKException, NoSuchLedgerExistsException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, LedgerRecord
-from thinclient.admin_http import AdminHttp, AdminRefusedException, endpoint_url
+from ledger.manager import LedgerRecord
 from thinclient.core.copy_check import held_ranges
 from thinclient.spark.jobs.copies import record_on
-from thinclient.spark.jobs.job_source import JobDataSource
-from thinclient.spark.options import Options, parse_options
-from thinclient.spark.session import register_once
-from thinclient.spark.worker_client import client_config, clients
+from thinclient.spark.options import Options, Table, parse_options
+from thinclient.spark.worker_client import clients
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -40,25 +34,15 @@ UNKNOWN_TO_METADATA = "unknown to the metadata"
 NOT_HELD = "not held"
 NOT_CHECKED = "not checked"
 
-_FORMAT = "bookkeeper-held-ledgers"
-_PAGE = 100_000
-_HELD_SCHEMA = pa.schema(
-    [
-        pa.field("bookie_id", pa.string(), nullable=False),
-        pa.field("ledger_id", pa.int64()),
-        pa.field("trouble", pa.string()),
-    ]
-)
-
 
 def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """(kind, bookie_id, ledger_id, detail): `unknown to the metadata`, `not held`, or `not checked` without a ledger.
 
     `options` say how to reach the cluster; all ledgers of scope 0 are looked at, which is the scope that bookies hold.
     """
-    register_once(spark, HeldLedgersDataSource)
-    told = spark.read.format(_FORMAT).options(**options).load().persist()
-    ledgers = spark.read.format("bookkeeper").options(**options).option("table", "ledgers").load()
+    reader = spark.read.format("bookkeeper").options(**options)
+    told = reader.option("table", Table.HELD_LEDGERS.value).load().persist()
+    ledgers = reader.option("table", Table.LEDGERS.value).load()
     held = told.where("trouble IS NULL AND ledger_id IS NOT NULL").select("bookie_id", "ledger_id")
     answered = told.groupBy("bookie_id").agg(F.max("trouble").alias("trouble")).where("trouble IS NULL")
 
@@ -86,79 +70,6 @@ def _expected(ledgers: DataFrame) -> DataFrame:
     fragments = ledgers.select("*", F.posexplode("fragments").alias("number", "fragment"))
     filled = fragments.where(end > F.col("fragment")["first_entry_id"])
     return filled.select(F.explode(F.col("fragment")["ensemble"]).alias("bookie_id"), "ledger_id").distinct()
-
-
-class HeldLedgersDataSource(JobDataSource):
-    """What bookies say that they hold, a task a bookie; a bookie that holds nothing has one row without a ledger."""
-
-    @classmethod
-    def name(cls) -> str:
-        return _FORMAT
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        return _HELD_SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return HeldLedgersReader(self._checked)
-
-
-class BookiePartition(InputPartition):
-    """One bookie, and the URL of its HTTP admin, None where it has none."""
-
-    def __init__(self, bookie_id: str, http: str | None) -> None:
-        super().__init__(None)
-        self.bookie_id = bookie_id
-        self.http = http
-
-
-class HeldLedgersReader(DataSourceReader):
-    """See HeldLedgersDataSource."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-
-    def partitions(self) -> list[InputPartition]:
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
-            found = client.bookies(BookieSet.ALL)
-        endpoints = {bookie.bookie_id: bookie.info.endpoint(HTTP) for bookie in found}
-        return [
-            BookiePartition(bookie_id, None if endpoint is None else endpoint_url(endpoint))
-            for bookie_id, endpoint in endpoints.items()
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, BookiePartition):
-            return
-        bookie_id = partition.bookie_id
-        yield _held_batch(bookie_id, [None], None if partition.http else "it is not registered with an HTTP admin")
-        if partition.http is None:
-            return
-        config = client_config(self._options.client_settings)
-        # Whom the client trusts for the entry port, whose certificate HTTP shares.
-        admin = AdminHttp(partition.http, authorities=config.bookie_tls_ca or config.tls_ca)
-        after = ""
-        try:
-            while True:
-                page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
-                yield _held_batch(bookie_id, page["ledgers"], None)
-                if page["next"] is None:
-                    return
-                after = f"&start_after={page['next']}"
-        except (AdminRefusedException, KeyError, TypeError) as error:
-            yield _held_batch(bookie_id, [None], f"it does not tell its ledgers: {error}")
-
-
-def _held_batch(bookie_id: str, ledgers: list[int | None], trouble: str | None) -> pa.RecordBatch:
-    count = len(ledgers)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([bookie_id] * count, pa.string()),
-            pa.array(ledgers, pa.int64()),
-            pa.array([trouble] * count, pa.string()),
-        ],
-        schema=_HELD_SCHEMA,
-    )
 
 
 def _look_again(options: Options) -> Callable[..., Column]:

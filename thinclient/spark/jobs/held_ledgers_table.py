@@ -1,0 +1,84 @@
+"""The table `held-ledgers`, which is for the job `orphans`: what bookies say that they hold, a task a bookie.
+
+A bookie that holds nothing has one row without a ledger; of one that can't be asked, `trouble` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from ledger.bookie_info import HTTP
+from ledger.manager import BookieSet
+from thinclient.admin_http import AdminHttp, AdminRefusedException, endpoint_url
+from thinclient.spark.options import Options
+from thinclient.spark.worker_client import client_config, clients
+
+_PAGE = 100_000
+HELD_SCHEMA = pa.schema(
+    [
+        pa.field("bookie_id", pa.string(), nullable=False),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("trouble", pa.string()),
+    ]
+)
+
+
+class BookiePartition(InputPartition):
+    """One bookie, and the URL of its HTTP admin, None where it has none."""
+
+    def __init__(self, bookie_id: str, http: str | None) -> None:
+        super().__init__(None)
+        self.bookie_id = bookie_id
+        self.http = http
+
+
+class HeldLedgersReader(DataSourceReader):
+    """See BookiePartition."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            found = client.bookies(BookieSet.ALL)
+        endpoints = {bookie.bookie_id: bookie.info.endpoint(HTTP) for bookie in found}
+        return [
+            BookiePartition(bookie_id, None if endpoint is None else endpoint_url(endpoint))
+            for bookie_id, endpoint in endpoints.items()
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, BookiePartition):
+            return
+        bookie_id = partition.bookie_id
+        yield _held_batch(bookie_id, [None], None if partition.http else "it is not registered with an HTTP admin")
+        if partition.http is None:
+            return
+        config = client_config(self._options.client_settings)
+        # Whom the client trusts for the entry port, whose certificate HTTP shares.
+        admin = AdminHttp(partition.http, authorities=config.bookie_tls_ca or config.tls_ca)
+        after = ""
+        try:
+            while True:
+                page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
+                yield _held_batch(bookie_id, page["ledgers"], None)
+                if page["next"] is None:
+                    return
+                after = f"&start_after={page['next']}"
+        except (AdminRefusedException, KeyError, TypeError) as error:
+            yield _held_batch(bookie_id, [None], f"it does not tell its ledgers: {error}")
+
+
+def _held_batch(bookie_id: str, ledgers: list[int | None], trouble: str | None) -> pa.RecordBatch:
+    count = len(ledgers)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([bookie_id] * count, pa.string()),
+            pa.array(ledgers, pa.int64()),
+            pa.array([trouble] * count, pa.string()),
+        ],
+        schema=HELD_SCHEMA,
+    )
