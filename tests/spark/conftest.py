@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bookie.standalone import StandaloneCluster
-from tests.spark.jvm import SHORT_LIVED
+from tests.spark.sessions import HERE, environment, start
 from thinclient.blocking import BookKeeper
-from thinclient.spark.session import require_spark
 
 PASSWORD = b"secret"
 
@@ -32,28 +28,10 @@ def client(cluster: StandaloneCluster) -> Iterator[BookKeeper]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    require_spark()
-    own = str(Path(__file__).parents[2])
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        environment.setenv("PYTHONPATH", os.pathsep.join([own, os.environ.get("PYTHONPATH", "")]))
-        builder = SparkSession.builder.master("local[2]").appName("tests")
-        settings = {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            # Python workers of a busy machine take their time to start.
-            "spark.python.authenticate.socketTimeout": "120s",
-            "spark.driver.extraJavaOptions": SHORT_LIVED,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        }
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment().items():
+            patch.setenv(name, value)
+        session = start(HERE, {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))})
         yield session
         session.stop()
 

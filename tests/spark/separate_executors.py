@@ -10,42 +10,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
-import pyspark
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 
-from tests.spark.jvm import SHORT_LIVED
-from thinclient.spark.session import require_spark
-
-CPUS_AND_MEMORY = "local-cluster[2,1,1024]"
-
-
-def session() -> SparkSession:
-    """PySpark of pip brings all that local-cluster needs; it only has to be told where it is."""
-    require_spark()
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    os.environ["SPARK_SCALA_VERSION"] = "2.13"
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder: Any = SparkSession.builder.master(CPUS_AND_MEMORY).appName("separate executors")
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-        "spark.sql.shuffle.partitions": "2",
-        "spark.worker.ui.retainedExecutors": "1",
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    made: SparkSession = builder.getOrCreate()
-    return made
+from tests.spark.sessions import SEPARATE, start
 
 
 def _sums(rows: Iterable[Row]) -> Iterator[tuple[int, int, int, int]]:
@@ -65,7 +34,7 @@ def summary(frame: DataFrame) -> dict[str, object]:
 
 def main() -> None:
     gateways, reads = sys.argv[1], json.loads(sys.argv[2])
-    spark = session()
+    spark = start(SEPARATE)
     try:
         for name, options in reads:
             frame = spark.read.format("bookkeeper").options(gateways=gateways, **options).load()

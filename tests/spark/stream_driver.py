@@ -1,6 +1,6 @@
 """Drivers of Spark to be killed, and tasks that fail: a program for tests.
 
-The argument is JSON: `master`, `conf` (Spark's settings), `job` and what the job takes. The job `copy` streams ledgers
+The argument is JSON: `master`, and `jobs`, each with `job`, its name, and what it takes. The job `copy` streams ledgers
 into ledgers and prints a line for each batch until it is killed, or has all (`available_now`). The job `write` writes
 `rows` rows in `tasks` tasks, of which one meets with a `fault` in its first attempt, and prints `done`.
 """
@@ -15,42 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from tests.spark.jvm import SHORT_LIVED
+from tests.spark.sessions import start
 from thinclient.spark.session import job_errors
 
 FAULTY_PARTITION = 1
 FAULT_AT = 700
-
-
-def session(master: str, conf: dict[str, str]) -> SparkSession:
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    os.environ["SPARK_SCALA_VERSION"] = "2.13"
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder: Any = SparkSession.builder.master(master).appName("stream driver")
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.python.authenticate.socketTimeout": "120s",
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-        "spark.sql.shuffle.partitions": "2",
-        **conf,
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    made: SparkSession = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
 
 
 class Progress(StreamingQueryListener):
@@ -116,7 +90,8 @@ def write(spark: SparkSession, sink: dict[str, str], rows: int, tasks: int, faul
 
 def main() -> None:
     order = json.loads(sys.argv[1])
-    spark = session(order.pop("master"), order.pop("conf", {}))
+    spark = start(order.pop("master"))
+    spark.sparkContext.setLogLevel("ERROR")
     jobs: dict[str, Callable[..., None]] = {"copy": copy, "write": write}
     for job in order["jobs"]:
         jobs[job.pop("job")](spark, **job)

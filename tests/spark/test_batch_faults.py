@@ -19,9 +19,9 @@ from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.metadata import LedgerMetadata
 from tests.spark.conftest import PASSWORD, Tables
 from tests.spark.planted import Copy, plant, sound
+from tests.spark.sessions import ROOT, environment
 from thinclient.blocking import BookKeeper
 
-ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("BOOKGATE_SPARK_FULL") == "1"
 """The sizes of `make test-spark`; else a fiftieth of them."""
 LARGE_LEDGER = 10_000_000 if FULL else 200_000
@@ -211,8 +211,8 @@ def test_executors_in_processes_of_their_own(cluster: StandaloneCluster, client:
         ["lost", {"ledgerIds": str(holed), "password": password}],
     ]
     command = [sys.executable, "-m", "tests.spark.separate_executors", cluster.gateway_uri, json.dumps(reads)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    ours = {**os.environ, **environment()}
+    done = subprocess.run(command, capture_output=True, text=True, env=ours, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = {result.pop("name"): result for result in map(json.loads, done.stdout.splitlines())}
     ids = sum(range(20_000))

@@ -12,37 +12,19 @@ import venv
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 from bookie.standalone import StandaloneCluster
 from ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from tests.spark.conftest import PASSWORD
-from tests.spark.jvm import SHORT_LIVED
 from tests.spark.planted import Copy, plant, sound
+from tests.spark.sessions import HERE, ROOT, SEPARATE, SETTINGS, SPARK_HOME, environment
 from thinclient.blocking import BookKeeper
 from thinclient.spark.sink_protocol import Write, attempt_metadata
 
-ROOT = Path(__file__).parents[2]
-_SETTINGS = (
-    "spark.driver.host=127.0.0.1",
-    "spark.ui.enabled=false",
-    f"spark.driver.extraJavaOptions={SHORT_LIVED}",
-    f"spark.executor.extraJavaOptions={SHORT_LIVED}",
-)
-_CONF = tuple(each for setting in _SETTINGS for each in ("--conf", setting))
-_HERE = (*_CONF, "--master", "local[2]")
-_SEPARATE = (
-    *_CONF,
-    "--master",
-    "local-cluster[2,1,1024]",
-    "--conf",
-    "spark.executor.memory=512m",
-    "--conf",
-    f"spark.executorEnv.PYTHONPATH={ROOT}",
-)
-"""Executors as processes of their own."""
-_SPARK_HOME = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_SCALA_VERSION": "2.13"}
+_CONF = tuple(each for key, value in SETTINGS.items() for each in ("--conf", f"{key}={value}"))
+_HERE = (*_CONF, "--master", HERE)
+_SEPARATE = (*_CONF, "--master", SEPARATE)
 _PACKED = """
 import sys
 from pyspark.sql import SparkSession
@@ -61,12 +43,11 @@ full_only = pytest.mark.skipif(not os.environ.get("BOOKGATE_SPARK_FULL"), reason
 
 def command(*arguments: str) -> tuple[int, Any, str]:
     """Exit code, the JSON printed, and standard error."""
-    environment = {**os.environ, **_SPARK_HOME, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, "-m", "thinclient.cli", "spark", *arguments, "--json"],
         capture_output=True,
         text=True,
-        env=environment,
+        env={**os.environ, **environment()},
         timeout=600,
         check=False,
     )
@@ -159,14 +140,12 @@ def test_executors_take_their_environment_from_an_archive(
     with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "env", arcname=".")
     (tmp_path / "job.py").write_text(_PACKED)
-    environment = {**os.environ, **_SPARK_HOME, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    environment |= {"PYSPARK_PYTHON": "./environment/bin/python", "PYTHONPATH": str(ROOT)}
+    ours = {**os.environ, **environment(), "PYSPARK_PYTHON": "./environment/bin/python"}
     submit = [
-        str(Path(_SPARK_HOME["SPARK_HOME"]) / "bin" / "spark-submit"),
+        str(Path(SPARK_HOME["SPARK_HOME"]) / "bin" / "spark-submit"),
         *("--master", "local-cluster[2,1,1024]", "--archives", f"{tmp_path / 'env.tar.gz'}#environment"),
         *_CONF,
-        *("--conf", "spark.executor.memory=512m"),
         *(str(tmp_path / "job.py"), cluster.gateway_uri, str(ledger.ledger_id.ledger_id)),
     ]
-    ended = subprocess.run(submit, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    ended = subprocess.run(submit, capture_output=True, text=True, env=ours, timeout=600, check=False)
     assert "read 1000 by {'environment'}" in ended.stdout, ended.stderr[-3000:]

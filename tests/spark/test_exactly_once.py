@@ -24,14 +24,12 @@ from bookie.standalone import StandaloneCluster
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.manager import LedgerRecord
 from tests.spark.conftest import PASSWORD
+from tests.spark.sessions import HERE, ROOT, SEPARATE, environment
 from thinclient.blocking import BookKeeper
-from thinclient.spark.session import require_spark
 from thinclient.spark.sink_protocol import QUERY_KEY, committed
 
-ROOT = Path(__file__).parents[2]
 FULL = bool(os.environ.get("BOOKGATE_SPARK_FULL"))
 full_only = pytest.mark.skipif(not FULL, reason="takes minutes: make test-spark")
-SEPARATE = "local-cluster[2,1,1024]"
 DEADLINE_SECONDS = 800
 
 
@@ -39,14 +37,13 @@ class Driver:
     """A driver in a process group of its own, with its JVM and executors."""
 
     def __init__(self, order: dict[str, object]) -> None:
-        require_spark()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.stream_driver", json.dumps(order)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **environment()},
             start_new_session=True,
         )
         self.errors: list[str] = []
@@ -172,7 +169,7 @@ def payloads(client: BookKeeper, record: LedgerRecord) -> list[bytes]:
 @pytest.mark.timeout(1000)
 @full_only
 def test_a_driver_that_is_killed_in_the_middle(client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path) -> None:
-    copy = Copy(client, cluster.gateway_uri, tmp_path, "killed", "local[2]")
+    copy = Copy(client, cluster.gateway_uri, tmp_path, "killed", HERE)
     copy.feed(4, 300)
     copy.run_until(2, random.Random(1))
     copy.feed(2, 50)
@@ -182,7 +179,7 @@ def test_a_driver_that_is_killed_in_the_middle(client: BookKeeper, cluster: Stan
 
 @full_only
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("master", ["local[2]", SEPARATE])
+@pytest.mark.parametrize("master", [HERE, SEPARATE])
 def test_a_driver_that_is_killed_again_and_again(
     client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path, master: str
 ) -> None:
@@ -213,7 +210,7 @@ def test_metadata_in_zookeeper_and_executors_apart(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_a_bookie_that_is_killed_during_the_stream(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path / "cluster") as cluster, BookKeeper.connect(cluster.gateway_uri) as client:
-        copy = Copy(client, cluster.gateway_uri, tmp_path, "bookie", "local[2]")
+        copy = Copy(client, cluster.gateway_uri, tmp_path, "bookie", HERE)
         # Two bookies stay; three copies can't be made any more then.
         copy.write_with(ensembleSize="2", writeQuorum="2", ackQuorum="2")
         copy.feed(6, 400)
