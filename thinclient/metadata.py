@@ -10,25 +10,21 @@ Calls that change something and whose answer was lost are resolved here, by what
   the version is the next, and an unknown outcome when others have changed it further;
 * remove: asked again; "not found" then counts as done.
 
-An iteration that breaks off goes on after the last id received; it ends with the gateway's end mark or with an error
-(M5). No answer is older than what this client has seen (M4): requests carry the highest revision seen.
+No answer is older than what this client has seen (M4): requests carry the highest revision seen. What comes in streams,
+many records and listings, is `metadata_streams`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from grpc.aio import AioRpcError
-
 from ledger.errors import (
     BKException,
     LedgerExistException,
     MetadataVersionException,
-    MetaStoreException,
     UnknownOutcomeException,
 )
 from ledger.id_set import decode_ids
@@ -48,11 +44,11 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from thinclient.discovery import RpcServiceDiscovery
 from thinclient.gateway_channel import GatewayChannel
-from thinclient.gateway_failures import check_transient
 from thinclient.gateway_list import GatewayList
 from thinclient.gateway_uri import TlsFiles
 from thinclient.grpc_channels import OpenChannel, open_channel
 from thinclient.messages import code_error, record_of, scoped
+from thinclient.metadata_streams import MAX_BATCH, pages_of, read_scope
 from thinclient.one_gateway import Gateway
 from thinclient.one_instance import change_at_one_instance
 from thinclient.registration import RpcRegistrationManager
@@ -66,9 +62,6 @@ _SUCCESS = StatusCode.SUCCESS
 
 _MAX_REPEATS = 5
 """How often a change is sent again after its answer was lost; each has the whole timeout."""
-
-_MAX_BATCH = 10_000
-"""Ledgers in one batch; the gateways' own limit."""
 
 _MAX_BATCH_BYTES = 3 * 1024 * 1024
 """Of one batch of creations; a gateway takes requests of 4 MiB."""
@@ -187,43 +180,9 @@ class RpcLedgerManager(LedgerManager):
         found: dict[LedgerId, LedgerRecord | BKException] = {}
         for scope_id in dict.fromkeys(each.scope_id for each in ledger_ids):
             wanted = {each.ledger_id for each in ledger_ids if each.scope_id == scope_id}
-            results = await self._read_scope(wanted, scope_id)
+            results = await read_scope(self._gateways, wanted, scope_id, self._record_or_error)
             found.update({LedgerId(scope_id, number): result for number, result in results.items()})
         return [found[ledger_id] for ledger_id in ledger_ids]
-
-    async def _read_scope(self, wanted: set[int], scope_id: int) -> dict[int, LedgerRecord | BKException]:
-        results: dict[int, LedgerRecord | BKException] = {}
-        what = "read the metadata of many ledgers"
-        attempts = self._gateways.attempts(what, self._gateways.timeout)
-        while missing := sorted(wanted - results.keys())[:_MAX_BATCH]:
-            gateway = await attempts.next()
-            request = wire.BatchReadRequest(
-                ledger_ids=missing, min_revision=self._gateways.revision, batched_answers=True
-            )
-            if scope_id:
-                request.ledger_scope_id = scope_id
-            reason = "the stream ended early"
-            call = gateway.metadata.BatchRead(request)
-            try:
-                with self._gateways.outstanding(what):
-                    async for response in _each_within(aiter(call), attempts.share):
-                        known = len(results)
-                        # A gateway that knows no batches sends an answer a message.
-                        for answer in response.batch or (response,):
-                            if answer.ledger_id in wanted:
-                                one = f"read the metadata of ledger {answer.ledger_id}"
-                                results[answer.ledger_id] = self._record_or_error(answer, one)
-                        if len(results) > known:
-                            attempts.progressed()
-            except AioRpcError as error:
-                reason = check_transient(gateway, what, error)
-            except TimeoutError:
-                reason = "the stream stood still"
-            finally:
-                call.cancel()
-            if not results.keys() >= set(missing):
-                attempts.failed(gateway, reason)
-        return results
 
     def _record_or_error(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord | BKException:
         try:
@@ -287,47 +246,17 @@ class RpcLedgerManager(LedgerManager):
     async def _ranges(
         self, scope_id: int, start_after: int | None, end_before: int | None
     ) -> AsyncIterator[Sequence[int]]:
-        async for response in self._pages(scope_id, start_after, end_before, include_metadata=False):
+        async for response in pages_of(self._gateways, scope_id, start_after, end_before, include_metadata=False):
             yield decode_ids(response.serialized_ranges)
 
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncIterator[list[LedgerRecord]]:
         """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty."""
-        async for response in self._pages(scope_id, start_after, end_before, include_metadata=True, limit=page_size):
+        async for response in pages_of(
+            self._gateways, scope_id, start_after, end_before, include_metadata=True, limit=page_size
+        ):
             yield [self._record(ledger, "read a listed ledger") for ledger in response.ledgers]
-
-    async def _pages(
-        self, scope_id: int, after: int | None, before: int | None, *, include_metadata: bool, limit: int = 0
-    ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
-        """All non-empty pages of an iteration, resumed where it broke off, up to the end mark."""
-        # A page may take the whole timeout; when it does not come, another gateway has as long.
-        attempts = self._gateways.attempts("list ledgers", 2 * self._gateways.timeout)
-        while True:
-            gateway = await attempts.next()
-            request = wire.GetLedgerRangesRequest(limit_per_response=limit, include_metadata=include_metadata)
-            for name, value in (("ledger_scope_id", scope_id or None), ("start_after", after), ("end_before", before)):
-                if value is not None:
-                    setattr(request, name, value)
-            reason = "the listing broke off before its end"
-            call = gateway.metadata.Iterate(request)
-            try:
-                with self._gateways.outstanding("list ledgers"):
-                    async for page in _each_within(aiter(call), self._gateways.timeout):
-                        if _check_page(page, after):
-                            after = page.last_ledger_id
-                            yield page
-                            # Only now: the time that the consumer took is not the gateways'.
-                            attempts.progressed()
-                        if page.end:
-                            return
-            except AioRpcError as error:
-                reason = check_transient(gateway, "list ledgers", error)
-            except TimeoutError:
-                reason = f"the listing stood still for {self._gateways.timeout:g} s"
-            finally:
-                call.cancel()
-            attempts.failed(gateway, reason)
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self._watch.add(ledger_id, listener)
@@ -396,35 +325,13 @@ def _batches(requests: Sequence[wire.LedgerMetadataRequest]) -> Iterator[list[wi
     size = 0
     for request in requests:
         length = request.ByteSize() + 8
-        if batch and (len(batch) == _MAX_BATCH or size + length > _MAX_BATCH_BYTES):
+        if batch and (len(batch) == MAX_BATCH or size + length > _MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(request)
         size += length
     if batch:
         yield batch
-
-
-async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterator[T]:
-    """The items of a stream. Raises TimeoutError when the next one takes longer than `timeout` seconds."""
-    while True:
-        try:
-            async with asyncio.timeout(timeout):
-                item = await anext(stream)
-        except StopAsyncIteration:
-            return
-        yield item
-
-
-def _check_page(page: wire.GetLedgerRangesResponse, after: int | None) -> bool:
-    """True for a page with ledgers. Raises MetaStoreException for one that breaks the rules of an iteration."""
-    if page.code != StatusCode.SUCCESS:
-        raise code_error(page.code, page.message, "list ledgers")
-    if not page.count:
-        return False
-    if after is not None and page.last_ledger_id <= after:
-        raise MetaStoreException(f"the gateway's listing went back from ledger {after} to {page.last_ledger_id}")
-    return True
 
 
 class RpcLedgerManagerFactory(LedgerManagerFactory):
