@@ -30,7 +30,7 @@ from bookie.storage import Storage
 from ledger.entry_availability import encode_runs
 from ledger.errors import DataUnknownException, NoSuchEntryException
 from ledger.ledger_id import LedgerId
-from ledger.protocol_v3 import refusal
+from ledger.refusals import refusal
 from ledger.requests import (
     LAST_ENTRY,
     BatchReadRequest,

@@ -29,7 +29,7 @@ from ledger import requests
 from ledger.latency import OpStats
 from ledger.ledger_id import LedgerId
 from ledger.ordinary_add import OrdinaryAdd
-from ledger.protocol_v3 import refusal
+from ledger.refusals import refusal
 from ledger.requests import (
     LAST_ENTRY,
     AddRequest,

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from ledger import protocol_v3, requests
+from ledger import refusals, requests
 from ledger.protocol_v3 import ProtocolError
 from ledger.requests import HIGH_PRIORITY, Operation, Request, Response, Status
 from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
@@ -410,7 +410,7 @@ def decode_response(packet: bytes | memoryview) -> Response:
 
 
 def refusal(request: Request, status: Status) -> Response:
-    """The answer that carries nothing but a failure: v3's own, but that here a batch read always has its ids."""
+    """The answer that carries nothing but a failure; unlike in v3 that of a batch read always has its ids."""
     if isinstance(request, requests.InvalidRequest) and request.operation == Operation.BATCH_READ_ENTRY:
         return requests.BatchReadResponse(request.txn_id, status, request.ledger_id, request.entry_id)
-    return protocol_v3.refusal(request, status)
+    return refusals.refusal(request, status)

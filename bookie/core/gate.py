@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ledger import requests
-from ledger.protocol_v3 import refusal
+from ledger.refusals import refusal
 from ledger.requests import AuthRequest, AuthResponse, Operation, Request, Response, Status, StatusResponse
 
 _OPERATIONS: dict[type, Operation] = {

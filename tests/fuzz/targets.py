@@ -31,7 +31,8 @@ from ledger.errors import BKException
 from ledger.frames import FrameDecoder, FrameError
 from ledger.ledger_id import LedgerId
 from ledger.metadata import DigestType
-from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response, refusal
+from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response
+from ledger.refusals import refusal
 from ledger.requests import InvalidRequest, Status
 from protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
 from tests.conformance.golden import rows

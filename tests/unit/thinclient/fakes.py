@@ -34,7 +34,8 @@ from ledger.manager import (
     ServiceDiscovery,
 )
 from ledger.metadata import LedgerMetadata
-from ledger.protocol_v3 import decode_request, encode_response, refusal
+from ledger.protocol_v3 import decode_request, encode_response
+from ledger.refusals import refusal
 from ledger.requests import (
     AddRequest,
     AddResponse,

@@ -7,7 +7,8 @@ import ssl
 
 from ledger import protocol_v2
 from ledger.frames import FrameDecoder, FrameError
-from ledger.protocol_v3 import decode_request, encode_response, refusal
+from ledger.protocol_v3 import decode_request, encode_response
+from ledger.refusals import refusal
 from ledger.requests import (
     AuthRequest,
     AuthResponse,
