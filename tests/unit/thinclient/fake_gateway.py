@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from ledger.errors import (
 from ledger.id_set import encode_ids
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
+from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import from_format, to_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
@@ -24,6 +26,10 @@ from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_grpc as wir
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
+from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
+
+METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p", custom_metadata={"k": b"v"})
+SEVEN = LedgerId.unscoped(7)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -294,3 +300,14 @@ async def fake_gateways(count: int = 1) -> AsyncIterator[tuple[str, list[FakeGat
     finally:
         for gateway in gateways:
             await gateway.stop()
+
+
+@asynccontextmanager
+async def connected(count: int = 1, timeout: float = 10) -> AsyncIterator[tuple[RpcLedgerManager, list[FakeGateway]]]:
+    """A client's ledger manager, and the gateways that it knows."""
+    async with fake_gateways(count) as (uri, gateways):
+        factory = RpcLedgerManagerFactory(uri, timeout, random.Random(1))
+        try:
+            yield factory.ledger_manager, gateways
+        finally:
+            await factory.close()

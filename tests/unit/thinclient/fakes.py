@@ -53,7 +53,7 @@ from ledger.requests import (
     WriteLacRequest,
     WriteLacResponse,
 )
-from thinclient import BookKeeper, ClientConfig
+from thinclient import BookKeeper, ClientConfig, ReadHandle, WriteHandle
 
 
 @dataclass
@@ -403,3 +403,15 @@ async def fake_cluster(size: int = 3, names: Sequence[str] = ()) -> AsyncIterato
             await client.close()
         for bookie in bookies:
             await bookie.stop()
+
+
+async def ledger_of(cluster: FakeCluster, count: int, **settings: object) -> WriteHandle:
+    """A ledger with the entries 0, 1, … by a client of these settings; the password is p."""
+    ledger = await cluster.client(**settings).create_ledger(password=b"p")
+    await ledger.append_all(b"%d" % i for i in range(count))
+    return ledger
+
+
+async def payloads(reader: ReadHandle) -> list[bytes]:
+    """Of everything that is confirmed."""
+    return [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]

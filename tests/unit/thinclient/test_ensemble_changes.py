@@ -18,22 +18,12 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, RegisteredBookie
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.requests import AddRequest, Status
-from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
-from thinclient import ReadHandle, WriteHandle
+from tests.unit.thinclient.fakes import FakeCluster, fake_cluster, ledger_of, payloads
+from thinclient import WriteHandle
 
 
 def numbered(first: int, last: int) -> Iterator[bytes]:
     return (b"%d" % i for i in range(first, last))
-
-
-async def payloads(reader: ReadHandle) -> list[bytes]:
-    return [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]
-
-
-async def ledger_of(cluster: FakeCluster, count: int, **settings: object) -> WriteHandle:
-    ledger = await cluster.client(**settings).create_ledger(password=b"p")
-    await ledger.append_all(numbered(0, count))
-    return ledger
 
 
 def stored(cluster: FakeCluster, ledger: WriteHandle) -> LedgerMetadata:

@@ -20,15 +20,10 @@ from ledger.errors import (
 )
 from ledger.metadata import DigestType
 from ledger.requests import AddRequest, ForceLedgerRequest, Request, Status, WriteLacRequest
-from tests.unit.thinclient.fakes import FakeBookie, fake_cluster
-from thinclient import ReadHandle
+from tests.unit.thinclient.fakes import FakeBookie, fake_cluster, payloads
 from thinclient.bookie_connection import BookieConnection
 from thinclient.core.explicit_lac import ExplicitLacRule
 from thinclient.quarantine import BookieHealth
-
-
-async def payloads(reader: ReadHandle) -> list[bytes]:
-    return [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]
 
 
 async def until(condition: Callable[[], bool]) -> None:
