@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def own_version() -> str:
     """`bookgate/1.2.3`; `bookgate/source` for a source tree that is not installed."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
@@ -13,6 +13,8 @@ from bookie.config import BookieConfig
 from bookie.storage_config import StorageConfig
 from gateway.config import GatewayConfig
 from thinclient.config import ClientConfig
+
+S = TypeVar("S", bound=BaseSettings)
 
 BOOKIE_PORT = 3181
 
@@ -70,7 +72,22 @@ class SimulatedBookieConfig(_AsGiven, BookieConfig):
 
     def hosted_gateway(self) -> GatewayConfig:
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
-        return SimulatedGatewayConfig(**{**self.gateway, **own})
+        return _checked(SimulatedGatewayConfig, {**self.gateway, **own})
+
+
+_seen: dict[tuple[type[BaseSettings], str], BaseSettings] = {}
+
+
+def _checked(kind: type[S], given: dict[str, Any]) -> S:
+    """Settings by their values. Nobody changes them, and worlds have the same ones again and again."""
+    key = kind, repr(sorted(given.items()))
+    if key not in _seen:
+        _seen[key] = kind(**given)
+    return cast("S", _seen[key])
+
+
+def client_settings(given: dict[str, Any]) -> SimulatedClientConfig:
+    return _checked(SimulatedClientConfig, given)
 
 
 def bookie_settings(name: str, rng: random.Random, given: dict[str, Any]) -> SimulatedBookieConfig:
@@ -80,8 +97,12 @@ def bookie_settings(name: str, rng: random.Random, given: dict[str, Any]) -> Sim
         "limits": {name: rng.choice(values) for name, values in _LIMITS.items()},
         "journal_directories": tuple(root / f"journal{number}" for number in range(rng.choice((1, 1, 2)))),
         "ledger_directories": tuple(root / f"ledgers{number}" for number in range(rng.choice((1, 1, 2)))),
+        "advertised_address": name,
     }
-    return SimulatedBookieConfig(**{**_BOOKIE, "advertised_address": name, **drawn, **given})
+    # What differs between bookies is put in afterwards: it is right as it is.
+    placeholders = {"limits": {}, "journal_directories": (root_of("any"),), "ledger_directories": (root_of("any"),)}
+    checked = _checked(SimulatedBookieConfig, {**_BOOKIE, **placeholders, **given})
+    return checked.model_copy(update={key: value for key, value in drawn.items() if key not in given})
 
 
 def root_of(name: str) -> Path:

@@ -35,7 +35,7 @@ from tests.simulation.loop import CURRENT, Process, WorldLoop
 from tests.simulation.metadata import MemoryMetadata, Metadata
 from tests.simulation.network import Network, NetworkSettings, Server
 from tests.simulation.patches import replaced
-from tests.simulation.settings import SimulatedClientConfig, root_of
+from tests.simulation.settings import client_settings, root_of
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.transcript import LogLines, Transcript
 from thinclient.client import BookKeeper
@@ -89,7 +89,7 @@ class SimulatedClient:
         self.name = name
         self.process = world.new_process(name, name)
         world.network.host(name).up = True
-        self.config = SimulatedClientConfig(**settings)
+        self.config = client_settings(settings)
         self.factory: LedgerManagerFactory = world.metadata.factory("sim://metadata")
         self.bookkeeper: BookKeeper = self.process.context.run(self._make)
 
