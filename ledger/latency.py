@@ -22,6 +22,9 @@ def _bucket(microseconds: int) -> int:
     return microseconds if shift <= 0 else (shift << _SUB_BITS) + (microseconds >> shift)
 
 
+_NO_COUNTS = [0] * (_bucket((1 << _MAX_BITS) - 1) + 1)
+
+
 def _upper_bound(bucket: int) -> int:
     """The largest value that falls into the bucket."""
     if bucket < _EXACT:
@@ -53,7 +56,8 @@ class LatencyHistogram:
     """Record with `record`, ask with `quantile`."""
 
     def __init__(self) -> None:
-        self._counts = [0] * (_bucket((1 << _MAX_BITS) - 1) + 1)
+        self._counts = _NO_COUNTS
+        """The buckets; a list of its own from the first value on, since most histograms never get one."""
         self.count = 0
         self.total_microseconds = 0
         self.max_microseconds = 0
@@ -65,6 +69,8 @@ class LatencyHistogram:
     def record_value(self, value: int) -> None:
         """Microseconds, or whatever else is counted in whole numbers; `quantile` then gives thousands of it."""
         value = min(max(value, 0), (1 << _MAX_BITS) - 1)
+        if not self.count:
+            self._counts = _NO_COUNTS.copy()
         self._counts[_bucket(value)] += 1
         self.count += 1
         self.total_microseconds += value

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 BLOCK = 512
@@ -153,15 +152,15 @@ class NameChange(NamedTuple):
     """A pending change of a directory: the name now stands for `inode`, or for nothing. It happens whole or not."""
 
     operation: int
-    path: Path
+    name: str
     inode: Inode | None
-    old: Path | None = None
+    old: str | None = None
     """For a rename: the name that is gone with the same change."""
 
-    def apply(self, names: dict[Path, Inode]) -> None:
+    def apply(self, names: dict[str, Inode]) -> None:
         if self.old is not None:
             names.pop(self.old, None)
         if self.inode is None:
-            names.pop(self.path, None)
+            names.pop(self.name, None)
         else:
-            names[self.path] = self.inode
+            names[self.name] = self.inode

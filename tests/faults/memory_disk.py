@@ -77,9 +77,11 @@ class MemoryDisk(FileSystem):
         """`capacity` is in bytes of file content, by pages of 4 KiB; None for no limit."""
         self._lock = threading.RLock()
         self._roots = roots
-        self._names: dict[Path, Inode] = {}
-        self._durable_names: dict[Path, Inode] = {}
-        self._pending_names: dict[Path, list[NameChange]] = {}
+        self._names: dict[str, Inode] = {}
+        """By path: as text, which is quicker to look up."""
+        self._durable_names: dict[str, Inode] = {}
+        self._pending_names: dict[str, list[NameChange]] = {}
+        """By directory."""
         self._open: dict[int, _Open] = {}
         self._next_fd = 1000
         self._locked: list[int] = []
@@ -94,7 +96,7 @@ class MemoryDisk(FileSystem):
         """Called before every operation. Raises to make it fail; its content is then as if it was under way."""
         for root in roots:
             for path in (root, *root.parents):
-                self._names[path] = self._durable_names[path] = Inode(None)
+                self._names[str(path)] = self._durable_names[str(path)] = Inode(None)
 
     # Looking at it
 
@@ -107,7 +109,8 @@ class MemoryDisk(FileSystem):
     def files(self, below: Path) -> list[Path]:
         """Paths of all files below a directory."""
         with self._lock:
-            return sorted(p for p, inode in self._names.items() if inode.content is not None and below in p.parents)
+            found = [Path(name) for name, inode in self._names.items() if inode.content is not None]
+            return sorted(path for path in found if below in path.parents)
 
     def content(self, path: Path) -> bytes:
         with self._lock:
@@ -117,12 +120,12 @@ class MemoryDisk(FileSystem):
         """Makes a durable file with that content, and its directories."""
         with self._lock:
             for parent in path.parents:
-                if parent not in self._names:
-                    self._names[parent] = self._durable_names[parent] = Inode(None)
+                if str(parent) not in self._names:
+                    self._names[str(parent)] = self._durable_names[str(parent)] = Inode(None)
             inode = Inode()
             inode.change(Change(0, 0, data))
             inode.sync()
-            self._names[path] = self._durable_names[path] = inode
+            self._names[str(path)] = self._durable_names[str(path)] = inode
             self._listings = None
 
     def flip(self, path: Path, offset: int, bit: int) -> None:
@@ -157,14 +160,13 @@ class MemoryDisk(FileSystem):
                     change.apply(names)
             inodes: dict[int, Inode] = {}
             # A name counts only where all directories above it survived.
-            for path in sorted(names, key=lambda name: len(name.parts)):
-                parent = path.parent
-                if parent != path and parent not in found._names:
+            for name in sorted(names, key=_depth):
+                if name != "/" and _parent(name) not in found._names:
                     continue
-                inode = names[path]
+                inode = names[name]
                 if id(inode) not in inodes:
                     inodes[id(inode)] = inode.after_power_loss(survival)
-                found._names[path] = inodes[id(inode)]
+                found._names[name] = inodes[id(inode)]
             found._durable_names = dict(found._names)
             return found
 
@@ -187,7 +189,7 @@ class MemoryDisk(FileSystem):
     def open(self, path: Path, flags: int) -> int:
         with self._lock:
             self._need_power()
-            inode = self._names.get(path)
+            inode = self._names.get(str(path))
             if inode is None and not flags & os.O_CREAT:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             if inode is not None and flags & os.O_CREAT and flags & os.O_EXCL:
@@ -260,7 +262,7 @@ class MemoryDisk(FileSystem):
     def sync_directory(self, path: Path) -> None:
         with self._lock:
             self._operation("sync directory", path)
-            for change in self._pending_names.pop(path, ()):
+            for change in self._pending_names.pop(str(path), ()):
                 change.apply(self._durable_names)
                 if change.old is not None:
                     self._settled(change)
@@ -290,7 +292,7 @@ class MemoryDisk(FileSystem):
     def make_directory(self, path: Path) -> bool:
         with self._lock:
             self._need_power()
-            if path in self._names:
+            if str(path) in self._names:
                 return False
             self._find(path.parent)
             self._rename("make directory", path, Inode(None))
@@ -316,7 +318,7 @@ class MemoryDisk(FileSystem):
     def link(self, path: Path, name: Path) -> None:
         with self._lock:
             self._need_power()
-            if name in self._names:
+            if str(name) in self._names:
                 raise FileExistsError(errno.EEXIST, "File exists", str(name))
             self._rename("link", name, self._find(path))
 
@@ -328,7 +330,7 @@ class MemoryDisk(FileSystem):
     def exists(self, path: Path) -> bool:
         with self._lock:
             self._need_power()
-            return path in self._names
+            return str(path) in self._names
 
     def resolve(self, path: Path) -> Path:
         return path
@@ -336,7 +338,7 @@ class MemoryDisk(FileSystem):
     def is_directory(self, path: Path) -> bool:
         with self._lock:
             self._need_power()
-            inode = self._names.get(path)
+            inode = self._names.get(str(path))
             return inode is not None and inode.content is None
 
     def may_change(self, path: Path) -> bool:
@@ -369,7 +371,7 @@ class MemoryDisk(FileSystem):
     def _names_in(self, directory: Path) -> list[str]:
         if self._listings is None:
             self._listings = {}
-            for name in map(str, self._names):
+            for name in self._names:
                 parent, _, last = name.rpartition("/")
                 if last:
                     self._listings.setdefault(parent or "/", []).append(last)
@@ -406,8 +408,9 @@ class MemoryDisk(FileSystem):
         change.apply(inode.content)
 
     def _rename(self, kind: str, path: Path, inode: Inode | None, old: Path | None = None) -> None:
-        change = NameChange(self.operations, path, inode, old)
-        parents = {path.parent: None} if old is None else {path.parent: None, old.parent: None}
+        name, before = str(path), None if old is None else str(old)
+        change = NameChange(self.operations, name, inode, before)
+        parents = dict.fromkeys(_parent(each) for each in (name, before) if each is not None)
         for parent in parents:
             self._pending_names.setdefault(parent, []).append(change)
         try:
@@ -448,7 +451,7 @@ class MemoryDisk(FileSystem):
         return sum(len(inode.content.pages) for inode in self._names.values() if inode.content is not None)
 
     def _find(self, path: Path) -> Inode:
-        inode = self._names.get(path)
+        inode = self._names.get(str(path))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return inode
@@ -471,6 +474,14 @@ class MemoryDisk(FileSystem):
         if not opened.writable:
             raise OSError(errno.EBADF, "opened for reading only", str(opened.path))
         return opened
+
+
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0] or "/"
+
+
+def _depth(name: str) -> int:
+    return 0 if name == "/" else name.count("/")
 
 
 def _pages_of(content: Content) -> frozenset[tuple[int, bytes]]:

@@ -103,8 +103,9 @@ class Lane:
         process.lanes.append(self)
 
     def put(self, item: asyncio.Handle | Fiber) -> None:
-        self.queue.append(item)
-        if len(self.queue) == 1:
+        queue = self.queue
+        queue.append(item)
+        if len(queue) == 1:
             self.update()
 
     def update(self) -> None:
@@ -163,6 +164,16 @@ class WorldLoop(SimLoop):
 
     # Steps
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if self._abandoned:
+            handle._cancelled = True
+        else:
+            self._enqueue(handle, callback)
+        return handle
+
     def _enqueue(self, handle: asyncio.Handle, callback: Any) -> None:
         process = handle._context.get(CURRENT, self.outside)  # type: ignore[attr-defined]
         if process.alive:
@@ -181,25 +192,22 @@ class WorldLoop(SimLoop):
                 self._enqueue(handle, None)
 
     def _run_once(self) -> bool:
+        ready = self.ready
         timers = self._timers
         if timers and timers[0][0] <= self._now:
             self._collect_due_timers()
-        ready = self.ready
         if not ready:
             self._instant_steps = 0
             return self._advance_time()
         lane = next(iter(ready)) if len(ready) == 1 else list(ready)[int(self._rng.random() * len(ready))]
-        item = lane.queue.popleft()
-        if not lane.queue:
+        queue = lane.queue
+        item = queue.popleft()
+        if not queue:
             del ready[lane]
-        self._step(lane, item)
-        return True
-
-    def _step(self, lane: Lane, item: asyncio.Handle | Fiber) -> None:
         if isinstance(item, Fiber):
             item.switch()
         elif item._cancelled:
-            return
+            return True
         else:
             carrier = self._carriers.pop() if self._carriers else self._new_carrier()
             carrier.lane = lane
@@ -212,6 +220,7 @@ class WorldLoop(SimLoop):
             self.after_step()
         if self.failure is not None:
             raise self.failure
+        return True
 
     def _new_carrier(self) -> Fiber:
         def carry(handle: asyncio.Handle) -> None:

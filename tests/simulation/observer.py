@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ledger import protocol_v2, protocol_v3, requests
 from ledger.digest import ledger_master_key
-from ledger.frames import FrameDecoder
+from ledger.frames import LENGTH_SIZE
 from ledger.requests import DEFERRED_SYNC, Request, Response, Status
 from tests.history.events import BookieAnswered
 from tests.history.recorder import Recorder
@@ -22,7 +22,6 @@ from tests.history.recording_client import PASSWORD
 KEY = ledger_master_key(PASSWORD)
 """Of every ledger of a history."""
 
-_FRAME_BYTES = 64 * 1024 * 1024
 _V3_TAG = 0x0A
 
 
@@ -45,8 +44,8 @@ class Observed(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._asked: dict[object, list[tuple[Request, int]]] = {}
         """By transaction, or for protocol v2, which has none, by ledger and entry."""
-        self._arriving = FrameDecoder(_FRAME_BYTES)
-        self._leaving = FrameDecoder(_FRAME_BYTES)
+        self._arriving = _Frames()
+        self._leaving = _Frames()
         self._room = memoryview(b"")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,7 +71,7 @@ class Observed(asyncio.BufferedProtocol):
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        for packet in _packets(self._arriving, self._room[:nbytes]):
+        for packet in self._arriving.take(self._room[:nbytes]):
             request = _decode_request(packet)
             asked = (_light(request), len(self._recorder.history))
             self._asked.setdefault(_key(packet, request), []).append(asked)
@@ -95,7 +94,7 @@ class Observed(asyncio.BufferedProtocol):
             self.buffer_updated(count)
 
     def leaves(self, data: bytes | bytearray | memoryview) -> None:
-        for packet in _packets(self._leaving, data):
+        for packet in self._leaving.take(data):
             decode = protocol_v3.decode_response if _is_v3(packet) else protocol_v2.decode_response
             response = decode(packet)
             asked = self._asked.get(_key(packet, response))
@@ -142,17 +141,25 @@ class _Tapped:
         self.write(b"".join(parts))
 
 
-def _packets(decoder: FrameDecoder, data: bytes | bytearray | memoryview) -> list[memoryview]:
-    """The frames that are whole now."""
-    packets: list[memoryview] = []
-    rest = memoryview(data)
-    while rest:
-        room = decoder.get_buffer()
-        count = min(len(room), len(rest))
-        room[:count] = rest[:count]
-        rest = rest[count:]
-        packets += decoder.buffer_updated(count)
-    return packets
+class _Frames:
+    """Cuts a direction into packets, which are views of what was taken: the bookie's own decoder checks them."""
+
+    def __init__(self) -> None:
+        self.pending = b""
+        """What has come of a frame that is not whole."""
+
+    def take(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
+        view = memoryview(self.pending + bytes(data) if self.pending else data)
+        start, end = 0, len(view)
+        packets = []
+        while (begin := start + LENGTH_SIZE) <= end:
+            following = begin + int.from_bytes(view[start:begin], "big")
+            if following > end:
+                break
+            packets.append(view[begin:following])
+            start = following
+        self.pending = bytes(view[start:])
+        return packets
 
 
 def _is_v3(packet: memoryview) -> bool:
