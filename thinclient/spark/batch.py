@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from ledger.bookie_info import BookieServiceInfo
 from ledger.manager import BookieSet
 from thinclient.spark import arrow
-from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
+from thinclient.spark.entries import Losses, readable_slices, selected_records, task_entries
 from thinclient.spark.job_metrics import counted
 from thinclient.spark.options import Options
 from thinclient.spark.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
@@ -71,9 +71,8 @@ class EntriesReader(DataSourceReader):
         batches = arrow.EntryBatches(self._options.include_payload)
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             client.tell_bookies(partition.bookies)
-            for piece in partition.slices:
-                for entries in slice_entries(client, piece, self._options, losses):
-                    yield from batches.add(piece.ledger_id, entries)
+            for ledger_id, entries in task_entries(client, partition.slices, self._options, losses):
+                yield from batches.add(ledger_id, entries)
         yield from batches.finish()
         losses.report()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -23,7 +24,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
 from thinclient.blocking import BookKeeper
-from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries
+from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries, task_entries
 from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import Options, ReadMode
 from thinclient.spark.planning import Shapes, Slice, readable_record
@@ -354,6 +355,42 @@ def test_a_ledger_deleted_meanwhile_reports_what_the_bookies_said() -> None:
     client.lost = {0}
     with pytest.raises(NoSuchEntryException, match="of ledger 1"):
         read(client, whole(ledger(1)), options())
+
+
+class Meeting(FakeClient):
+    """Reads wait for others: one at a time they would wait in vain."""
+
+    def __init__(self, *records: LedgerRecord, readers: int) -> None:
+        super().__init__(*records)
+        self.met = threading.Barrier(readers, timeout=30)
+
+    def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
+        self.met.wait()
+        return super().open_record(record, password)
+
+
+def test_small_slices_are_read_ahead_side_by_side_and_handed_over_in_order() -> None:
+    records = [ledger(number) for number in range(16)]
+    slices = [whole(record) for record in records]
+    found = task_entries(as_client(Meeting(*records, readers=8)), slices, options(), Losses())
+    assert [(number.ledger_id, len(batch)) for number, batch in found] == [
+        (number, size) for number in range(16) for size in (4, 4, 2)
+    ]
+
+
+def test_what_fails_ahead_is_read_again_in_its_turn_and_large_slices_always_are() -> None:
+    large = ledger(1, 3000)
+    client, losses = FakeClient(ledger(0), large, ledger(2)), Losses()
+    client.lost = {3}
+    slices = [whole(record) for record in (ledger(0), large, ledger(2))]
+    found = task_entries(as_client(client), slices, options(fail_on_data_loss=False), losses)
+    entries = [(number.ledger_id, entry.entry_id) for number, batch in found for entry in batch]
+    counts = [(number, entry) for number, end in enumerate((10, 3000, 10)) for entry in range(end) if entry != 3]
+    assert entries == counts
+    assert losses.entries == 3
+    failing = task_entries(as_client(client), slices, options(), Losses())
+    with pytest.raises(NoSuchEntryException, match="entries 3 to 9 of ledger 0"):
+        list(failing)
 
 
 class TestWorkerClients:
