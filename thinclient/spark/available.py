@@ -5,8 +5,10 @@ were not closed at the last look; what a closed ledger is stays as it was. Then 
 are asked for the last add confirmed, many ledgers at once and without fencing. So a look at a hundred thousand ledgers
 of which ten are being written is one listing of ids, one bulk read of ten records, and ten questions to bookies.
 
-Ledgers of a sink that are not committed are looked at again each time. A ledger that the selection leaves out is left
-out for good: custom metadata are taken as they were when the ledger was first seen.
+Ledgers of a sink that are not committed are looked at again each time. What makes them count may stand in a ledger that
+was read already (the lead of their write, see `sink_protocol`): leads are remembered as long as something they name is
+still to come, and at the first look after a restart those that were read before it are looked up. A ledger that the
+selection leaves out is left out for good: custom metadata are taken as they were when the ledger was first seen.
 
 How many bytes a ledger has is an estimate unless it is closed: the length that an entry near its end carries.
 """
@@ -26,7 +28,7 @@ from thinclient.spark.entries import FIRST_PAUSE_SECONDS, length_at, listing_end
 from thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset
 from thinclient.spark.options import Options
 from thinclient.spark.planning import Shapes, Slice, check_digest_type, is_wanted, readable_record, wanted_range
-from thinclient.spark.sink_protocol import committed
+from thinclient.spark.sink_protocol import Committed, SinkState, sink_state
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
@@ -49,6 +51,8 @@ class Available:
         self._records: dict[int, LedgerRecord] = {}
         self._lengths: dict[int, tuple[int, int]] = {}
         self._lost: set[int] = set()
+        self._leads: list[SinkState] = []
+        self._has_looked = False
 
     def look(self, client: BookKeeper, offset: StreamOffset) -> tuple[dict[int, End], list[int]]:
         """The ends of ledgers that are not done, and the ledgers that are gone: begun, or asked for by id.
@@ -62,6 +66,8 @@ class Available:
         asked += [each for each in offset.next_entries if each not in listed]
         records, gone = read_records(client, self._options.scope_id, asked)
         wanted = self._wanted([record for record in records if record.ledger_id.ledger_id in listed])
+        if not self._options.include_uncommitted:
+            wanted = self._committed(client, wanted, listed, offset)
         ends = self._ends(client, wanted)
         self._keep(wanted, ends)
         missing = [each for each in gone if each in offset.next_entries or self._options.ledger_ids is not None]
@@ -84,7 +90,28 @@ class Available:
             self._left_out = self._left_out.with_more(others)
         for record in chosen:
             check_digest_type(record, self._options.digest_type)
-        return chosen if self._options.include_uncommitted else committed(chosen)
+        return chosen
+
+    def _committed(
+        self, client: BookKeeper, records: Sequence[LedgerRecord], listed: LedgerIds, offset: StreamOffset
+    ) -> list[LedgerRecord]:
+        """The records without those of a sink that don't count yet."""
+        seen = Committed(self._leads)
+        seen.show(records)
+        waiting = [record.ledger_id.ledger_id for record in records if not seen.counts(record)]
+        if waiting and len(offset.done) and not self._has_looked:
+            self._show_leads_of_before(client, seen, offset, max(waiting))
+        self._has_looked = True
+        taken = {record.ledger_id.ledger_id for record in records if seen.counts(record)}
+        # What a new lead names may have come behind the listing; the next one has it.
+        to_come = listed.minus(offset.done).minus(self._left_out).minus(LedgerIds({*taken, *self._closed}))
+        self._leads = [lead for lead in seen.leads if lead not in self._leads or any(map(lead.names, to_come))]
+        return [record for record in records if record.ledger_id.ledger_id in taken]
+
+    def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
+        for page in client.list_ledgers(scope_id=self._options.scope_id, end_before=last):
+            done = [record for record in page if record.ledger_id.ledger_id in offset.done]
+            seen.show(record for record in done if (state := sink_state(record)) and state.is_committed_lead)
 
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
         """Remembers what the next look or the planning has a use for."""

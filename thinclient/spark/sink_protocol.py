@@ -34,6 +34,8 @@ For the same reason abort deletes nothing of a write whose commit point was pass
   listing lacks is read by id. So a listing shows a write as a whole or not at all, at whatever moment;
 * if not (a read of some ids only, or the lead was deleted), it counts if it has the key itself.
 
+A stream doesn't list again what it has read; it remembers the leads among it, and after a restart looks them up.
+
 Invariants, which the tests hold for arbitrary failures: at most one set of ledgers of a write is ever committed; what
 was committed stays so; a listing shows all of a write or nothing; what is not committed is gone after the query's next
 commit.
@@ -142,8 +144,9 @@ def with_mark(metadata: LedgerMetadata, ids: Iterable[int]) -> LedgerMetadata:
 class Committed:
     """Which ledgers count, by what a listing showed so far. Leads are shown before what they lead."""
 
-    def __init__(self) -> None:
-        self._leads: dict[Write, SinkState] = {}
+    def __init__(self, leads: Iterable[SinkState] = ()) -> None:
+        """`leads`: committed ones that are known already."""
+        self._leads = {lead.write: lead for lead in leads}
         self._unmarked: set[tuple[Write, int]] = set()
         self._seen: Any = BitMap64()
 
@@ -168,6 +171,11 @@ class Committed:
         if lead is not None:
             return lead.names(state.ledger_id)
         return state.marked and (state.write, state.lead) not in self._unmarked
+
+    @property
+    def leads(self) -> list[SinkState]:
+        """The committed leads that are known."""
+        return list(self._leads.values())
 
     def absent(self) -> list[int]:
         """What committed leads name and was not shown: made while the listing was under way, or deleted."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.errors import (
@@ -272,6 +272,7 @@ def test_abort_deletes_a_write_unless_it_is_committed() -> None:
 FATES = st.sampled_from(["done", "done", "done", "lost request", "lost answer", "crash before", "crash after"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(FATES, max_size=8), st.integers(0, 3), st.integers(0, 2)), max_size=6))
 def test_whatever_fails_a_write_is_committed_once(runs: list[tuple[list[str], int, int]]) -> None:
     """Each run of the driver writes the batch anew, tries to commit, and on an error aborts, as Spark does."""

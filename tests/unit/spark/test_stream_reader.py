@@ -66,6 +66,9 @@ class Ledgers:
         missing = NoSuchLedgerExistsOnMetadataServerException()
         return [self.records.get(each.ledger_id, missing) for each in ids]
 
+    def list_ledgers(self, scope_id: int, end_before: int) -> Iterator[list[LedgerRecord]]:
+        yield [record for number, record in sorted(self.records.items()) if number < end_before]
+
     def last_adds_confirmed(self, records: Sequence[LedgerRecord], password: bytes) -> list[int | BKException]:
         for record in records:
             self.open_record(record, password)
@@ -302,6 +305,27 @@ def test_ledgers_of_a_sink_are_read_when_they_are_committed(ledgers: Ledgers) ->
     assert len(everything.trigger()) == 3
     ledgers.mark(1, [1, 2])
     assert query.trigger() == [(1, 0), (2, 0)]
+
+
+def test_what_a_lead_names_is_read_though_the_lead_was_read_before(ledgers: Ledgers) -> None:
+    def add(number: int) -> None:
+        ledgers.add(number, 1, custom=attempt_metadata(Write("q"), "0.0.0"))
+
+    add(1)
+    ledgers.mark(1, [1, 2, 3])
+    query = Query()
+    assert query.trigger() == [(1, 0)]
+    # It was created behind the listing; whoever should set its mark died.
+    add(2)
+    assert query.trigger() == [(2, 0)]
+    add(3)
+    query.restart()
+    assert query.trigger() == [(3, 0)]
+    add(4)
+    query.restart()
+    for _ in range(2):
+        assert query.trigger() == [], "no lead names it"
+    assert query.reader._available._leads == [], "leads pile up"
 
 
 def test_a_deleted_ledger_is_an_error_that_names_it_or_given_up_once(
