@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 import grpc
 
 from ledger.errors import BKException, MetaStoreException, StoreUnreachableException, TooManyRequestsException
+from ledger.gateway_keys import NOT_DONE
 from reporting.logs import log_bug
 
 _LOG = logging.getLogger(__name__)
 
-_NOT_DONE = (("bookgate-not-done", "1"),)
+_NOT_DONE = ((NOT_DONE, "1"),)
 """Trailing metadata of a call that surely changed nothing."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -12,8 +12,7 @@ from __future__ import annotations
 import uuid
 
 from gateway.guard import Context
-
-_KEY = "bookgate-instance"
+from ledger.gateway_keys import INSTANCE
 
 
 class Instance:
@@ -24,8 +23,8 @@ class Instance:
 
     def tell(self, context: Context) -> None:
         """Goes with the call's answer, whatever that will be."""
-        context.set_trailing_metadata(((_KEY, self.id),))
+        context.set_trailing_metadata(((INSTANCE, self.id),))
 
     def is_meant(self, context: Context) -> bool:
         """False where the caller names another process."""
-        return all(value == self.id for key, value in context.invocation_metadata() or () if key == _KEY)
+        return all(value == self.id for key, value in context.invocation_metadata() or () if key == INSTANCE)

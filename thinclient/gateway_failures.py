@@ -6,6 +6,7 @@ import grpc
 from grpc.aio import AioRpcError
 
 from ledger.errors import BKException, MetaStoreException, UnauthorizedAccessException, UnknownOutcomeException
+from ledger.gateway_keys import NOT_DONE
 from thinclient.one_gateway import Gateway
 
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -17,9 +18,6 @@ _TRANSIENT = (
     grpc.StatusCode.ABORTED,
     REFUSED,
 )
-_NOT_DONE = "bookgate-not-done"
-"""Key of trailing metadata by which a gateway says that it surely did not carry out a change."""
-
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
 """gRPC's own words where a call found no connection."""
 
@@ -38,7 +36,7 @@ def surely_not_done(error: AioRpcError) -> bool:
     """True for a change that the gateway refused, or that never reached it."""
     if error.code() is REFUSED:
         return True
-    if any(key == _NOT_DONE for key, _ in error.trailing_metadata() or ()):
+    if any(key == NOT_DONE for key, _ in error.trailing_metadata() or ()):
         return True
     details = error.details() or ""
     return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_SENT)

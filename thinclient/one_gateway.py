@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from grpc.aio import AioRpcError, Channel, UnaryUnaryCall
 
+from ledger.gateway_keys import INSTANCE
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
@@ -35,9 +36,6 @@ _log = logging.getLogger(__name__)
 _FIRST_ASKED_LAST = 1.0
 _LONGEST_ASKED_LAST = 10.0
 """Seconds for which a gateway that failed is asked last: at first, and at most."""
-
-INSTANCE = "bookgate-instance"
-"""Key of trailing metadata by which a gateway process tells its id; callers name the one they mean by it."""
 
 _TELLS_NO_INSTANCE = "none"
 

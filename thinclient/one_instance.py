@@ -26,9 +26,10 @@ import grpc
 from grpc.aio import AioRpcError
 
 from ledger.errors import BKException, UnknownOutcomeException
+from ledger.gateway_keys import INSTANCE
 from thinclient.gateway_channel import GatewayChannel
 from thinclient.gateway_failures import LostAnswerException
-from thinclient.one_gateway import INSTANCE, Gateway, instance_told
+from thinclient.one_gateway import Gateway, instance_told
 
 T = TypeVar("T")
 
