@@ -32,6 +32,7 @@ from ledger.errors import (
     ClientClosedException,
     MetaStoreException,
     TooManyRequestsException,
+    UnknownOutcomeException,
 )
 from thinclient.gateway_failures import REFUSED, LostAnswerException, check_transient, surely_not_done
 from thinclient.gateway_uri import TlsFiles, parse_gateways
@@ -48,6 +49,9 @@ _CONNECT_PATIENCE = 0.4
 
 _HEDGE_AFTER = 0.4
 """Seconds without an answer after which another gateway is asked as well."""
+
+_CHANGES = 5
+"""How often a change is sent while its answer is lost; each time with the whole timeout."""
 
 _MOST_GATEWAYS = 16
 """Gateways that are learnt from discovery only up to so many in all: each is a connection."""
@@ -220,6 +224,24 @@ class GatewayChannel:
         if changes:
             return await self._change(attempts, what, invoke, only_at)
         return await self._ask(attempts, what, invoke)
+
+    async def change_repeatedly(self, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> tuple[T, bool]:
+        """Carries out a change that may be sent again after its answer was lost: the caller can tell whose it was.
+
+        The answer, and whether an earlier attempt may have been carried out. Raises as `call` does for the first one;
+        from then on UnknownOutcomeException.
+        """
+        for attempt in range(_CHANGES):
+            try:
+                return await self.call(what, invoke, changes=True), attempt > 0
+            except UnknownOutcomeException as error:
+                lost = error
+            except BKException as error:
+                # Nothing was done this time, whatever the reason; what an earlier attempt did is still not known.
+                if attempt == 0:
+                    raise
+                raise UnknownOutcomeException(f"{lost}; {error}") from error
+        raise lost
 
     async def _change(
         self,

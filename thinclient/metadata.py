@@ -60,9 +60,6 @@ Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
 
 _SUCCESS = StatusCode.SUCCESS
 
-_MAX_REPEATS = 5
-"""How often a change is sent again after its answer was lost; each has the whole timeout."""
-
 _MAX_BATCH_BYTES = 3 * 1024 * 1024
 """Of one batch of creations; a gateway takes requests of 4 MiB."""
 
@@ -270,29 +267,16 @@ class RpcLedgerManager(LedgerManager):
 
     # Carrying out
 
-    async def _change(self, what: str, request: wire.LedgerMetadataRequest, send: Send) -> wire.LedgerMetadataResponse:
-        response = await self._gateways.call(
-            what, lambda gateway, timeout: send(gateway, request, timeout), changes=True
-        )
-        # Before the answer is looked at: a read that follows from it must not be older (M4).
-        self._note(response)
-        return response
-
     async def _change_repeatedly(
         self, what: str, request: wire.LedgerMetadataRequest, send: Send
     ) -> tuple[wire.LedgerMetadataResponse, bool]:
         """The answer, and whether an earlier attempt of this very change may have been carried out."""
-        for attempt in range(_MAX_REPEATS):
-            try:
-                return await self._change(what, request, send), attempt > 0
-            except UnknownOutcomeException as error:
-                lost = error
-            except BKException as error:
-                # Nothing was done this time, whatever the reason; what an earlier attempt did is still not known.
-                if attempt == 0:
-                    raise
-                raise UnknownOutcomeException(f"{lost}; {error}") from error
-        raise lost
+        response, again = await self._gateways.change_repeatedly(
+            what, lambda gateway, timeout: send(gateway, request, timeout)
+        )
+        # Before the answer is looked at: a read that follows from it must not be older (M4).
+        self._note(response)
+        return response, again
 
     def _record(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord:
         self._note(response)

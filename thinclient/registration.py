@@ -27,7 +27,6 @@ from ledger.errors import (
     LedgerExistException,
     MetadataVersionException,
     MetaStoreException,
-    UnknownOutcomeException,
 )
 from ledger.manager import RegistrationManager, ServiceDiscovery, Versioned
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -48,7 +47,6 @@ _SILENT_HEARTBEATS = 2
 _FIRST_REGISTRATION_SECONDS = 60.0
 """An entry of an earlier life of the bookie is waited for; this bounds all of it."""
 
-_REPEATS = 3
 _REGISTERED = wire.RegistrationState.REGISTRATION_STATE_REGISTERED
 _HELD = wire.RegistrationState.REGISTRATION_STATE_HELD_BY_ANOTHER
 _UNREGISTERED = wire.RegistrationState.REGISTRATION_STATE_UNREGISTERED
@@ -352,43 +350,25 @@ class RpcRegistrationManager(RegistrationManager):
         request = wire.WriteCookieRequest(bookie_id=bookie_id, cookie=cookie)
         if expected_version is not None:
             request.expected_version = expected_version
-        for attempt in range(_REPEATS):
-            try:
-                response = await self._gateways.call(
-                    what,
-                    lambda gateway, timeout: gateway.registration.WriteCookie(request, timeout=timeout),
-                    changes=True,
-                )
-            except UnknownOutcomeException:
-                if attempt == _REPEATS - 1:
-                    raise
-                continue
-            if response.code == StatusCode.BAD_VERSION and attempt > 0:
-                stored = await self.read_cookie(bookie_id)
-                version = 0 if expected_version is None else expected_version + 1
-                if stored == Versioned(cookie, version):
-                    return
-            _check(response.code, response.message, what)
-            return
+        response, again = await self._gateways.change_repeatedly(
+            what, lambda gateway, timeout: gateway.registration.WriteCookie(request, timeout=timeout)
+        )
+        if response.code == StatusCode.BAD_VERSION and again:
+            stored = await self.read_cookie(bookie_id)
+            version = 0 if expected_version is None else expected_version + 1
+            if stored == Versioned(cookie, version):
+                return
+        _check(response.code, response.message, what)
 
     async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
         what = f"remove the cookie of bookie {bookie_id}"
         request = wire.RemoveCookieRequest(bookie_id=bookie_id, expected_version=expected_version)
-        for attempt in range(_REPEATS):
-            try:
-                response = await self._gateways.call(
-                    what,
-                    lambda gateway, timeout: gateway.registration.RemoveCookie(request, timeout=timeout),
-                    changes=True,
-                )
-            except UnknownOutcomeException:
-                if attempt == _REPEATS - 1:
-                    raise
-                continue
-            if response.code == StatusCode.BAD_VERSION and attempt > 0 and await self.read_cookie(bookie_id) is None:
-                return
-            _check(response.code, response.message, what)
+        response, again = await self._gateways.change_repeatedly(
+            what, lambda gateway, timeout: gateway.registration.RemoveCookie(request, timeout=timeout)
+        )
+        if response.code == StatusCode.BAD_VERSION and again and await self.read_cookie(bookie_id) is None:
             return
+        _check(response.code, response.message, what)
 
     async def close(self) -> None:
         """Takes every registration made here back."""
