@@ -10,6 +10,7 @@ from rich.table import Table
 
 from reporting.groups import new_group
 from reporting.output import AsJson, fail, print_json, print_result, print_table
+from thinclient.admin_http import AdminHttp
 from thinclient.cli_http import BookieName, HttpAddress, Token, TokenFile, admin_of
 from thinclient.cli_support import Gateways
 
@@ -115,10 +116,7 @@ def suspend(
     \b
     Example: bookgate gc suspend bookie-1 --major
     """
-    both = not (major or minor)
-    admin = admin_of(context, gateways, bookie, http, token, token_file)
-    admin.put(f"{_GC}/suspend_compaction", {"suspendMajor": major or both, "suspendMinor": minor or both})
-    _print_suspended(admin.get(f"{_GC}/suspend_compaction"), as_json)
+    _change(admin_of(context, gateways, bookie, http, token, token_file), "suspend", major, minor, as_json)
 
 
 @gc_app.command()
@@ -140,13 +138,14 @@ def resume(
     \b
     Example: bookgate gc resume bookie-1
     """
+    _change(admin_of(context, gateways, bookie, http, token, token_file), "resume", major, minor, as_json)
+
+
+def _change(admin: AdminHttp, verb: str, major: bool, minor: bool, as_json: bool) -> None:
+    """Suspends or resumes: both kinds unless one is named; then shows what is suspended."""
     both = not (major or minor)
-    admin = admin_of(context, gateways, bookie, http, token, token_file)
-    admin.put(f"{_GC}/resume_compaction", {"resumeMajor": major or both, "resumeMinor": minor or both})
-    _print_suspended(admin.get(f"{_GC}/suspend_compaction"), as_json)
-
-
-def _print_suspended(answer: dict[str, str], as_json: bool) -> None:
+    admin.put(f"{_GC}/{verb}_compaction", {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
+    answer = admin.get(f"{_GC}/suspend_compaction")
     print_result(
         {
             "major_suspended": answer["isMajorGcSuspended"] == "true",

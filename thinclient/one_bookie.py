@@ -21,21 +21,25 @@ async def batches_of_bookie(
     Digests are checked as ever. Raises the bookie's error for an entry that it should have and has not, after
     everything before it was delivered.
     """
+    alone = record_on(record, bookie_id)
+    closed = replace(alone.metadata, state=LedgerState.CLOSED, last_entry_id=last, length=0)
+    async with client.open_record(replace(alone, metadata=closed), password) as reader:
+        for start, end in ranges_of_bookie(record.metadata, bookie_id, first, last):
+            async with aclosing(reader.read_batches(start, end)) as batches:
+                async for batch in batches:
+                    yield batch
+
+
+def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
+    """The ledger as if this bookie alone held it."""
     alone = replace(
         record.metadata,
         ensemble_size=1,
         write_quorum_size=1,
         ack_quorum_size=1,
         fragments=(Fragment(0, (bookie_id,)),),
-        state=LedgerState.CLOSED,
-        last_entry_id=last,
-        length=0,
     )
-    async with client.open_record(replace(record, metadata=alone), password) as reader:
-        for start, end in ranges_of_bookie(record.metadata, bookie_id, first, last):
-            async with aclosing(reader.read_batches(start, end)) as batches:
-                async for batch in batches:
-                    yield batch
+    return replace(record, metadata=alone)
 
 
 def ranges_of_bookie(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +37,7 @@ from ledger.errors import (
 from ledger.manager import LedgerRecord
 from ledger.metadata import Fragment
 from thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
+from thinclient.one_bookie import record_on
 from thinclient.spark.entries import FIRST_PAUSE_SECONDS
 from thinclient.spark.options import DEFAULT_NUM_RETRIES
 from thinclient.spark.planning import Shapes, Slice, readable_record
@@ -114,18 +115,6 @@ def ledger_report(record: LedgerRecord, fault: Fault, detail: str) -> CopyReport
 def unauthorized_report(record: LedgerRecord, error: BKException) -> CopyReport:
     """Of a ledger that nobody looked at."""
     return ledger_report(record, Fault.UNAUTHORIZED, f"not checked: unauthorized: {error}")
-
-
-def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
-    """The ledger as if this bookie alone held it."""
-    alone = replace(
-        record.metadata,
-        ensemble_size=1,
-        write_quorum_size=1,
-        ack_quorum_size=1,
-        fragments=(Fragment(0, (bookie_id,)),),
-    )
-    return replace(record, metadata=alone)
 
 
 class Patience:

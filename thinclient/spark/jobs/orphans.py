@@ -23,7 +23,7 @@ from ledger.errors import BKException, NoSuchLedgerExistsException, NoSuchLedger
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from thinclient.core.copy_check import held_ranges
-from thinclient.spark.jobs.copies import record_on
+from thinclient.one_bookie import record_on
 from thinclient.spark.options import Options, Table, parse_options
 from thinclient.spark.worker_client import clients
 
