@@ -103,10 +103,16 @@ class Available:
             self._show_leads_of_before(client, seen, offset, max(waiting))
         self._has_looked = True
         taken = {record.ledger_id.ledger_id for record in records if seen.counts(record)}
-        # What a new lead names may have come behind the listing; the next one has it.
-        to_come = listed.minus(offset.done).minus(self._left_out).minus(LedgerIds({*taken, *self._closed}))
-        self._leads = [lead for lead in seen.leads if lead not in self._leads or any(map(lead.names, to_come))]
+        if seen.leads:
+            to_come = listed.minus(offset.done).minus(self._left_out).minus(LedgerIds({*taken, *self._closed}))
+            self._remember(seen.leads, list(to_come))
         return [record for record in records if record.ledger_id.ledger_id in taken]
+
+    def _remember(self, leads: Sequence[SinkState], to_come: Sequence[int]) -> None:
+        """New leads, and old ones that name what is still to come."""
+        old = {lead.write for lead in self._leads}
+        # What a new lead names may have come behind the listing; the next one has it.
+        self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
 
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
         for page in client.list_ledgers(scope_id=self._options.scope_id, end_before=last):
