@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from bookie.core.disk_space import DirectoryUsage
@@ -31,6 +32,7 @@ class DirectoryException(OSError):
     """A directory can't be used; the message says which and what to do."""
 
 
+@lru_cache(64)
 def current(directory: Path) -> Path:
     return directory / CURRENT
 

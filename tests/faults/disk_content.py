@@ -42,38 +42,57 @@ def some_survive(seed: int) -> Survival:
 class Content:
     """A sparse sequence of bytes."""
 
-    __slots__ = ("pages", "size")
+    __slots__ = ("_own", "pages", "size")
 
     def __init__(self) -> None:
         self.pages: dict[int, bytearray] = {}
         self.size = 0
+        self._own: set[int] = set()
+        """Pages that no copy shares; the others are copied when they are written."""
 
     def copy(self) -> Content:
         copy = Content()
-        copy.pages = {number: bytearray(page) for number, page in self.pages.items()}
+        copy.pages = self.pages.copy()
         copy.size = self.size
+        self._own.clear()
         return copy
+
+    def _writable(self, number: int) -> bytearray:
+        page = self.pages.get(number)
+        if number not in self._own or page is None:
+            page = self.pages[number] = bytearray(PAGE) if page is None else bytearray(page)
+            self._own.add(number)
+        return page
 
     def read(self, size: int, offset: int) -> bytes:
         end = min(self.size, offset + size)
-        parts = []
-        while offset < end:
-            number, start = divmod(offset, PAGE)
-            stop = min(PAGE, start + end - offset)
-            page = self.pages.get(number)
-            parts.append(bytes(stop - start) if page is None else bytes(page[start:stop]))
-            offset += stop - start
-        return b"".join(parts)
+        if offset >= end:
+            return b""
+        parts: list[bytes | bytearray] = []
+        pages, first, last = self.pages, offset // PAGE, (end - 1) // PAGE
+        # What is allocated ahead is long, and zeros.
+        present = range(first, last + 1) if last - first < len(pages) else sorted(pages)
+        for number in present:
+            page = pages.get(number)
+            if page is None or not first <= number <= last:
+                continue
+            start = number * PAGE
+            if start > offset:
+                parts.append(bytes(start - offset))
+                offset = start
+            stop = min(end, start + PAGE)
+            parts.append(page[offset - start : stop - start])
+            offset = stop
+        if offset < end:
+            parts.append(bytes(end - offset))
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     def write(self, data: bytes, offset: int) -> None:
         position = 0
         while position < len(data):
             number, start = divmod(offset + position, PAGE)
             part = data[position : position + PAGE - start]
-            page = self.pages.get(number)
-            if page is None:
-                page = self.pages[number] = bytearray(PAGE)
-            page[start : start + len(part)] = part
+            self._writable(number)[start : start + len(part)] = part
             position += len(part)
         self.size = max(self.size, offset + len(data))
 
@@ -82,7 +101,7 @@ class Content:
             last, start = divmod(size, PAGE)
             self.pages = {number: page for number, page in self.pages.items() if number <= last}
             if last in self.pages:
-                self.pages[last][start:] = bytes(PAGE - start)
+                self._writable(last)[start:] = bytes(PAGE - start)
         self.size = size
 
     def extents(self, start: int) -> Iterator[tuple[int, int]]:

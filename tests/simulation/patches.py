@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ledger import frames
+
+_RECEIVE_BUFFER = 64 * 1024
+
 
 @contextmanager
 def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Callable[[], float]) -> Iterator[None]:
@@ -30,6 +34,8 @@ def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Cal
     changes: list[tuple[Any, str, Any]] = [(time, name, clock) for name, clock in clocks.items()]
     # Names of simulated hosts are addresses.
     changes.append((socket, "getaddrinfo", lambda host, port, *_: [(socket.AF_INET, 1, 6, "", (host, port))]))
+    # There are hundreds of connections in a world, and small buffers are reached.
+    changes.append((frames, "_BUFFER_SIZE", _RECEIVE_BUFFER))
     changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     state = random.getstate()
