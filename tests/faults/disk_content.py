@@ -165,21 +165,3 @@ class Inode:
         for change in self.pending:
             change.apply_surviving(durable, survival)
         return Inode(durable.copy(), durable)
-
-
-class NameChange(NamedTuple):
-    """A pending change of a directory: the name now stands for `inode`, or for nothing. It happens whole or not."""
-
-    operation: int
-    name: str
-    inode: Inode | None
-    old: str | None = None
-    """For a rename: the name that is gone with the same change."""
-
-    def apply(self, names: dict[str, Inode]) -> None:
-        if self.old is not None:
-            names.pop(self.old, None)
-        if self.inode is None:
-            names.pop(self.name, None)
-        else:
-            names[self.name] = self.inode

@@ -1,9 +1,10 @@
 """A disk in memory that knows what a loss of power would leave of it, and fails when it is told to.
 
-A file has two contents: what a reader sees, and what is durable. A change (write, truncation, allocation) is seen at
-once and pending until the file is synced; so is a name (created, unlinked, renamed) until its directory is synced. A
-power loss keeps what is durable and, of what is pending, whatever a `Survival` says: nothing, everything (a process
-that was killed), the oldest with the last one torn, or an arbitrary part. Writes tear at blocks of 512 bytes.
+A file has two contents (`disk_content`): what a reader sees, and what is durable. A change (write, truncation,
+allocation) is seen at once and pending until the file is synced; so is a name (created, unlinked, renamed;
+`disk_names`) until its directory is synced. A power loss keeps what is durable and, of what is pending, whatever a
+`Survival` says: nothing, everything (a process that was killed), the oldest with the last one torn, or an arbitrary
+part. Writes tear at blocks of 512 bytes.
 
 A sync that fails forgets what was pending, as Linux does: readers still see it, no later sync makes it durable.
 
@@ -29,13 +30,13 @@ from tests.faults.disk_content import (
     Change,
     Content,
     Inode,
-    NameChange,
     Survival,
     everything_survives,
     nothing_survives,
     oldest_survive,
     some_survive,
 )
+from tests.faults.disk_names import DiskNames, NameChange
 
 __all__ = [
     "MemoryDisk",
@@ -77,16 +78,10 @@ class MemoryDisk(FileSystem):
         """`capacity` is in bytes of file content, by pages of 4 KiB; None for no limit."""
         self._lock = threading.RLock()
         self._roots = roots
-        self._names: dict[str, Inode] = {}
-        """By path: as text, which is quicker to look up."""
-        self._durable_names: dict[str, Inode] = {}
-        self._pending_names: dict[str, list[NameChange]] = {}
-        """By directory."""
+        self._names = DiskNames()
         self._open: dict[int, _Open] = {}
         self._next_fd = 1000
         self._locked: list[int] = []
-        self._listings: dict[str, list[str]] | None = None
-        """Names by directory, made when somebody lists one, as long as no name changes."""
         self._powered = True
         self.capacity = capacity
         self.partial_writes = False
@@ -96,7 +91,7 @@ class MemoryDisk(FileSystem):
         """Called before every operation. Raises to make it fail; its content is then as if it was under way."""
         for root in roots:
             for path in (root, *root.parents):
-                self._names[str(path)] = self._durable_names[str(path)] = Inode(None)
+                self._names.put(str(path), Inode(None))
 
     # Looking at it
 
@@ -109,7 +104,7 @@ class MemoryDisk(FileSystem):
     def files(self, below: Path) -> list[Path]:
         """Paths of all files below a directory."""
         with self._lock:
-            found = [Path(name) for name, inode in self._names.items() if inode.content is not None]
+            found = [Path(name) for name, inode in self._names.seen.items() if inode.content is not None]
             return sorted(path for path in found if below in path.parents)
 
     def content(self, path: Path) -> bytes:
@@ -120,13 +115,12 @@ class MemoryDisk(FileSystem):
         """Makes a durable file with that content, and its directories."""
         with self._lock:
             for parent in path.parents:
-                if str(parent) not in self._names:
-                    self._names[str(parent)] = self._durable_names[str(parent)] = Inode(None)
+                if str(parent) not in self._names.seen:
+                    self._names.put(str(parent), Inode(None))
             inode = Inode()
             inode.change(Change(0, 0, data))
             inode.sync()
-            self._names[str(path)] = self._durable_names[str(path)] = inode
-            self._listings = None
+            self._names.put(str(path), inode)
 
     def flip(self, path: Path, offset: int, bit: int) -> None:
         """Turns over a bit of what is at rest, unnoticed."""
@@ -153,21 +147,7 @@ class MemoryDisk(FileSystem):
         """The disk as it is found after a power loss at this moment; this one is not touched."""
         with self._lock:
             found = MemoryDisk(capacity=self.capacity)
-            names = dict(self._durable_names)
-            changes = (change for pending in self._pending_names.values() for change in pending)
-            for change in sorted(changes, key=lambda change: change.operation):
-                if survival(change.operation, 0):
-                    change.apply(names)
-            inodes: dict[int, Inode] = {}
-            # A name counts only where all directories above it survived.
-            for name in sorted(names, key=_depth):
-                if name != "/" and _parent(name) not in found._names:
-                    continue
-                inode = names[name]
-                if id(inode) not in inodes:
-                    inodes[id(inode)] = inode.after_power_loss(survival)
-                found._names[name] = inodes[id(inode)]
-            found._durable_names = dict(found._names)
+            found._names = self._names.after_power_loss(survival)
             return found
 
     @property
@@ -180,7 +160,7 @@ class MemoryDisk(FileSystem):
             return hash(
                 frozenset(
                     (path, None if inode.content is None else (inode.content.size, _pages_of(inode.content)))
-                    for path, inode in self._names.items()
+                    for path, inode in self._names.seen.items()
                 )
             )
 
@@ -189,7 +169,7 @@ class MemoryDisk(FileSystem):
     def open(self, path: Path, flags: int) -> int:
         with self._lock:
             self._need_power()
-            inode = self._names.get(str(path))
+            inode = self._names.seen.get(str(path))
             if inode is None and not flags & os.O_CREAT:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             if inode is not None and flags & os.O_CREAT and flags & os.O_EXCL:
@@ -262,10 +242,7 @@ class MemoryDisk(FileSystem):
     def sync_directory(self, path: Path) -> None:
         with self._lock:
             self._operation("sync directory", path)
-            for change in self._pending_names.pop(str(path), ()):
-                change.apply(self._durable_names)
-                if change.old is not None:
-                    self._settled(change)
+            self._names.sync(str(path))
 
     @property
     def syncs_file_systems(self) -> bool:
@@ -282,17 +259,12 @@ class MemoryDisk(FileSystem):
     def sync_file_system(self, fd: int) -> None:
         with self._lock:
             self._operation("sync everything", self._opened(fd).path)
-            for inode in self._names.values():
-                inode.sync()
-            for pending in self._pending_names.values():
-                for change in pending:
-                    change.apply(self._durable_names)
-            self._pending_names.clear()
+            self._names.sync_all()
 
     def make_directory(self, path: Path) -> bool:
         with self._lock:
             self._need_power()
-            if str(path) in self._names:
+            if str(path) in self._names.seen:
                 return False
             self._find(path.parent)
             self._rename("make directory", path, Inode(None))
@@ -302,7 +274,7 @@ class MemoryDisk(FileSystem):
         with self._lock:
             self._need_power()
             self._find(path)
-            return list(self._names_in(path))
+            return list(self._names.in_directory(str(path)))
 
     def unlink(self, path: Path) -> None:
         with self._lock:
@@ -318,7 +290,7 @@ class MemoryDisk(FileSystem):
     def link(self, path: Path, name: Path) -> None:
         with self._lock:
             self._need_power()
-            if str(name) in self._names:
+            if str(name) in self._names.seen:
                 raise FileExistsError(errno.EEXIST, "File exists", str(name))
             self._rename("link", name, self._find(path))
 
@@ -330,7 +302,7 @@ class MemoryDisk(FileSystem):
     def exists(self, path: Path) -> bool:
         with self._lock:
             self._need_power()
-            return str(path) in self._names
+            return str(path) in self._names.seen
 
     def resolve(self, path: Path) -> Path:
         return path
@@ -338,7 +310,7 @@ class MemoryDisk(FileSystem):
     def is_directory(self, path: Path) -> bool:
         with self._lock:
             self._need_power()
-            inode = self._names.get(str(path))
+            inode = self._names.seen.get(str(path))
             return inode is not None and inode.content is None
 
     def may_change(self, path: Path) -> bool:
@@ -368,20 +340,6 @@ class MemoryDisk(FileSystem):
 
     # Behind it
 
-    def _names_in(self, directory: Path) -> list[str]:
-        if self._listings is None:
-            self._listings = {}
-            for name in self._names:
-                parent, _, last = name.rpartition("/")
-                if last:
-                    self._listings.setdefault(parent or "/", []).append(last)
-        return self._listings.get(str(directory), [])
-
-    def _settled(self, change: NameChange) -> None:
-        """A rename between two directories is durable as soon as one of them is."""
-        for parent, pending in self._pending_names.items():
-            self._pending_names[parent] = [other for other in pending if other is not change]
-
     def _operation(self, kind: str, path: Path) -> int:
         """Takes a number for a change, and lets the hook make it fail."""
         self._need_power()
@@ -408,19 +366,15 @@ class MemoryDisk(FileSystem):
         change.apply(inode.content)
 
     def _rename(self, kind: str, path: Path, inode: Inode | None, old: Path | None = None) -> None:
-        name, before = str(path), None if old is None else str(old)
-        change = NameChange(self.operations, name, inode, before)
-        parents = dict.fromkeys(_parent(each) for each in (name, before) if each is not None)
-        for parent in parents:
-            self._pending_names.setdefault(parent, []).append(change)
+        change = NameChange(self.operations, str(path), inode, None if old is None else str(old))
+        # Under way while the hook looks: a power loss now may keep it.
+        self._names.begin(change)
         try:
             self._operation(kind, path)
         except BaseException:
-            for parent in parents:
-                self._pending_names[parent].remove(change)
+            self._names.withdraw(change)
             raise
-        change.apply(self._names)
-        self._listings = None
+        self._names.complete(change)
 
     def _sync(self, fd: int) -> None:
         with self._lock:
@@ -448,10 +402,10 @@ class MemoryDisk(FileSystem):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def _used_pages(self) -> int:
-        return sum(len(inode.content.pages) for inode in self._names.values() if inode.content is not None)
+        return sum(len(inode.content.pages) for inode in self._names.seen.values() if inode.content is not None)
 
     def _find(self, path: Path) -> Inode:
-        inode = self._names.get(str(path))
+        inode = self._names.seen.get(str(path))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return inode
@@ -474,14 +428,6 @@ class MemoryDisk(FileSystem):
         if not opened.writable:
             raise OSError(errno.EBADF, "opened for reading only", str(opened.path))
         return opened
-
-
-def _parent(name: str) -> str:
-    return name.rpartition("/")[0] or "/"
-
-
-def _depth(name: str) -> int:
-    return 0 if name == "/" else name.count("/")
 
 
 def _pages_of(content: Content) -> frozenset[tuple[int, bytes]]:
