@@ -3,71 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import socket
 import ssl
 import struct
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 import pytest_asyncio
 import trustme
-from prometheus_client import CollectorRegistry
 
 from bookie.connection import BookieConnection
-from bookie.doctor.look import look
 from bookie.server import BookieServer
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
-from gateway.http import HttpServer
 from ledger import protocol_v2, requests
-from ledger.bookie_info import HTTP, TLS_EXTENSION
 from ledger.errors import IncorrectParameterException
 from ledger.protocol_v3 import encode_request
 from ledger.requests import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
+from tests.integration.bookie.certificates import Files, authority, client_context, stranger
 from tests.integration.bookie.entry_client import BinaryEntryClient, EntryClient, add, packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
-from thinclient.config import ClientConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKEN = "bookgate-token"
-authority = trustme.CA()
-stranger = trustme.CA()
-
-
-class Files:
-    """Certificate, key and authority of a bookie in a directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self.certificate = directory / "server.pem"
-        self.key = directory / "server.key"
-        self.authority = directory / "ca.pem"
-        self.tokens = directory / "tokens"
-        authority.cert_pem.write_to_path(self.authority)
-        self.tokens.write_text("open sesame\n")
-        self.issue(authority)
-
-    def issue(self, by: trustme.CA) -> None:
-        certificate = by.issue_cert("127.0.0.1", "localhost")
-        certificate.private_key_pem.write_to_path(self.key)
-        certificate.cert_chain_pems[0].write_to_path(self.certificate)
-
-    @property
-    def tls(self) -> dict[str, object]:
-        return {"tls_certificate": self.certificate, "tls_key": self.key}
-
-
-def client_context(ca: trustme.CA = authority, *, identity: trustme.LeafCert | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    ca.configure_trust(context)
-    if identity is not None:
-        identity.configure_cert(context)
-    return context
 
 
 def secure(client: EntryClient, context: ssl.SSLContext | None = None) -> None:
@@ -418,66 +376,3 @@ async def test_without_a_gate_only_the_handshake_of_tls_has_its_time(files: File
             await asyncio.to_thread(secure, client)
             await asyncio.to_thread(exchange, client, 2)
             assert connection._handshake is None
-
-
-async def test_http_speaks_tls_with_the_same_certificate_and_follows_its_renewal(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    async with running_bookie(tmp_path, **files.tls, http_tls=True) as bookie:
-        address = bookie.addresses["http"]
-        endpoint = bookie.service_info.endpoint(HTTP)
-        assert endpoint is not None
-        assert endpoint.extensions == (TLS_EXTENSION,)
-        async with httpx.AsyncClient(base_url=f"https://{address}", verify=client_context()) as http:
-            assert (await http.get("/heartbeat")).text == "OK\n"
-            cluster = (await http.get("/api/v1/console/cluster")).json()
-        assert cluster["bookies"][0]["console"] == f"https://{address}/"
-        async with httpx.AsyncClient() as clear:
-            with pytest.raises(httpx.HTTPError):
-                await clear.get(f"http://{address}/heartbeat")
-
-        files.issue(stranger)
-        async with httpx.AsyncClient(base_url=f"https://{address}", verify=client_context(stranger)) as http:
-            assert (await http.get("/heartbeat")).status_code == 200
-
-        files.issue(authority)
-        stranger_to_it = ClientConfig(gateways=f"grpc://{bookie.addresses['gateway']}")
-        seen = (await look(stranger_to_it, 10.0)).bookies[0]
-        assert "certificate verify failed" in (seen.http_error or "")
-        seen = (await look(stranger_to_it.model_copy(update={"bookie_tls_ca": files.authority}), 10.0)).bookies[0]
-        assert (seen.http_error, seen.http is not None) == (None, True)
-        command = (sys.executable, "-m", "thinclient.cli", "bookie", "state", bookie.addresses["bookie_id"], "--json")
-        environment = {
-            **os.environ,
-            "BOOKGATE_GATEWAYS": f"grpc://{bookie.addresses['gateway']}",
-            "BOOKGATE_BOOKIE_TLS_CA": str(files.authority),
-        }
-        asked = await asyncio.create_subprocess_exec(
-            *map(str, command), env=environment, stdout=asyncio.subprocess.PIPE
-        )
-        assert json.loads((await asked.communicate())[0])["running"] is True
-
-
-async def test_http_over_tls_needs_a_certificate(tmp_path: Path) -> None:
-    with pytest.raises(IncorrectParameterException, match="http_tls needs a certificate"):
-        async with running_bookie(tmp_path, http_tls=True):
-            pass
-    with pytest.raises(IncorrectParameterException, match="http_tls needs a certificate"):
-        GatewayConfig.load(None, {"metadata_uri": "sqlite:///x", "http_tls": True})
-
-
-async def test_a_gateway_alone_speaks_tls_over_http(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    uri = f"sqlite://{tmp_path}/metadata.db"
-    given = {"tls_cert": str(files.certificate), "tls_key": str(files.key), "http_tls": True}
-    settings = GatewayConfig.load(None, {"metadata_uri": uri, **given})
-    factory = create_factory(uri, settings)
-    await factory.initialize()
-    server = HttpServer(settings, factory, CollectorRegistry(), asyncio.Event())
-    try:
-        port = await server.start("127.0.0.1", 0)
-        async with httpx.AsyncClient(verify=client_context()) as http:
-            assert (await http.get(f"https://127.0.0.1:{port}/ready")).text == "OK\n"
-            assert "<!doctype html>" in (await http.get(f"https://127.0.0.1:{port}/")).text
-    finally:
-        await server.stop()
-        await factory.close()
