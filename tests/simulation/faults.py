@@ -308,7 +308,8 @@ class Faults:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             for bookie in self.bookies:
-                await self._start(bookie)
+                if not bookie.running:
+                    await self._start(bookie)
 
     async def heal(self) -> None:
         """Everything works again. Raises NoProgress when a bookie does not come up."""

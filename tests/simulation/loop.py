@@ -16,8 +16,9 @@ fell short, with the case:
 * Speed. Every step sorts the lanes, and every decision and every task is kept for ever: a seed with 100,000 steps
   spent more time there than in the product.
 
-A world is single-threaded. The *hub* is the greenlet that called `run_until_complete`; it picks lanes, everything else
-runs in fibers. When several lanes are ready the seed chooses.
+A world is single-threaded, and everything of it runs in fibers. The one that carries handles picks the next lane, so
+that most steps need no switch; where it is another fiber's turn, or a handle waits in the middle, it switches to the
+*hub*, the greenlet that called `run_until_complete`. When several lanes are ready the seed chooses.
 """
 
 from __future__ import annotations
@@ -159,6 +160,11 @@ class WorldLoop(SimLoop):
         """Seconds by which a host's clock is ahead, or where negative behind."""
         self.after_step: Callable[[], None] | None = None
         self._hub = getcurrent()
+        self._awaited: asyncio.Future[Any]
+        self._next: Fiber | None = None
+        """Whose turn it is when the hub is switched to; None: whoever finds out."""
+        self._handed_over = False
+        """Whether a carrier has ended its step before it switched to the hub."""
         self.outside = Process(self, "world", "world")
         """Where everything runs that belongs to no simulated process."""
 
@@ -191,27 +197,33 @@ class WorldLoop(SimLoop):
             else:
                 self._enqueue(handle, None)
 
-    def _run_once(self) -> bool:
+    def _run_handles(self, carrier: Fiber) -> Fiber | None:
+        """Runs what may run, in `carrier`, until it is another fiber's turn, or the run is over: None."""
         ready = self.ready
-        timers = self._timers
-        if timers and timers[0][0] <= self._now:
-            self._collect_due_timers()
-        if not ready:
-            self._instant_steps = 0
-            return self._advance_time()
-        lane = next(iter(ready)) if len(ready) == 1 else list(ready)[int(self._rng.random() * len(ready))]
-        queue = lane.queue
-        item = queue.popleft()
-        if not queue:
-            del ready[lane]
-        if isinstance(item, Fiber):
-            item.switch()
-        elif item._cancelled:
-            return True
-        else:
-            carrier = self._carriers.pop() if self._carriers else self._new_carrier()
-            carrier.lane = lane
-            carrier.switch(item)
+        while not self._awaited.done():
+            timers = self._timers
+            if timers and timers[0][0] <= self._now:
+                self._collect_due_timers()
+            if not ready:
+                self._instant_steps = 0
+                if not self._advance_time():
+                    raise WorldStuckError(f"at {self._now:.6f} s nothing is left that could happen; {self._waiting()}")
+                continue
+            lane = next(iter(ready)) if len(ready) == 1 else list(ready)[int(self._rng.random() * len(ready))]
+            queue = lane.queue
+            item = queue.popleft()
+            if not queue:
+                del ready[lane]
+            if isinstance(item, Fiber):
+                return item
+            if not item._cancelled:
+                carrier.lane = lane
+                item._run()
+                del item
+                self._stepped(lane)
+        return None
+
+    def _stepped(self, lane: Lane) -> None:
         self.steps += 1
         self._instant_steps += 1
         if self._instant_steps > STEPS_WITHOUT_TIME:
@@ -220,20 +232,29 @@ class WorldLoop(SimLoop):
             self.after_step()
         if self.failure is not None:
             raise self.failure
-        return True
 
     def _new_carrier(self) -> Fiber:
-        def carry(handle: asyncio.Handle) -> None:
+        def carry() -> None:
             while True:
-                handle._run()
-                del handle
+                self._next = self._run_handles(fiber)
+                self._handed_over = True
                 self._carriers.append(fiber)
-                handle = hub.switch()
+                hub.switch()
 
         hub = self._hub
         fiber = Fiber(carry, hub, None, carries=True)
         self.fibers.append(fiber)
         return fiber
+
+    def _switch(self) -> None:
+        """To the fiber whose turn it is, or to a carrier that finds out; returns when neither goes on."""
+        fiber, self._next = self._next, None
+        if fiber is None:
+            fiber = self._carriers.pop() if self._carriers else self._new_carrier()
+        self._handed_over = False
+        fiber.switch()
+        if not self._handed_over:  # it waits in the middle of a step, or has ended
+            self._stepped(fiber.lane)
 
     def wall_clock(self, process: Process | None = None) -> float:
         """What the clock shows on the host of a process, by default of the one that calls."""
@@ -331,11 +352,11 @@ class WorldLoop(SimLoop):
         self._check_closed()
         self._check_running()
         self._hub = getcurrent()
+        self._awaited = future
         self._enter_running()
         try:
             while not future.done():
-                if not self._run_once():
-                    raise WorldStuckError(f"at {self._now:.6f} s nothing is left that could happen; {self._waiting()}")
+                self._switch()
         finally:
             self._exit_running()
         return future.result()
