@@ -9,7 +9,6 @@ Not its job: creating index files (`ledger_cache`), rules on keys and fences (`c
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
@@ -20,18 +19,11 @@ from bookie.ledger_index import LedgerIndex
 from bookie.ledger_store import LedgerStore, store_of
 from bookie.stored_ledger import StoredLedger
 from bookie.threads import REAL_THREADS, Threads
+from ledger.entry import decode_lac_header
 from ledger.ledger_id import NO_ENTRY, LedgerId
 
 _Key = tuple[int, int]
 """Scope and id: a tuple is hashed and compared faster than a LedgerId, and this is looked up for every request."""
-
-_lac_packet_head = struct.Struct(">qq")
-
-
-def decode_lac_ids(packet: bytes) -> tuple[int, int]:
-    """(ledger id, LAC) of an explicit LAC packet. Raises struct.error below 16 bytes."""
-    ledger_id, lac = _lac_packet_head.unpack_from(packet)
-    return ledger_id, lac
 
 
 class LedgerTable:
@@ -186,5 +178,5 @@ def _loaded(
         limbo=header.limbo,
     )
     if header.explicit_lac is not None:
-        ledger.advance_lac(decode_lac_ids(header.explicit_lac)[1])
+        ledger.advance_lac(decode_lac_header(header.explicit_lac)[1])
     return ledger

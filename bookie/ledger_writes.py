@@ -14,22 +14,18 @@ when a checkpoint is made and what a disk error means (`storage`).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from bookie import index_file, journal_format
 from bookie.core.ledger_state import LedgerState
 from bookie.journal import Journal
-from bookie.ledger_table import LedgerTable, decode_lac_ids
+from bookie.ledger_table import LedgerTable
 from bookie.stored_entries import StoredEntries, stored_ledger
 from bookie.stored_ledger import LedgerDeletedException, StoredLedger
 from bookie.write_cache import WriteCache
+from ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, PACKET_IDS, decode_lac_header
 from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
-
-_entry_ids = struct.Struct(">qqq")
-_MIN_PACKET = 32
-_MIN_LAC_PACKET = 16
 
 
 class LedgerWrites(StoredEntries):
@@ -140,11 +136,11 @@ class LedgerWrites(StoredEntries):
         Raises IncorrectParameterException when the packet is not one of this ledger.
         """
         stored = stored_ledger(ledger)
-        if len(packet) < _MIN_LAC_PACKET or not index_file.fits_header(stored.master_key, packet):
+        if len(packet) < LAC_HEADER_SIZE or not index_file.fits_header(stored.master_key, packet):
             raise IncorrectParameterException(
                 f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
             )
-        number, lac = decode_lac_ids(packet)
+        number, lac = decode_lac_header(packet)
         if number != stored.number:
             raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
         record = journal_format.encode_explicit_lac(number, packet)
@@ -164,11 +160,11 @@ class LedgerWrites(StoredEntries):
 
     def _check_packet(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> None:
         """Checks what replay relies on, and takes notice of the LAC."""
-        if len(packet) < _MIN_PACKET or not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
+        if len(packet) < HEADER_SIZE or not 0 <= entry_id <= index_file.MAX_ENTRY_ID:
             raise IncorrectParameterException(
                 f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
             )
-        number, packet_entry_id, lac = _entry_ids.unpack_from(packet)
+        number, packet_entry_id, lac = PACKET_IDS.unpack_from(packet)
         if number != ledger.number or packet_entry_id != entry_id:
             raise IncorrectParameterException(
                 f"entry {entry_id} of ledger {ledger.ledger_id}: the packet says entry {packet_entry_id} of {number}"

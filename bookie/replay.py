@@ -32,9 +32,10 @@ from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import MAX_ENTRY_ID, fits_header
 from bookie.journal_file import list_journals
 from bookie.journal_format import JournalScan, LogMark, Record
-from bookie.ledger_table import LedgerTable, decode_lac_ids
+from bookie.ledger_table import LedgerTable
 from bookie.stored_ledger import StoredLedger
 from bookie.write_cache import WriteCache
+from ledger.entry import decode_lac_header
 from ledger.ledger_id import LedgerId
 from reporting.logs import log_event
 
@@ -196,7 +197,7 @@ class Replay:
         if len(packet) < _LAC_OFFSET or not fits_header(ledger.master_key, packet):
             raise ValueError(f"an explicit LAC of {len(packet)} bytes is out of range")
         ledger.explicit_lac = packet
-        ledger.advance_lac(decode_lac_ids(packet)[1])
+        ledger.advance_lac(decode_lac_header(packet)[1])
 
     def _apply_entry(self, ledger_id: LedgerId, record: Record) -> None:
         if record.entry_id > MAX_ENTRY_ID:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import struct
 from collections.abc import Iterator, Sequence
 
 from bookie import index_file
@@ -23,13 +22,13 @@ from bookie.files import StorageCorruptException
 from bookie.ledger_store import LedgerStore, store_of
 from bookie.stored_ledger import StoredLedger
 from bookie.write_cache import WriteCache
+from ledger.entry import PACKET_IDS
 from ledger.errors import DataUnknownException, NoSuchEntryException
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
 
-_entry_ids = struct.Struct(">qqq")
 _MAX_RUN = 4096
 """Entries looked up at once."""
 
@@ -166,7 +165,7 @@ class StoredEntries:
         except StorageCorruptException as error:
             log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger.ledger_id, error=error)
             return NO_ENTRY
-        return int(_entry_ids.unpack_from(packet)[2]) if len(packet) >= _entry_ids.size else NO_ENTRY
+        return int(PACKET_IDS.unpack_from(packet)[2]) if len(packet) >= PACKET_IDS.size else NO_ENTRY
 
     def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""

@@ -27,7 +27,11 @@ HEADER_SIZE = 32
 _HEADER = struct.Struct(">qqqq")
 CRC32C_PACKET = struct.Struct(">32sI")
 """Header and digest of a packet whose digest is CRC32C."""
+PACKET_IDS = struct.Struct(">qqq")
+"""How the packet of an entry begins: ledger id, entry id, LAC."""
 _LAC = struct.Struct(">qq")
+LAC_HEADER_SIZE = _LAC.size
+"""Bytes before the digest of an explicit LAC."""
 
 
 class EntryHeader(NamedTuple):
@@ -123,6 +127,12 @@ def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
     """The packet of an explicit LAC."""
     header = _LAC.pack(ledger_id, lac)
     return header + digest.compute(header)
+
+
+def decode_lac_header(packet: bytes) -> tuple[int, int]:
+    """(ledger id, LAC) of an explicit LAC packet, without checking the digest. Raises struct.error below 16 bytes."""
+    ledger_id, lac = _LAC.unpack_from(packet)
+    return ledger_id, lac
 
 
 def decode_lac(digest: Digest, packet: bytes, ledger_id: int) -> int:

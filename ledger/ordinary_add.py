@@ -15,7 +15,7 @@ import re
 import struct
 from typing import NamedTuple
 
-from ledger.entry import HEADER_SIZE
+from ledger.entry import HEADER_SIZE, PACKET_IDS
 from ledger.varint import VARINTS, encode_varint
 
 _ADD = re.compile(
@@ -29,8 +29,6 @@ _HEADER = 5
 """Bytes of the header's fields beside the transaction id."""
 _SUB_MESSAGE = 25
 """Bytes of the sub-message's tags and key."""
-_IDS = struct.Struct(">qqq")
-
 
 _V2_ADD = struct.Struct(">I20sqqq")
 """Header, master key, and the packet's ledgerId, entryId and LAC."""
@@ -63,7 +61,7 @@ def read_v3(packet: memoryview) -> OrdinaryAdd | None:
     size = len(packet) - start
     if size < HEADER_SIZE:
         return None
-    ledger_id, entry_id, last_add_confirmed = _IDS.unpack_from(packet, start)
+    ledger_id, entry_id, last_add_confirmed = PACKET_IDS.unpack_from(packet, start)
     if ledger_id < 0 or entry_id < 0:
         return None
     add_size = _SUB_MESSAGE + len(ledger) + len(entry) + len(body_length) + size

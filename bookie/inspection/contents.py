@@ -20,11 +20,10 @@ from bookie.entry_log_reader import EntryLogReader
 from bookie.files import StorageCorruptException
 from bookie.inspection.places import FILES, ReadableIndex, log_id_of
 from bookie.journal_format import EXPLICIT_LAC, FENCE, LEDGER_KEY, JournalScan
+from ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, decode_header, decode_lac_header
 from ledger.ledger_id import LedgerId
 
 _KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac"}
-_packet = struct.Struct(">qqqq")
-_lac = struct.Struct(">qq")
 _MAX_PROBLEMS = 20
 
 Row = dict[str, object]
@@ -68,10 +67,10 @@ def opened(path: Path) -> Iterator[int]:
 def packet_fields(packet: bytes, with_payload: bool) -> Row:
     """Size, LAC and length of an entry; `payload` is what follows those: its digest first, and then its bytes."""
     row: Row = {"bytes": len(packet)}
-    if len(packet) >= _packet.size:
-        _, _, row["lac"], row["length"] = _packet.unpack_from(packet)
+    if len(packet) >= HEADER_SIZE:
+        _, _, row["lac"], row["length"] = decode_header(packet)
     if with_payload:
-        row["payload"] = packet[_packet.size :]
+        row["payload"] = packet[HEADER_SIZE:]
     return row
 
 
@@ -119,8 +118,8 @@ class JournalFile:
             return row
         if record.entry_id == LEDGER_KEY:
             row["key"] = blob.hex()
-        elif len(blob) >= _lac.size:
-            row["lac"] = _lac.unpack_from(blob)[1]
+        elif len(blob) >= LAC_HEADER_SIZE:
+            row["lac"] = decode_lac_header(blob)[1]
         return row
 
 
@@ -230,7 +229,7 @@ class LedgerContents:
         else:
             lac = header.explicit_lac
             facts.update(key=header.master_key.hex(), fenced=header.fenced)
-            facts["explicit_lac"] = _lac.unpack_from(lac)[1] if lac and len(lac) >= _lac.size else None
+            facts["explicit_lac"] = decode_lac_header(lac)[1] if lac and len(lac) >= LAC_HEADER_SIZE else None
         facts["last_entry"] = last_entry_id
         return True
 
