@@ -313,9 +313,13 @@ class Faults:
 
     async def heal(self) -> None:
         """Everything works again. Raises NoProgress when a bookie does not come up."""
-        world, bookies = self._world, self.bookies
+        world = self._world
         world.network.heal()
         self._down.clear()
+        while len(self.bookies) < self._plan.bookies:
+            # The end of the safety phase came between a bookie's loss and its replacement.
+            await self._add_bookie()
+        bookies = self.bookies
         for client in world.clients.values():
             if client.process.alive and client.process.paused:
                 client.resume()
