@@ -173,7 +173,9 @@ def log_ids_in(page: bytes) -> set[int]:
 
 def held_in(page: bytes) -> list[int]:
     """Slot numbers of a page that hold a location, ascending."""
-    return [slot for slot, location in enumerate(_PAGE_SLOTS.unpack(page)) if location]
+    # Most pages are filled from the front, and only in part.
+    used = -(-len(page.rstrip(b"\0")) // SLOT_SIZE)
+    return [slot for slot, location in enumerate(struct.unpack_from(f">{used}Q", page)) if location]
 
 
 class SlotRun(NamedTuple):

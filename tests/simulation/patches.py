@@ -1,4 +1,4 @@
-"""The clocks and the sources of randomness of the running process, replaced for as long as a world runs.
+"""The clocks, the sources of randomness and the sizes of buffers, replaced for as long as a world runs.
 
 What matters to the product comes in through its interfaces. These are the rest: statistics that time something, random
 names, the defaults of parameters.
@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bookie import journal_format
 from ledger import frames
 
-_RECEIVE_BUFFER = 64 * 1024
+_BUFFER = 16 * 1024
+"""Of connections, and of a journal's replay: there are hundreds in a world, and the ends of small ones are reached."""
 
 
 @contextmanager
@@ -34,8 +36,7 @@ def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Cal
     changes: list[tuple[Any, str, Any]] = [(time, name, clock) for name, clock in clocks.items()]
     # Names of simulated hosts are addresses.
     changes.append((socket, "getaddrinfo", lambda host, port, *_: [(socket.AF_INET, 1, 6, "", (host, port))]))
-    # There are hundreds of connections in a world, and small buffers are reached.
-    changes.append((frames, "_BUFFER_SIZE", _RECEIVE_BUFFER))
+    changes += [(frames, "_BUFFER_SIZE", _BUFFER), (journal_format, "_SCAN_CHUNK", _BUFFER)]
     changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     state = random.getstate()
