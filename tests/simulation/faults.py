@@ -39,8 +39,9 @@ KINDS = (
     "store-cut",
     "add-bookie",
 )
-LINKS = ("link-cut", "link-to-cut", "link-from-cut", "link-to-stalls", "link-from-stalls", "link-resets")
-"""What befalls the link between one client and one bookie: both ways, to the bookie, or from it."""
+LINKS = ("link-cut", "link-to-cut", "link-from-cut", "link-to-stalls", "link-from-stalls", "link-resets", "link-breaks")
+"""What befalls the link between one client and one bookie: both ways, to the bookie, or from it. One that breaks is
+cut, and what was connected or on its way is lost when it is mended."""
 ENCOUNTER_KINDS = (
     *LINKS,
     *LINKS,
@@ -53,9 +54,6 @@ ENCOUNTER_KINDS = (
     "stall",
     "slow-disk",
     "failing-reads",
-    "wipe",
-    "corrupt",
-    "flipped-reads",
 )
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
 LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
@@ -74,6 +72,8 @@ seconds they are wrong at most. Requests that are repeated come again later on t
 that has not heard of the first one's answer."""
 
 _FLIPPED_READS = (0.05, 0.5)
+_BYTES_OF_A_BAD_DISK = 500
+"""To one bit that is turned over."""
 _RESETS_EVERY_SECONDS = 0.003
 _WATCH_SECONDS = 1.0
 _HEALING_SECONDS = 120.0
@@ -183,8 +183,10 @@ class Faults:
         if fault.kind.endswith("stalls"):
             network.stall(*(to if fault.kind == "link-to-stalls" else back), fault.lasts)
             return
-        mend = self._cut({"link-cut": [to, back], "link-to-cut": [to], "link-from-cut": [back]}[fault.kind])
+        mend = self._cut({"link-to-cut": [to], "link-from-cut": [back]}.get(fault.kind, [to, back]))
         await asyncio.sleep(fault.lasts)
+        if fault.kind == "link-breaks":
+            network.reset(*to)
         mend()
 
     def _begin(self, fault: FaultPlan, bookie: SimulatedBookie) -> Callable[[], None]:
@@ -274,12 +276,12 @@ class Faults:
         bookie.kill()
 
     def _turn_bits(self, bookie: SimulatedBookie) -> None:
-        """Some bits of what its entry logs hold."""
+        """Some bits of what its entry logs hold, or many."""
         media = bookie.disk.media
         logs = [path for path in media.files(Path("/")) if path.suffix == ".log"]
         for path in sorted(logs):
             size = len(media.content(path))
-            for _ in range(self._rng.randint(1, 4)):
+            for _ in range(self._rng.choice((self._rng.randint(1, 4), size // _BYTES_OF_A_BAD_DISK))):
                 if size > 1024:
                     bookie.disk.corrupt(path, self._rng.randrange(1024, size), self._rng.randrange(8))
 
