@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import zlib
 
+BAD_DIGEST = "bad digest: "
+"""Begins the text of a copy whose packet does not match its digest: every reader notices that."""
+
 
 def content(writer: str, ledger: str, append: int, size: int) -> str:
     """The text of one append; unique in a run, as long as `writer` is."""

@@ -145,6 +145,17 @@ class Story:
         return found
 
     @cached_property
+    def promised(self) -> set[tuple[str, str, int]]:
+        """Bookie, ledger and entry of what bookies acknowledged as durable."""
+        return {
+            (event.bookie, event.ledger, event.entry_id)
+            for event in self.history
+            if isinstance(event, events.BookieAnswered)
+            and event.status == "EOK"
+            and event.operation in ("add", "recovery-add")
+        }
+
+    @cached_property
     def deleted_at(self) -> dict[str, int]:
         """Position of the first wish to delete each such ledger."""
         found: dict[str, int] = {}

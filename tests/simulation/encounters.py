@@ -97,11 +97,13 @@ def _fault(rng: random.Random, name: str, moment: float, target: int, client: in
 def _half_in_reach(rng: random.Random, moment: float, sore: int, visits: int) -> Iterator[FaultPlan]:
     """A bookie hears the writer late, and a visitor in parts, or the other way round."""
     late = rng.choice(("link-to-stalls", "link-to-stalls", "link-from-stalls", "link-to-cut", "link-cut"))
-    parts = rng.choice(("link-breaks", "link-breaks", "link-resets"))
+    parts = rng.choice(("link-resets", "link-resets", "link-breaks"))
     clients = [0, rng.randint(1, visits)]
     if rng.random() < 0.2:
         clients.reverse()
-    at = max(0.0, moment - 0.05 * rng.random())
-    yield FaultPlan("f-late", at, late, sore, rng.choice((0.5, 2.0, 4.0)), clients[0])
-    at = max(0.0, moment - 0.01 * rng.random())
-    yield FaultPlan("f-parts", at, parts, sore, rng.choice((0.005, 0.02, 0.1)), clients[1])
+    before = max(0.0, moment - 0.05 * rng.random())
+    yield FaultPlan("f-late", before, late, sore, rng.choice((0.5, 2.0, 4.0)), clients[0])
+    now = max(0.0, moment - 0.01 * rng.random())
+    yield FaultPlan("f-parts", now, parts, sore, rng.choice((0.005, 0.02, 0.1)), clients[1])
+    if rng.random() < 0.7:
+        yield FaultPlan("f-others", now, "others-late", sore, rng.choice((0.02, 0.1, 0.3)), clients[1])

@@ -16,6 +16,7 @@ from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress
 from tests.simulation.metadata import HOST as METADATA_HOST
+from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.plan import FaultPlan, Plan
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.workload import VISITORS
@@ -39,9 +40,19 @@ KINDS = (
     "store-cut",
     "add-bookie",
 )
-LINKS = ("link-cut", "link-to-cut", "link-from-cut", "link-to-stalls", "link-from-stalls", "link-resets", "link-breaks")
+LINKS = (
+    "link-cut",
+    "link-to-cut",
+    "link-from-cut",
+    "link-to-stalls",
+    "link-from-stalls",
+    "link-resets",
+    "link-breaks",
+    "others-late",
+)
 """What befalls the link between one client and one bookie: both ways, to the bookie, or from it. One that breaks is
-cut, and what was connected or on its way is lost when it is mended."""
+cut, and what was connected or on its way is lost when it is mended. The last one is about all the others: the client
+hears the one bookie only, for a while."""
 ENCOUNTER_KINDS = (
     *LINKS,
     *LINKS,
@@ -66,6 +77,7 @@ RATES = {
     "failing-writes": 0.001,
     "failing-reads": 0.01,
     "slow-disk": 30.0,
+    "lost-metadata-calls": 0.1,
 }
 """Small faults with the highest rate; of a slow disk how many times as long operations take, of clocks by how many
 seconds they are wrong at most. Requests that are repeated come again later on the same connection, as from a client
@@ -112,8 +124,15 @@ class Faults:
             self.counts[f"rate of {rate.kind}"] += 1
             if rate.kind == "clock-skew":
                 self._set_clocks(rate.rate)
+            elif rate.kind == "lost-metadata-calls":
+                self._lose_metadata_calls(rate.rate)
             for bookie in self.bookies:
                 self._set_disk_rate(bookie, rate.kind, rate.rate)
+
+    def _lose_metadata_calls(self, rate: float) -> None:
+        """Where a plain store is: gateways have faults of their own."""
+        if isinstance(self._world.metadata, MemoryMetadata):
+            self._world.metadata.failing = rate
 
     def _set_clocks(self, seconds: float) -> None:
         """Every host has a time of day of its own."""
@@ -179,6 +198,11 @@ class Faults:
             while self._world.now <= ends:
                 network.reset(*to)
                 await asyncio.sleep(self._rng.expovariate(1 / _RESETS_EVERY_SECONDS))
+            return
+        if fault.kind == "others-late":
+            for other in self.bookies:
+                if other is not bookie:
+                    network.stall(other.name, client, fault.lasts)
             return
         if fault.kind.endswith("stalls"):
             network.stall(*(to if fault.kind == "link-to-stalls" else back), fault.lasts)
@@ -317,6 +341,7 @@ class Faults:
         """Everything works again. Raises NoProgress when a bookie does not come up."""
         world = self._world
         world.network.heal()
+        self._lose_metadata_calls(0.0)
         self._down.clear()
         while len(self.bookies) < self._plan.bookies:
             # The end of the safety phase came between a bookie's loss and its replacement.

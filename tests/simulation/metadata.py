@@ -1,6 +1,7 @@
 """A metadata store for worlds that are not about metadata: always right, never stale, a round trip away.
 
-It runs on a host of its own, which can be cut off: calls then fail as those to a store out of reach do. A bookie's
+It runs on a host of its own, which can be cut off: calls then fail as those to a store out of reach do. It can also
+lose requests, and answers to what it has done, now and then. A bookie's
 registration outlives its process by `session_seconds`.
 
 Not its job: ZooKeeper's semantics and the gateway, which have simulations of their own behind the same interface.
@@ -71,6 +72,8 @@ class MemoryMetadata:
         self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
         self.bookie_listeners: list[tuple[Process, BookieSet, BookiesListener]] = []
         self.next_ledger_id = 0
+        self.failing = 0.0
+        """Share of requests, and of answers, that are lost."""
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
         network.host(HOST)
 
@@ -92,6 +95,8 @@ class MemoryMetadata:
             if self.loop.time() > give_up:
                 raise MetaStoreException("the metadata store is out of reach")
             await asyncio.sleep(0.1)
+        if self.failing and self._network.rng.random() < self.failing:
+            raise MetaStoreException(f"lost on its way from {source} to {target}")
 
     def changed(self, ledger_id: LedgerId, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
         for observe in self.on_change:

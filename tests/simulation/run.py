@@ -23,7 +23,7 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType
 from tests.faults.memory_disk import Survival, everything_survives, nothing_survives
 from tests.history import events
-from tests.history.contents import text_of
+from tests.history.contents import BAD_DIGEST, text_of
 from tests.history.events import BookieAnswered, Event
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
@@ -322,6 +322,6 @@ def _contents(number: int, state: StoredLedgerState) -> Iterator[tuple[int, str]
         try:
             entry = decode_entry(_DIGEST, packet, LedgerId.unscoped(number).ledger_id, entry_id)
         except DigestMatchException as error:
-            yield entry_id, f"damaged: {error}"
+            yield entry_id, f"{BAD_DIGEST}{error}"
         else:
             yield entry_id, text_of(entry.payload)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.history import events
+from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered
 from tests.history.recorder import Recorder
 from tests.history.verdict import CHECKERS, RULES, judge, judge_so_far, watch
@@ -190,6 +191,14 @@ def test_a_lost_bookie_excuses_its_copies() -> None:
     damaged = [Fault(0.5, "corrupt", "b1"), holds("b1", entries=())]
     assert not judge([*good_history(), *damaged]).violations
     assert "P1" in judge([*good_history(), *damaged, holds("b2", entries=()), holds("b3", entries=())]).broken
+
+
+def test_a_torn_copy_is_excused_only_where_nothing_was_promised() -> None:
+    torn = f"{BAD_DIGEST}of entry 3"
+    held = (*CONTENTS, torn)
+    promised = [answered("b3", 3, "add", "EOK"), holds("b3", entries=held)]
+    assert "P4" not in judge([*good_history(), holds("b3", entries=held)]).broken
+    assert "P4" in judge([*good_history(), *promised]).broken
 
 
 def test_a_violation_says_what_was_seen() -> None:
