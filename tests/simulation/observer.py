@@ -44,8 +44,8 @@ class Observed(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._asked: dict[object, list[tuple[Request, int]]] = {}
         """By transaction, or for protocol v2, which has none, by ledger and entry."""
-        self._arriving = _Frames()
-        self._leaving = _Frames()
+        self._arriving = Frames()
+        self._leaving = Frames()
         self._room = memoryview(b"")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -141,7 +141,7 @@ class _Tapped:
         self.write(b"".join(parts))
 
 
-class _Frames:
+class Frames:
     """Cuts a direction into packets, which are views of what was taken: the bookie's own decoder checks them."""
 
     def __init__(self) -> None:

@@ -89,6 +89,16 @@ def test_a_short_page_reads_as_zeros_and_a_cut_slot_as_absent() -> None:
     assert index_file.held_in(page) == [0, 1]
 
 
+def test_held_slots_are_found_wherever_they_lie_and_whatever_their_bytes_end_with() -> None:
+    held = [0, 7, 8, index_file.SLOTS_PER_PAGE - 1]
+    for last in range(1, len(held) + 1):
+        page = bytearray(index_file.PAGE_SIZE)
+        for slot in held[:last]:
+            struct.pack_into(">Q", page, slot * index_file.SLOT_SIZE, 1 << 32)  # its last four bytes are zeros
+        assert index_file.held_in(bytes(page)) == held[:last]
+    assert index_file.held_in(bytes(index_file.PAGE_SIZE)) == []
+
+
 entry_locations = st.dictionaries(st.integers(0, 5000), st.integers(1, 2**63), max_size=60)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,16 @@ def test_quantiles_are_off_by_three_per_cent_at_most(seconds: list[float], fract
 
 def test_without_values_everything_is_zero() -> None:
     assert set(LatencyHistogram().summary().values()) == {0.0}
+
+
+def test_values_of_one_histogram_are_not_those_of_another() -> None:
+    one, other = LatencyHistogram(), LatencyHistogram()
+    before = one.counts()
+    one.record(0.001)
+    assert sum(one.counts()) == 1
+    assert sum(before) == sum(other.counts()) == sum(LatencyHistogram().counts()) == 0
+    other.record(0.5)
+    assert one.quantile(1.0) == pytest.approx(1.0, rel=0.04)
 
 
 def test_what_is_out_of_range_counts_at_the_border() -> None:
