@@ -31,7 +31,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment().items():
             patch.setenv(name, value)
-        session = start(HERE, {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))})
+        settings = {
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            # Workers with another setting of this would be workers of their own, which take seconds to start.
+            "spark.sql.pyspark.worker.logging.enabled": "true",
+        }
+        session = start(HERE, settings)
         yield session
         session.stop()
 

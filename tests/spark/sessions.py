@@ -36,6 +36,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "1",
+    # Else a stream without news looks for them a hundred times a second.
+    "spark.sql.streaming.pollingDelay": "100ms",
 }
 
 

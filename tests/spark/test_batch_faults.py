@@ -23,8 +23,8 @@ from tests.spark.sessions import ROOT, environment
 from thinclient.blocking import BookKeeper
 
 FULL = os.environ.get("BOOKGATE_SPARK_FULL") == "1"
-"""The sizes of `make test-spark`; else a fiftieth of them."""
-LARGE_LEDGER = 10_000_000 if FULL else 200_000
+"""The sizes of `make test-spark`; else few of them."""
+LARGE_LEDGER = 10_000_000 if FULL else 40_000
 SMALL_LEDGERS = 10_000 if FULL else 200
 
 
@@ -33,14 +33,6 @@ def write(client: BookKeeper, count: int, payload: bytes = b"x" * 100, **custom:
     with client.create_ledger(password=PASSWORD, custom_metadata=custom) as ledger:
         ledger.append_all(payload for _ in range(count))
     return ledger.ledger_id.ledger_id
-
-
-def switched(tables: Tables, **settings: str) -> Tables:
-    """The same in a session with other settings of its own."""
-    session = tables.spark.newSession()
-    for key, value in settings.items():
-        session.conf.set(key, value)
-    return Tables(session, tables.gateways)
 
 
 # Losses
@@ -64,10 +56,9 @@ def test_a_lost_entry_ends_the_read_with_ledger_range_and_option(tables: Tables,
 
 
 def test_lost_entries_are_skipped_and_counted_in_the_log_that_spark_has_as_a_table(tables: Tables, holed: int) -> None:
-    logged = switched(tables, **{"spark.sql.pyspark.worker.logging.enabled": "true"})
-    rows = logged.load(ledgerIds=holed, failOnDataLoss=False, minPartitions=1).collect()
+    rows = tables.load(ledgerIds=holed, failOnDataLoss=False, minPartitions=1).collect()
     assert sorted(row.entry_id for row in rows) == [n for n in range(60) if n not in (7, 8, 40)]
-    counted = logged.spark.sql(
+    counted = tables.spark.sql(
         "SELECT sum(context['lost_entries']) AS lost FROM python_worker_logs() "
         "WHERE context['lost_entries'] IS NOT NULL"
     ).first()
@@ -83,7 +74,9 @@ def test_filters_are_pushed_only_where_spark_and_the_option_say_so(tables: Table
     refused = tables.load(ledgerIds=ledger_id, pushdown=True)
     with pytest.raises(PySparkException, match="filterPushdown"):
         refused.count()
-    on = switched(tables, **{"spark.sql.python.filterPushdown.enabled": "true"})
+    session = tables.spark.newSession()
+    session.conf.set("spark.sql.python.filterPushdown.enabled", True)
+    on = Tables(session, tables.gateways)
     assert on.load(ledgerIds=ledger_id).where("entry_id < 10").count() == 10
     frame = on.load(pushdown=True, maxEntriesPerPartition=100)
     few = frame.where(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND length > 600")
@@ -141,44 +134,11 @@ def test_many_small_ledgers_go_into_few_tasks(tables: Tables, client: BookKeeper
 # Bookies and gateways that die
 
 
-@pytest.fixture
-def own(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[StandaloneCluster, Tables]]:
-    """A cluster that the test may damage."""
-    with StandaloneCluster(tmp_path / "own") as running:
-        yield running, Tables(spark, running.gateway_uri)
-
-
 def in_tasks(tables: Tables, ledger_id: int, **options: object) -> Iterator[int]:
     """The entry ids of a ledger of four tasks, each run when the rows of the one before are taken."""
     frame = tables.load(ledgerIds=ledger_id, maxEntriesPerPartition=5000, **options).select("entry_id")
     assert frame.rdd.getNumPartitions() == 4
     return (row.entry_id for row in frame.toLocalIterator())
-
-
-def test_replicas_take_over_from_a_bookie_killed_during_a_scan(own: tuple[StandaloneCluster, Tables]) -> None:
-    cluster, tables = own
-    with BookKeeper.connect(cluster.gateway_uri) as client:
-        ledger_id = write(client, 20_000)
-    ids = in_tasks(tables, ledger_id)
-    read = [next(ids) for _ in range(5000)]
-    cluster.processes[0].kill()
-    cluster.processes[1].kill()
-    read += ids
-    assert sorted(read) == list(range(20_000))
-
-
-def test_with_every_replica_dead_the_error_names_bookie_ledger_and_range(own: tuple[StandaloneCluster, Tables]) -> None:
-    cluster, tables = own
-    with BookKeeper.connect(cluster.gateway_uri) as client:
-        ledger_id = write(client, 20_000)
-    ids = in_tasks(tables, ledger_id, numRetries=1, **{"client.metadata_timeout": 2})
-    assert [next(ids) for _ in range(5000)] == list(range(5000))
-    for process in cluster.processes:
-        process.kill()
-    # What ends a local iterator comes through Py4J as it is.
-    message = rf"entries 5000 to 9999 of ledger {ledger_id} can't be read: entry 5000 can't be read from any of bookie-"
-    with pytest.raises(Exception, match=message):
-        next(ids)
 
 
 def test_tasks_need_no_gateway_once_they_are_planned(
@@ -226,26 +186,49 @@ def test_executors_in_processes_of_their_own(cluster: StandaloneCluster, client:
 # ZooKeeper
 
 
-def test_a_cluster_on_zookeeper(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_cluster_on_zookeeper_whose_bookies_die_one_by_one(tmp_path: Path, spark: SparkSession) -> None:
     with (
         LocalZooKeeper(tmp_path / "zookeeper") as zookeeper,
         StandaloneCluster(tmp_path / "cluster", metadata_uri=zookeeper.metadata_uri("/spark/ledgers")) as cluster,
         BookKeeper.connect(cluster.gateway_uri) as client,
     ):
         tables = Tables(spark, cluster.gateway_uri)
-        closed = write(client, 3000, app=b"here")
-        with client.create_ledger(password=PASSWORD) as ledger:
-            ledger.append_all([b"%d" % n for n in range(10)])
-            opened = ledger.ledger_id.ledger_id
-            states = {row.ledger_id: row.state for row in tables.load(table="ledgers").collect()}
-            assert states == {closed: "CLOSED", opened: "OPEN"}
-            seen = [row.entry_id for row in tables.load(ledgerRange=f"{opened}-").orderBy("entry_id").collect()]
-            assert seen == list(range(len(seen)))
-            assert client.read_record(opened).metadata.is_closed is False
-        assert tables.load(**{"customMetadata.app": "here"}).count() == 3000
-        assert tables.load(startingOffsets=json.dumps({closed: 2990})).count() == 20
-        assert tables.load(table="bookies").count() == 3
-        with pytest.raises(PySparkException, match=f"ledger {closed}"):
-            tables.load(ledgerIds=closed, password="wrong").count()
-        with pytest.raises(PySparkException, match="987654321"):
-            tables.load(ledgerIds=987654321).count()
+        reads_as_any_other(client, tables)
+        replicas_take_over(cluster, client, tables)
+
+
+def reads_as_any_other(client: BookKeeper, tables: Tables) -> None:
+    closed = write(client, 3000, app=b"here")
+    with client.create_ledger(password=PASSWORD) as ledger:
+        ledger.append_all([b"%d" % n for n in range(10)])
+        opened = ledger.ledger_id.ledger_id
+        states = {row.ledger_id: row.state for row in tables.load(table="ledgers").collect()}
+        assert states == {closed: "CLOSED", opened: "OPEN"}
+        seen = [row.entry_id for row in tables.load(ledgerRange=f"{opened}-").orderBy("entry_id").collect()]
+        assert seen == list(range(len(seen)))
+        assert client.read_record(opened).metadata.is_closed is False
+    assert tables.load(**{"customMetadata.app": "here"}).count() == 3000
+    assert tables.load(startingOffsets=json.dumps({closed: 2990})).count() == 20
+    assert tables.load(table="bookies").count() == 3
+    with pytest.raises(PySparkException, match=f"ledger {closed}"):
+        tables.load(ledgerIds=closed, password="wrong").count()
+    with pytest.raises(PySparkException, match="987654321"):
+        tables.load(ledgerIds=987654321).count()
+
+
+def replicas_take_over(cluster: StandaloneCluster, client: BookKeeper, tables: Tables) -> None:
+    """From a bookie killed during a scan; when none is left the error names bookie, ledger and range."""
+    ledger_id = write(client, 20_000)
+    ids = in_tasks(tables, ledger_id, numRetries=1, **{"client.metadata_timeout": 1})
+    read = [next(ids) for _ in range(5000)]
+    cluster.processes[0].kill()
+    cluster.processes[1].kill()
+    read += [next(ids) for _ in range(5000)]
+    assert sorted(read) == list(range(10_000))
+    cluster.processes[2].kill()
+    # What ends a local iterator comes through Py4J as it is.
+    message = (
+        f"entries 10000 to 14999 of ledger {ledger_id} can't be read: entry 10000 can't be read from any of bookie-"
+    )
+    with pytest.raises(Exception, match=message):
+        next(ids)

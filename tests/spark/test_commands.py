@@ -1,4 +1,4 @@
-"""`bookgate spark …` as processes, each with a Spark of its own."""
+"""`bookgate spark …`: as processes, each with a Spark of its own, and in this one where Spark is not needed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from bookie.standalone import StandaloneCluster
 from ledger.errors import NoSuchLedgerExistsOnMetadataServerException
@@ -20,6 +21,7 @@ from tests.spark.conftest import PASSWORD
 from tests.spark.planted import Copy, plant, sound
 from tests.spark.sessions import HERE, ROOT, SEPARATE, SETTINGS, SPARK_HOME, environment
 from thinclient.blocking import BookKeeper
+from thinclient.spark.cli import app
 from thinclient.spark.sink_protocol import Write, attempt_metadata
 
 _CONF = tuple(each for key, value in SETTINGS.items() for each in ("--conf", f"{key}={value}"))
@@ -52,6 +54,12 @@ def command(*arguments: str) -> tuple[int, Any, str]:
         check=False,
     )
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else None, ended.stderr
+
+
+def without_spark(*arguments: str) -> tuple[int, Any, str]:
+    """The same in this process."""
+    ended = CliRunner().invoke(app, [*arguments, "--json"])
+    return ended.exit_code, json.loads(ended.stdout) if ended.stdout else None, ended.stderr
 
 
 @full_only
@@ -92,7 +100,7 @@ def test_an_export_prints_what_its_manifest_says(
 
 
 def test_what_can_not_be_done_is_one_line(cluster: StandaloneCluster) -> None:
-    code, _, said = command("usage", "-g", cluster.gateway_uri, "--option", "custmMetadata=x")
+    code, _, said = without_spark("usage", "-g", cluster.gateway_uri, "--option", "custmMetadata=x")
     assert code == 1
     assert "unknown option 'custmmetadata'" in json.loads(said)["error"].lower()
     assert len(said.strip().splitlines()) == 1
@@ -103,9 +111,9 @@ def test_leftovers_are_listed_and_deleted(cluster: StandaloneCluster, client: Bo
         ledger.append(b"never committed")
     number = ledger.ledger_id.ledger_id
     common = ("leftovers", "-g", cluster.gateway_uri, "--older-than")
-    code, result, _ = command(*common, "1d", "--delete", "--yes")
+    code, result, _ = without_spark(*common, "1d", "--delete", "--yes")
     assert (code, result["deleted"]) == (0, 0)
-    code, result, _ = command(*common, "0s")
+    code, result, _ = without_spark(*common, "0s")
     (row,) = [row for row in result["ledgers"] if row["ledger_id"] == number]
     assert {**row, "created_ms": None} == {
         "ledger_id": number,
@@ -115,14 +123,14 @@ def test_leftovers_are_listed_and_deleted(cluster: StandaloneCluster, client: Bo
         "entries": 1,
         "created_ms": None,
     }
-    code, result, _ = command(*common, "0s", "--delete", "--yes")
+    code, result, _ = without_spark(*common, "0s", "--delete", "--yes")
     assert (code, result["deleted"]) == (0, result["leftovers"])
     with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
         client.read_record(number)
 
 
 def test_an_age_that_can_not_be_read_is_refused(cluster: StandaloneCluster) -> None:
-    code, _, said = command("leftovers", "-g", cluster.gateway_uri, "--older-than", "soon")
+    code, _, said = without_spark("leftovers", "-g", cluster.gateway_uri, "--older-than", "soon")
     assert code == 2
     assert "--older-than soon: write it as a number and s, m, h or d" in json.loads(said)["error"]
 

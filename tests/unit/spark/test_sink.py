@@ -161,6 +161,13 @@ def test_each_side_refuses_the_options_of_the_other() -> None:
         source(maxBytesPerTrigger="1").reader(entries)
     with pytest.raises(OptionError, match="pushdown is for batch reads"):
         source(pushdown="true").streamReader(entries)
+    with pytest.raises(OptionError, match="ackQuorum is for writing"):
+        source(ackQuorum="2").streamReader(entries)
+    with pytest.raises(OptionError, match="a stream never takes ledgers"):
+        source(readMode="recover").streamReader(entries)
+    ledgers = source(table="ledgers")
+    with pytest.raises(OptionError, match="only 'entries' can be read as a stream"):
+        ledgers.streamReader(ledgers.schema())
     with pytest.raises(OptionError, match="a stream has the id of its query"):
         source(writeId="x").streamWriter(line, False)
     with pytest.raises(OptionError, match="never replaces"):
