@@ -97,7 +97,7 @@ def _fault(rng: random.Random, name: str, moment: float, target: int, client: in
 def _half_in_reach(rng: random.Random, moment: float, sore: int, visits: int) -> Iterator[FaultPlan]:
     """A bookie hears the writer late, and a visitor in parts, or the other way round."""
     late = rng.choice(("link-to-stalls", "link-to-stalls", "link-from-stalls", "link-to-cut", "link-cut"))
-    parts = rng.choice(("link-resets", "link-resets", "link-breaks"))
+    parts = rng.choice(("link-loses", "link-loses", "link-loses", "link-resets", "link-breaks"))
     clients = [0, rng.randint(1, visits)]
     if rng.random() < 0.2:
         clients.reverse()

@@ -48,11 +48,12 @@ LINKS = (
     "link-from-stalls",
     "link-resets",
     "link-breaks",
+    "link-loses",
     "others-late",
 )
 """What befalls the link between one client and one bookie: both ways, to the bookie, or from it. One that breaks is
-cut, and what was connected or on its way is lost when it is mended. The last one is about all the others: the client
-hears the one bookie only, for a while."""
+cut, and what was connected or on its way is lost when it is mended; of one that loses, the next requests never come to
+the bookie, and others do. The last one is about all the others: the client hears the one bookie only."""
 ENCOUNTER_KINDS = (
     *LINKS,
     *LINKS,
@@ -86,6 +87,8 @@ that has not heard of the first one's answer."""
 _FLIPPED_READS = (0.05, 0.5)
 _BYTES_OF_A_BAD_DISK = 500
 """To one bit that is turned over."""
+_LOST_AT_ONCE = (1, 1, 2, 5)
+"""Requests on a link that loses some."""
 _RESETS_EVERY_SECONDS = 0.003
 _WATCH_SECONDS = 1.0
 _HEALING_SECONDS = 120.0
@@ -112,6 +115,8 @@ class Faults:
         """Bookies that were wiped: others have taken their places."""
         self._flipping: dict[str, float] = {}
         """Share of their reads that come back wrong."""
+        self._losing: Counter[tuple[str, str]] = Counter()
+        """Links, by client and bookie, that lose the next requests: how many."""
         self._starting: dict[str, asyncio.Lock] = {}
         self.counts: Counter[str] = Counter()
 
@@ -207,11 +212,22 @@ class Faults:
         if fault.kind.endswith("stalls"):
             network.stall(*(to if fault.kind == "link-to-stalls" else back), fault.lasts)
             return
+        if fault.kind == "link-loses":
+            self._losing[to] = self._rng.choice(_LOST_AT_ONCE)
+            return
         mend = self._cut({"link-to-cut": [to], "link-from-cut": [back]}.get(fault.kind, [to, back]))
         await asyncio.sleep(fault.lasts)
         if fault.kind == "link-breaks":
             network.reset(*to)
         mend()
+
+    def loses(self, bookie: SimulatedBookie, client: str) -> bool:
+        """Whether a request of that client, which is about to come to the bookie, does not."""
+        if not self._losing[client, bookie.name]:
+            return False
+        self._losing[client, bookie.name] -= 1
+        self.counts["request lost"] += 1
+        return True
 
     def _begin(self, fault: FaultPlan, bookie: SimulatedBookie) -> Callable[[], None]:
         """What lasts; returns what ends it."""
@@ -341,6 +357,7 @@ class Faults:
         """Everything works again. Raises NoProgress when a bookie does not come up."""
         world = self._world
         world.network.heal()
+        self._losing.clear()
         self._lose_metadata_calls(0.0)
         self._down.clear()
         while len(self.bookies) < self._plan.bookies:

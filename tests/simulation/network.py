@@ -229,6 +229,8 @@ class Network:
         except BaseException:
             client.abort()
             raise
+        if client.closed:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         self.transcript.note(process.host, f"connects to {host}")
         protocol = factory()
         client.attach(protocol)

@@ -1,8 +1,8 @@
 """Watches bookies from their own side of the wire: which answer left them when, and what had arrived before.
 
 It stands between the network and the bookie's protocol, reads the frames of both directions along, and changes nothing
-but that it may let a request come twice. Clients of a simulation speak protocol v3, and v2 for batched reads, on one
-connection.
+but that it may let a request come twice, or not at all. Clients of a simulation speak protocol v3, and v2 for batched
+reads, on one connection.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ class Observed(asyncio.BufferedProtocol):
         recorder: Recorder,
         on_answer: Callable[[BookieAnswered], None],
         repeats: Callable[[], float | None] = lambda: None,
+        loses: Callable[[str], bool] = lambda host: False,
     ) -> None:
+        """`repeats`: after how many seconds a request comes again. `loses`: whether one from that host is lost."""
         self._protocol = protocol
         self._bookie = bookie
         self._recorder = recorder
         self._on_answer = on_answer
         self._repeats = repeats
+        self._loses = loses
+        self._peer = ""
         self._transport: asyncio.Transport | None = None
         self._asked: dict[object, list[tuple[Request, int]]] = {}
         """By transaction, or for protocol v2, which has none, by ledger and entry."""
@@ -50,6 +54,7 @@ class Observed(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._peer = transport.get_extra_info("peername", ("",))[0]
         tapped = _Tapped(cast("asyncio.Transport", transport), self)
         self._protocol.connection_made(cast("asyncio.Transport", tapped))
 
@@ -71,14 +76,22 @@ class Observed(asyncio.BufferedProtocol):
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        for packet in self._arriving.take(self._room[:nbytes]):
+        at_frame, room, end, lost = not self._arriving.pending, self._room[:nbytes], 0, list[tuple[int, int]]()
+        for packet in self._arriving.take(room):
+            begin, end = end, end + LENGTH_SIZE + len(packet)
             request = _decode_request(packet)
+            if at_frame and _operation(request) is not None and self._loses(self._peer):
+                lost.append((begin, end))
+                continue
             asked = (_light(request), len(self._recorder.history))
             self._asked.setdefault(_key(packet, request), []).append(asked)
             again = self._repeats() if _is_v3(packet) and _operation(request) is not None else None
             if again is not None:
                 asyncio.get_running_loop().call_later(again, self._repeat, bytes(packet))
-        self._protocol.buffer_updated(nbytes)
+        if lost:
+            nbytes = _take_out(room, lost)
+        if nbytes:
+            self._protocol.buffer_updated(nbytes)
 
     def _repeat(self, packet: bytes) -> None:
         """Between two frames, if the connection is at such a place."""
@@ -139,6 +152,17 @@ class _Tapped:
 
     def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(parts))
+
+
+def _take_out(room: memoryview, parts: Iterable[tuple[int, int]]) -> int:
+    """Closes up what is left; how many bytes that is."""
+    left = 0
+    after = 0
+    for begin, end in (*parts, (len(room), len(room))):
+        kept = bytes(room[after:begin])
+        room[left : left + len(kept)] = kept
+        left, after = left + len(kept), end
+    return left
 
 
 class Frames:

@@ -236,9 +236,8 @@ class _Run:
                 return await create_server(factory, *args, **kwargs)
 
             def observed() -> Observed:
-                return Observed(
-                    factory(), bookie.bookie_id, self.recorder, partial(self._answered, bookie), self._repeats
-                )
+                answered, loses = partial(self._answered, bookie), partial(self.faults.loses, bookie)
+                return Observed(factory(), bookie.bookie_id, self.recorder, answered, self._repeats, loses)
 
             return await create_server(observed, *args, **kwargs)
 

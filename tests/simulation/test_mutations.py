@@ -13,6 +13,8 @@ from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, muta
 
 _QUICK = ("fence-not-checked", "ack-below-quorum")
 _MOST_SEEDS = 40
+_PATIENCE_SECONDS = 300
+"""No measure of anything: a busy machine may be slow, and the seeds are counted."""
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
@@ -30,7 +32,7 @@ def test_text_that_is_no_longer_there_is_told() -> None:
 
 
 def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 25
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 36
     assert {mutation.area for mutation in MUTATIONS} == {"client", "bookie", "storage", "gateway"}
 
 
@@ -38,5 +40,5 @@ def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
 def test_a_planted_bug_is_noticed(name: str, tmp_path: Path) -> None:
     (mutation,) = (each for each in MUTATIONS if each.name == name)
     with Tree(tmp_path / "tree").holding(mutation) as directory:
-        found = run_probe(directory, mutation.world, _MOST_SEEDS, seconds=60)
+        found = run_probe(directory, mutation.world, _MOST_SEEDS, _PATIENCE_SECONDS)
     assert found.invariant in {*mutation.expected, "P1", "P2", "P7", "P8", "P9"}, found

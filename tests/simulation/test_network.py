@@ -149,6 +149,20 @@ def test_a_reset_reaches_the_other_end(how: str) -> None:
     assert pair.client.told[-1] == "lost"
 
 
+def test_a_connection_that_is_reset_while_it_is_made_is_none() -> None:
+    async def test(pair: Pair) -> None:
+        world, network = pair.world, pair.world.network
+        network.cut("right", "left")
+        connecting = asyncio.ensure_future(world.on(pair.left, network.connect(Sink, "right", PORT)))
+        await asyncio.sleep(1)
+        assert network.reset("left", "right") == 2
+        network.mend("right", "left")
+        with pytest.raises(ConnectionResetError):
+            await connecting
+
+    run(test)
+
+
 def test_what_is_sent_into_a_cut_arrives_when_it_is_mended() -> None:
     async def test(pair: Pair) -> None:
         pair.world.network.cut("left", "right")
