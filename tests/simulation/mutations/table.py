@@ -420,18 +420,11 @@ MUTATIONS = (
         "cache-serves-what-was-overwritten",
         "gateway",
         ("M4",),
-        "the cache keeps what it had when this gateway changes a ledger, or hears that somebody did",
+        "the cache keeps the answer that it has made of a ledger when it hears that somebody has changed it",
         "gateway/metadata_cache.py",
-        "    def outdated(self) -> None:\n        self.epoch = None\n        self.changed = True\n",
-        "    def outdated(self) -> None:\n        self.changed = True\n",
+        "        self.answer = None\n        self.ledger = None if record is None else encode_ledger(record)\n",
+        "        self.ledger = None if record is None else encode_ledger(record)\n",
         METADATA,
-        (
-            Edit(
-                "gateway/metadata_cache.py",
-                "        if entry is not None:\n            self.drop(entry)\n",
-                "        return\n",
-            ),
-        ),
     ),
     Mutation(
         "freshness-not-asked",
