@@ -64,7 +64,7 @@ def all_in_reach(story: Story, seen: MetadataSeen) -> bool:
 def _begun_after(ledger: LedgerStory, failure: events.Event, healed: float) -> bool:
     """What was begun in bad times may fail in good ones."""
     if isinstance(failure, events.RecoveryFailed):
-        return True
+        return any(asked.client == failure.client and asked.at > healed for asked in ledger.recoveries_asked)
     return all(created.at > healed for created in ledger.created)
 
 

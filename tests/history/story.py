@@ -23,6 +23,7 @@ class LedgerStory:
     forced: list[events.Forced] = field(default_factory=list)
     writer_lacs: list[events.WriterLac] = field(default_factory=list)
     closed: list[events.Closed] = field(default_factory=list)
+    recoveries_asked: list[events.RecoveryAsked] = field(default_factory=list)
     recovered: list[events.Recovered] = field(default_factory=list)
     reads: list[events.ReadDone] = field(default_factory=list)
     read_failures: list[events.ReadFailed] = field(default_factory=list)
@@ -44,6 +45,8 @@ class LedgerStory:
                 self.writer_lacs.append(event)
             case events.Closed():
                 self.closed.append(event)
+            case events.RecoveryAsked():
+                self.recoveries_asked.append(event)
             case events.Recovered():
                 self.recovered.append(event)
             case events.ReadDone():

@@ -22,7 +22,7 @@ BOOKIES = (3, 4)
 _ENDS = ("close", "leave", "leave", "crash", "crash")
 _RECOVER = 0.7
 """Share of visits that are recoveries."""
-_HALF_IN_REACH = 0.4
+_HALF_IN_REACH = 0.5
 _DAMAGED = 0.3
 """Shares of these."""
 _SORE = 0.7

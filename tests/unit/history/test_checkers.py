@@ -65,6 +65,8 @@ MISSING_ON_TWO = changes(
 )
 LATE_FAILURE = events.ReadFailed(3.0, "h", "7", 0, 1, "ReadException")
 
+FAILED_RECOVERY = events.RecoveryFailed(3.0, "h", "7", "LedgerRecoveryException")
+
 BROKEN: dict[str, tuple[str, Change]] = {
     "another content is read": ("P1", replaced(ReadDone, 0, contents=OTHER)),
     "a read fails after healing": ("P1", with_last(LATE_FAILURE)),
@@ -94,7 +96,7 @@ BROKEN: dict[str, tuple[str, Change]] = {
     "read above the end": ("P10", with_last(ReadDone(3.0, "t", "7", 3, ("w/7/3/10",), 9))),
     "two ends": ("P11", replaced(Recovered, 1, last_entry=1)),
     "never closed": ("P12", changes(without(Recovered, 1))),
-    "recovery fails for ever": ("P12", with_last(events.RecoveryFailed(3.0, "h", "7", "LedgerRecoveryException"))),
+    "recovery fails for ever": ("P12", with_last(events.RecoveryAsked(2.5, "h", "7"), FAILED_RECOVERY)),
     "not read whole": ("P12", replaced(ReadDone, 1, contents=CONTENTS[:2])),
     "replay lost an entry": ("S1", with_last(holds("b3", entries=CONTENTS[:2]))),
     "collection took a living ledger": (
@@ -191,6 +193,11 @@ def test_a_lost_bookie_excuses_its_copies() -> None:
     damaged = [Fault(0.5, "corrupt", "b1"), holds("b1", entries=())]
     assert not judge([*good_history(), *damaged]).violations
     assert "P1" in judge([*good_history(), *damaged, holds("b2", entries=()), holds("b3", entries=())]).broken
+
+
+def test_a_recovery_that_began_in_bad_times_may_fail_in_good_ones() -> None:
+    begun = events.RecoveryAsked(0.5, "h", "7")
+    assert "P12" not in judge([*good_history(), begun, FAILED_RECOVERY]).broken
 
 
 def test_a_torn_copy_is_excused_only_where_nothing_was_promised() -> None:
