@@ -111,8 +111,11 @@ class LocalZooKeeper:
         self._end(signal.SIGKILL)
 
     def suspend(self) -> None:
-        """Stops the server's clock (SIGSTOP) until `resume`."""
-        self._require().send_signal(signal.SIGSTOP)
+        """Stops the server's clock (SIGSTOP) until `resume`; once this returns it answers nothing."""
+        process = self._require()
+        process.send_signal(signal.SIGSTOP)
+        # The signal is on its way only; WNOWAIT leaves an end to be seen by whoever waits for the process.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._require().send_signal(signal.SIGCONT)

@@ -283,6 +283,7 @@ async def test_a_frozen_bookie_times_out_and_is_used_again_when_it_thaws(own_boo
         reader = client.open_record(ledger.record)
         assert [entry.payload async for entry in reader.read(0, 10)] == PAYLOADS[:11]
         os.kill(own_bookie.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, own_bookie.process.pid, os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222 (at once)
         try:
             async with asyncio.timeout(20):
                 with pytest.raises(TimeoutException):
