@@ -131,6 +131,8 @@ class _Run:
         self.looked: Counter[str] = Counter()
         self._damaged: set[str] = set()
         """Bookies that have lost data."""
+        self._deleted: set[str] = set()
+        """Ledgers that somebody asked to delete: a bookie may have collected one before it answers a late add."""
         self._rng = self.world.random("looks")
         self._store_faults: StoreFaults | None = None
         self._repeated = next((rate.rate for rate in plan.rates if rate.kind == "repeated-requests"), 0.0)
@@ -213,6 +215,8 @@ class _Run:
     def _tell(self, event: Event) -> None:
         if isinstance(event, events.Fault) and event.kind in events.LOSES_DATA:
             self._damaged.add(event.target)
+        elif isinstance(event, events.DeleteAsked):
+            self._deleted.add(event.ledger)
         if self.world.transcript.keeps and not isinstance(event, events.BookieHolds):
             who = getattr(event, "client", None) or getattr(event, "bookie", None) or "world"
             self.world.note(who, str(event)[11:])
@@ -276,7 +280,8 @@ class _Run:
 
     def _answered(self, bookie: SimulatedBookie, answer: BookieAnswered) -> None:
         """Now and then: what the bookie has just promised must be what a loss of power leaves (S5, S6)."""
-        if self._rng.random() * _LOOKS >= 1 or bookie.bookie_id in self._damaged:
+        excused = bookie.bookie_id in self._damaged or answer.ledger in self._deleted
+        if self._rng.random() * _LOOKS >= 1 or excused:
             return
         if answer.operation == "fencing-read" and answer.status in ("EOK", "ENOENTRY", "ENOLEDGER"):
             self.looked["S6"] += 1
