@@ -64,7 +64,8 @@ class StateManager:
         self._on_fatal = on_fatal
         self._files = files
         self._info: BookieServiceInfo | None = None
-        self._registered_read_only = False
+        self._registered_read_only: bool | None = False
+        """None: not known, or still under way. A change that failed may have been made, or may yet be."""
         self._persisted: tuple[bool, bool] = (False, False)
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
@@ -159,6 +160,7 @@ class StateManager:
         read_only = self._mode.read_only
         if self._info is None or read_only is self._registered_read_only:
             return True
+        self._registered_read_only = None
         try:
             await self._registration.register_bookie(self._info, read_only=read_only)
         except LedgerExistException:
