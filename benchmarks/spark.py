@@ -47,6 +47,8 @@ ONE = 1, 1, 1
 SIZES = ((100, 2_000_000), (1024, 500_000), (65536, 8_000))
 """Payload bytes and entries."""
 PLANNED_LEDGERS = 1_000_000
+_SPARK = {"spark.driver.memory": "4g"}
+"""Spark's Parquet reader takes thousands of rows at a time: with the ordinary 1 GiB it dies of rows of 64 KiB."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DISTINCT = 4096
 """Different payloads; more would only make writing them slow."""
@@ -304,7 +306,7 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir="."))).absolute()
         rows = _planning(directory)
         cluster = stack.enter_context(StandaloneCluster(directory / "cluster", bookies=1))
-        spark = stack.enter_context(local_spark(directory / "spark"))
+        spark = stack.enter_context(local_spark(directory / "spark", _SPARK))
         rows += _scans(cluster, spark, directory)
         rows.append(_many_small(cluster, spark))
         rows += spark_stream.rows(cluster, spark, directory)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bookie.main_job_report import Update
@@ -20,11 +21,14 @@ _TASKS_A_CORE = 4
 
 
 @contextmanager
-def local_spark(data_dir: Path) -> Iterator[SparkSession]:
-    """A session on all cores of this machine, stopped with its JVM at the end. What the JVM says goes to spark.log."""
+def local_spark(data_dir: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
+    """A session on all cores of this machine, stopped with its JVM at the end. What the JVM says goes to spark.log.
+
+    `settings` are Spark's own, beside those that are made here.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir / "spark.log"
-    with spark_session("bookgate main job", "local[*]", log, _settings(data_dir)) as session:
+    with spark_session("bookgate main job", "local[*]", log, {**_settings(data_dir), **settings}) as session:
         yield session
 
 
