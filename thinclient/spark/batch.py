@@ -11,7 +11,9 @@ Source: spark page, tables and traps.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -58,7 +60,7 @@ class EntriesReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.use(self._options.gateways, self._options.client_settings) as client, _no_collection():
             return tasks_of(client, readable_slices(client, self._options, self._bounds), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -75,6 +77,18 @@ class EntriesReader(DataSourceReader):
                 yield from batches.add(ledger_id, entries)
         yield from batches.finish()
         losses.report()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A plan is no garbage, and has no cycles: the collector would look through a million slices again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def tasks_of(client: BookKeeper, slices: Sequence[Slice], options: Options) -> list[InputPartition]:
