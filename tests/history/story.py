@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ledger.quorum import write_set
 from tests.history import events
+from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, History, MetadataSeen
 
 
@@ -158,6 +159,18 @@ class Story:
             and event.operation in ("add", "recovery-add")
         }
 
+    def torn_at(self, ledger: str) -> set[str]:
+        """Bookies that in the end hold a damaged copy of which they had promised nothing.
+
+        A loss of power may leave one of what was on its way to the journal, whose records have no checksum.
+        """
+        return {
+            bookie
+            for bookie, held in self.holdings.items()
+            for entry_id, content in held.get(ledger, {}).items()
+            if content.startswith(BAD_DIGEST) and (bookie, ledger, entry_id) not in self.promised
+        }
+
     @cached_property
     def deleted_at(self) -> dict[str, int]:
         """Position of the first wish to delete each such ledger."""
@@ -167,7 +180,8 @@ class Story:
                 found.setdefault(event.ledger, position)
         return found
 
-    def in_reach(self, seen: MetadataSeen, entry_id: int) -> bool:
-        """Whether fewer bookies than the ack quorum of the entry's write set have lost data."""
-        lost = sum(bookie in self.lost_bookies for bookie in ensemble_of(seen, entry_id))
+    def in_reach(self, seen: MetadataSeen, entry_id: int, without: Collection[str] = ()) -> bool:
+        """Whether fewer bookies than the ack quorum of the entry's write set have lost data, or are to be left out."""
+        bookies = ensemble_of(seen, entry_id)
+        lost = sum(bookie in self.lost_bookies or bookie in without for bookie in bookies)
         return lost < seen.sizes[2]

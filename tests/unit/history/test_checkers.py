@@ -208,6 +208,13 @@ def test_a_torn_copy_is_excused_only_where_nothing_was_promised() -> None:
     assert "P4" in judge([*good_history(), *promised]).broken
 
 
+def test_nobody_can_go_on_where_an_ack_quorum_holds_torn_copies() -> None:
+    held = (*CONTENTS, f"{BAD_DIGEST}of entry 3")
+    failed = [*good_history(), events.RecoveryAsked(2.5, "h", "7"), FAILED_RECOVERY]
+    assert "P12" in judge([*failed, holds("b3", entries=held)]).broken
+    assert "P12" not in judge([*failed, holds("b3", entries=held), holds("b2", entries=held)]).broken
+
+
 def test_a_violation_says_what_was_seen() -> None:
     (violation,) = (v for v in judge([*good_history(), LATE_FAILURE]).violations if v.id == "P1")
     assert isinstance(violation, InvariantViolated)
