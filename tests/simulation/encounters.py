@@ -91,9 +91,9 @@ def _writer(rng: random.Random, bookies: int, kind: Kind, limits: Limits) -> Wri
 
 
 def _fits(kind: Kind, sizes: tuple[int, int, int]) -> bool:
-    """An acknowledged entry that some bookie lacks needs an ack quorum below the write quorum."""
+    """One bookie that was not fenced matters most where one "no such entry" ends a recovery."""
     _, write_quorum, ack_quorum = sizes
-    return kind is not Kind.HALF_IN_REACH or ack_quorum < write_quorum
+    return kind is not Kind.HALF_IN_REACH or 1 < ack_quorum == write_quorum
 
 
 def _visit(rng: random.Random, number: int, kind: Kind, moment: float, writer: WriterPlan, limits: Limits) -> VisitPlan:
