@@ -374,6 +374,14 @@ class Faults:
             self._flipping.clear()
             bookie.disk.media.capacity = None
             bookie.resume()
+        await self._until_all_serve()
+        await asyncio.sleep(_SETTLING_SECONDS)
+        # A stop that was under way may have come to its end meanwhile.
+        await self._until_all_serve()
+
+    async def _until_all_serve(self) -> None:
+        """Starts what is down."""
+        world, bookies = self._world, self.bookies
         ends = world.now + _HEALING_SECONDS
         while not all(bookie.serving for bookie in bookies):
             if world.now > ends:
@@ -382,4 +390,3 @@ class Faults:
             for bookie in bookies:
                 await self._start(bookie)
             await asyncio.sleep(0.1)
-        await asyncio.sleep(_SETTLING_SECONDS)
