@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.history import events
-from tests.history.contents import BAD_DIGEST
 from tests.history.story import LedgerStory, Story, ensemble_of
 from tests.history.violations import (
     AcknowledgedEntryLost,
@@ -118,15 +117,14 @@ def closed_ledgers_have_their_copies(story: Story) -> int:
 def entries_keep_their_order(story: Story) -> int:
     """P4: what is read, and what bookies hold, is what was appended, each once, in the order of the calls.
 
-    A loss of power may leave a torn copy of what was on its way to the journal, whose records have no checksum. Such a
-    copy is not what was appended, and need not be: the bookie had not acknowledged it, and its digest tells.
+    A torn copy (`Story.is_torn`) is not what was appended, and need not be: its digest tells.
     """
     looked = 0
     stored: dict[str, dict[int, set[str]]] = {}
     for bookie, held in story.holdings.items():
         for name, entries in held.items() if bookie not in story.lost_bookies else ():
             for entry_id, content in entries.items():
-                if not content.startswith(BAD_DIGEST) or (bookie, name, entry_id) in story.promised:
+                if not story.is_torn(bookie, name, entry_id, content):
                     stored.setdefault(name, {}).setdefault(entry_id, set()).add(content)
     for ledger in story.ledgers.values():
         if not ledger.created:

@@ -159,16 +159,20 @@ class Story:
             and event.operation in ("add", "recovery-add")
         }
 
-    def torn_at(self, ledger: str) -> set[str]:
-        """Bookies that in the end hold a damaged copy of which they had promised nothing.
+    def is_torn(self, bookie: str, ledger: str, entry_id: int, content: str) -> bool:
+        """Whether what a bookie holds is a damaged copy of which it had promised nothing.
 
         A loss of power may leave one of what was on its way to the journal, whose records have no checksum.
         """
+        return content.startswith(BAD_DIGEST) and (bookie, ledger, entry_id) not in self.promised
+
+    def torn_at(self, ledger: str) -> set[str]:
+        """Bookies that hold torn copies in the end."""
         return {
             bookie
             for bookie, held in self.holdings.items()
             for entry_id, content in held.get(ledger, {}).items()
-            if content.startswith(BAD_DIGEST) and (bookie, ledger, entry_id) not in self.promised
+            if self.is_torn(bookie, ledger, entry_id, content)
         }
 
     @cached_property

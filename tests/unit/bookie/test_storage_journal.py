@@ -37,52 +37,50 @@ def test_force_with_nothing_queued_comes_back(tmp_path: Path) -> None:
         bookie.acks.wait_for("forced")
 
 
+class GatedJournal(FailingFileSystem):
+    """Syncs of the journal wait for the gate."""
+
+    def __init__(self) -> None:
+        super().__init__(".txn")
+        self.gate, self.entered = threading.Event(), threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        if self._paths[fd].suffix == ".txn":
+            self.entered.set()
+            assert self.gate.wait(30)
+        super().fdatasync(fd)
+
+
 def test_a_journal_that_falls_behind_asks_callers_to_wait(tmp_path: Path) -> None:
     """Entries that a checkpoint took out of the write cache may still wait for the journal."""
-    gate, entered, room = threading.Event(), threading.Event(), threading.Event()
-
-    class GatedJournal(FailingFileSystem):
-        def fdatasync(self, fd: int) -> None:
-            if self._paths[fd].suffix == ".txn":
-                entered.set()
-                assert gate.wait(30)
-            super().fdatasync(fd)
-
-    with opened(tmp_path, GatedJournal(".txn"), write_cache_bytes=100_000) as bookie:
+    journal, room = GatedJournal(), threading.Event()
+    with opened(tmp_path, journal, write_cache_bytes=100_000) as bookie:
         bookie.storage.on_room = room.set
         ledger = bookie.ledger(1)
         bookie.storage.add_entry(ledger, 0, packet(1, 0), 0)
-        assert entered.wait(30)
+        assert journal.entered.wait(30)
         for entry_id in range(1, 60):
             bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id, 1000), entry_id)
         bookie.storage.checkpoint()
         assert not bookie.storage.accepts_adds
         room.clear()
-        gate.set()
+        journal.gate.set()
         assert room.wait(30)
         bookie.acks.wait_for(59)
         assert bookie.storage.accepts_adds
 
 
 def test_requests_without_a_record_fill_the_journals_queue_too(tmp_path: Path) -> None:
-    gate, entered = threading.Event(), threading.Event()
-
-    class GatedJournal(FailingFileSystem):
-        def fdatasync(self, fd: int) -> None:
-            if self._paths[fd].suffix == ".txn":
-                entered.set()
-                assert gate.wait(30)
-            super().fdatasync(fd)
-
-    with opened(tmp_path, GatedJournal(".txn"), write_cache_bytes=100_000) as bookie:
+    journal = GatedJournal()
+    with opened(tmp_path, journal, write_cache_bytes=100_000) as bookie:
         bookie.storage.add_entry(bookie.ledger(1), 0, packet(1, 0), 0)
-        assert entered.wait(30)
+        assert journal.entered.wait(30)
         count = 0
         while bookie.storage.accepts_adds and count < 10_000:
             count += 1
             bookie.storage.force(LedgerId(0, 1), count)
         assert count < 1000
-        gate.set()
+        journal.gate.set()
         bookie.acks.wait_for(count)
         assert bookie.storage.accepts_adds
 
