@@ -3,9 +3,10 @@
 The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
 that has once spoken the binary protocol stays with it (wire-protocol page, section 1.1).
 
-A connection may change over to TLS, by START_TLS or by beginning with it (`tls`). Where authentication or TLS is
-demanded, its requests pass a gate first (`core.gate`), which is out of the way once it is open. A connection that has
-to pass one, or began TLS, and is not through in time is closed.
+A connection may change over to TLS, by START_TLS or by beginning with it (`tls`), as long as it has served nothing in
+clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as if to the client.
+Where authentication or TLS is demanded, its requests pass a gate first (`core.gate`), which is out of the way once it
+is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
 
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
 write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
@@ -68,11 +69,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         security: Security = OPEN,
     ) -> None:
         self._processor = processor
-        self._serve: Callable[[Client, Request], None] = processor.process
         self._security = security
+        self._served_in_clear = False
         self._gate: Gate | None = None
         self._tls: TlsChannel | None = None
         self._tls_is_next = False
+        self._serve: Callable[[Client, Request], None] = self._behind_gate()
         self._handshake: asyncio.TimerHandle | None = None
         self._connections = connections
         self._statistics = statistics
@@ -156,15 +158,17 @@ class BookieConnection(asyncio.BufferedProtocol):
                     continue
             if is_v3:
                 serve(self, decode_request(packet))
+                if self._tls_is_next:
+                    self._upgrade(is_last=packet is packets[-1])
+                    return
             else:
                 self._take_binary(packet)
-        if self._tls_is_next:
-            self._upgrade(packets[-1])
 
     def _take_binary(self, packet: memoryview) -> None:
         request, version = protocol_v2.decode_request(packet)
         client = self._binary_client(version)
         if isinstance(request, InvalidRequest):
+            self._served_in_clear = True
             client.answer(protocol_v2.refusal(request, request.status))
         else:
             self._serve(client, request)
@@ -174,6 +178,18 @@ class BookieConnection(asyncio.BufferedProtocol):
         if client is None:
             client = self._binary[version] = BinaryClient(self, version)
         return client
+
+    def _behind_gate(self) -> Callable[[Client, Request], None]:
+        """What serves requests that no gate stops."""
+        may_become_tls = self._security.certificates is not None and self._tls is None
+        return self._serve_in_clear if may_become_tls else self._processor.process
+
+    def _serve_in_clear(self, client: Client, request: Request) -> None:
+        """Until the first request that stands in the way of TLS."""
+        if not isinstance(request, AuthRequest | StartTlsRequest):
+            self._served_in_clear = True
+            self._serve = self._processor.process
+        self._processor.process(client, request)
 
     def _serve_at_gate(self, client: Client, request: Request) -> None:
         gate = self._gate
@@ -189,7 +205,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         if verdict.passes:
             self._processor.process(client, request)
         if gate.is_open:
-            self._serve = self._processor.process
+            self._serve = self._behind_gate()
             self._end_handshake()
 
     def _expect_handshake(self) -> None:
@@ -224,15 +240,15 @@ class BookieConnection(asyncio.BufferedProtocol):
     # --- TLS ---
 
     def start_tls(self, txn_id: int) -> bool:
-        if self._tls is not None or self._tls_is_next or self._security.certificates is None:
+        if self._tls is not None or self._served_in_clear or self._security.certificates is None:
             return False
         self.answer(StartTlsResponse(txn_id, Status.EOK))
         self._tls_is_next = True
         return True
 
-    def _upgrade(self, last: memoryview) -> None:
+    def _upgrade(self, *, is_last: bool) -> None:
         """Goes on in TLS after START_TLS. What came behind it in clear might be anyone's: it is not followed."""
-        if self._decoder.unread or not isinstance(decode_request(last), StartTlsRequest):
+        if self._decoder.unread or not is_last:
             raise ProtocolError("something came in clear behind START_TLS")
         self.flush()
         self._tls_is_next = False
@@ -241,7 +257,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _begins_tls(self) -> bool:
         """Whether what is no frame is a TLS client, which is served then."""
         begin = self._decoder.unread
-        if self._security.certificates is None or begin[0] != CLIENT_HELLO:
+        if self._security.certificates is None or begin[0] != CLIENT_HELLO or self._served_in_clear:
             return False
         self._tls = self._new_channel()
         self._tls.feed(begin)

@@ -12,6 +12,15 @@ import socket
 
 BACKLOG = 1024
 
+_KEEP_ALIVE: list[tuple[int, int, int]] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+"""Options that accepted connections inherit. A peer that is gone without a word is noticed after some three minutes."""
+if hasattr(socket, "TCP_KEEPIDLE"):
+    _KEEP_ALIVE += [
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 120),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+    ]
+
 
 def address_of(host: str, port: int) -> str:
     """`host:port`, an IPv6 host in brackets."""
@@ -19,12 +28,14 @@ def address_of(host: str, port: int) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises OSError."""
+    """A listening TCP socket, whose connections end when the other machine is gone. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for level, option, value in _KEEP_ALIVE:
+            listener.setsockopt(level, option, value)
         listener.setblocking(False)
         listener.bind((host, port))
         listener.listen(BACKLOG)

@@ -134,6 +134,8 @@ class BookieConnection:
     """The pipelined connection to one bookie, made when it is needed and again after it was lost."""
 
     wire_class: ClassVar[type[Wire]] = Wire
+    answers_have_txn_ids: ClassVar[bool] = True
+    """Whether each answer names the request that it belongs to."""
 
     def __init__(
         self,

@@ -10,7 +10,9 @@ gone to where the bookie is no more.
 When the event loop itself was held up (by what the application does on it), frames were not sent and answers not read:
 that time does not count, and all deadlines move by it.
 
-Transaction ids come from one counter, so that one encoded frame can go to several bookies.
+Transaction ids come from one counter, so that one encoded frame can go to several bookies. Where connections begin in
+clear and go on in TLS it begins at a number that nobody can guess: bookies answer inside TLS what they were asked
+before it, which may have been asked by somebody in between, and an answer is known by its transaction id.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ V2 = "v2"
 V3 = "v3"
 
 _SCAN_INTERVAL = 0.25
+_SECRET_BITS = 62
+"""Of transaction ids, which the entry protocol has 63 for."""
 
 
 class AddEncoder(Protocol):
@@ -76,6 +80,7 @@ class BookiePool:
         wire_protocol: str = V3,
         channels: int = 1,
         rng: random.Random | None = None,
+        secret_txn_ids: bool = False,
     ) -> None:
         self._discovery = discovery
         self._settings = settings
@@ -90,7 +95,7 @@ class BookiePool:
         self._closed = False
         self._told: dict[str, Address] = {}
         self._told_and_used: set[str] = set()
-        self.next_txn_id = itertools.count(1).__next__
+        self.next_txn_id = itertools.count(1 + (self._rng.getrandbits(_SECRET_BITS) if secret_txn_ids else 0)).__next__
         """Unique among all requests of this client."""
 
     @classmethod
@@ -115,8 +120,15 @@ class BookiePool:
         )
         if metrics is not None:
             settings = settings._replace(on_counted=metrics.count)
-        channels = config.num_channels_per_bookie
-        pool = cls(discovery, settings, connector, wire_protocol=config.wire_protocol, channels=channels, rng=rng)
+        pool = cls(
+            discovery,
+            settings,
+            connector,
+            wire_protocol=config.wire_protocol,
+            channels=config.num_channels_per_bookie,
+            rng=rng,
+            secret_txn_ids=config.tls_to_bookies.mode is TlsMode.START_TLS,
+        )
         if metrics is not None:
             kind = "NON_TLS" if config.tls_to_bookies.mode is TlsMode.OFF else "TLS"
             metrics.gauges[f"per_channel_bookie_client_ACTIVE_{kind}_CHANNEL_COUNTER"] = pool.connected_count

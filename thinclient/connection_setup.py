@@ -5,14 +5,17 @@ connection's own protocol. Nothing else leaves before the end of it. Each step t
 error that says which step: SecurityException for TLS, UnauthorizedAccessException for a refused authentication,
 BookieHandleNotAvailableException where the bookie just went away.
 
-Bytes that arrive in clear behind the answer to START_TLS come from somebody in between, and end the connection. In v2
-a bookie can't say that it refuses: it closes the connection. Source: wire-protocol page, sections 5 and 6.
+Bytes that arrive in clear behind the answer to START_TLS come from somebody in between, and end the connection. So may
+an answer inside TLS to what was asked in clear: transaction ids begin where nobody can guess, and in v3, which has
+them in each answer, only the answer to this client's own request counts. In v2 a bookie can't say that it refuses: it
+closes the connection. Source: wire-protocol page, sections 5 and 6.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import ssl
 
 from ledger import protocol_v3
@@ -38,7 +41,7 @@ class ConnectionSetup:
         self._tls = tls
         self._contexts = TlsContexts(tls)
         self._auth = auth
-        self._next_txn_id = itertools.count(1).__next__
+        self._next_txn_id = itertools.count(secrets.randbits(62)).__next__
 
     async def __call__(self, connection: BookieConnection, wire: Wire, address: Address) -> asyncio.Transport:
         """The transport to use from now on. Raises BKException."""
@@ -116,6 +119,8 @@ class ConnectionSetup:
         try:
             while True:
                 response = connection.decode(await wire.receive())
+                if connection.answers_have_txn_ids and isinstance(response, AuthResponse) and response.txn_id != txn_id:
+                    continue
                 if isinstance(response, AuthResponse):
                     return response
                 if isinstance(response, StartTlsResponse) and response.status != Status.EOK:

@@ -176,6 +176,7 @@ class V2Connection(BookieConnection):
     """A connection that speaks v2; `v3` gives the one beside it, for what v2 can't say."""
 
     wire_class: ClassVar[type[Wire]] = V2Wire
+    answers_have_txn_ids: ClassVar[bool] = False
 
     def __init__(self, *arguments: Any, v3: Callable[[], BookieConnection] | None = None) -> None:
         super().__init__(*arguments)

@@ -163,16 +163,73 @@ async def test_a_second_start_tls_is_refused(bookie: BookieServer) -> None:
     await asyncio.to_thread(talk)
 
 
-async def test_what_comes_in_clear_behind_start_tls_is_not_followed(bookie: BookieServer) -> None:
-    """It may have been put there by anyone on the way."""
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_comes_in_clear_behind_start_tls_is_not_followed(bookie: BookieServer, again: bool) -> None:
+    """It may have been put there by anyone on the way; nothing of it is stored."""
 
     def talk() -> None:
         with EntryClient(entry_address(bookie)) as client:
-            client.send(StartTlsRequest(1), add(6, 0))
+            client.send(StartTlsRequest(1), add(6, 0), *[StartTlsRequest(2)] * again)
             while client.socket.recv(65536):
                 pass
+        with EntryClient(entry_address(bookie)) as client:
+            assert client.status(read(6, 0)) == Status.ENOLEDGER
 
     await asyncio.to_thread(talk)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("kind", [EntryClient, BinaryEntryClient])
+async def test_what_was_asked_in_clear_is_not_answered_inside_tls(
+    bookie: BookieServer, kind: type[EntryClient], at_once: bool
+) -> None:
+    """Whoever stands in between could have asked it, for the client to take the answer for its own."""
+
+    def talk() -> None:
+        with kind(entry_address(bookie)) as client:
+            if at_once and kind is EntryClient:
+                client.send(add(9, 0), StartTlsRequest(1))
+                answers = {type(answer): answer.status for answer in (client.receive(), client.receive())}
+                assert answers == {requests.AddResponse: Status.EOK, StartTlsResponse: Status.EBADREQ}
+            elif at_once:
+                client.send(add(9, 0))
+                client.socket.sendall(CLIENT_HELLO)
+                assert bookie_ends_in_clear(client)
+            else:
+                assert client.status(add(9, 0)) == Status.EOK
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    secure(client)
+
+    await asyncio.to_thread(talk)
+
+
+CLIENT_HELLO = bytes.fromhex("160301020001000000")
+
+
+def bookie_ends_in_clear(client: EntryClient) -> bool:
+    """Reads to the end; False if there was a TLS record."""
+    received = b""
+    try:
+        while data := client.socket.recv(65536):
+            received += data
+    except ConnectionError:
+        pass
+    return b"\x15\x03" not in received
+
+
+@pytest.mark.parametrize("plugin", ["AuthDisabledPlugin", TOKEN])
+async def test_authentication_in_clear_before_start_tls(files: Files, tmp_path: Path, plugin: str) -> None:
+    """Java's client sends its first AUTH as soon as it is connected."""
+    settings = {"auth_provider": TOKEN, "auth_options": {"file": str(files.tokens)}} if plugin == TOKEN else {}
+
+    def talk(address: str) -> None:
+        with EntryClient(address) as client:
+            assert client.ask(AuthRequest(2, plugin, b"open sesame")) == AuthResponse(2, Status.EOK, plugin, b"")
+            start_tls(client)
+            exchange(client, 1)
+
+    async with running_bookie(tmp_path, **files.tls, **settings) as server:
+        await asyncio.to_thread(talk, entry_address(server))
 
 
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x00\x05hello", b"\x16\x03\x01\xff\xff" + bytes(70_000)])
@@ -369,6 +426,9 @@ async def test_without_a_gate_only_the_handshake_of_tls_has_its_time(files: File
     async with running_bookie(tmp_path, handshake_timeout_seconds=600, **files.tls) as server:
         with await asyncio.to_thread(EntryClient, entry_address(server)) as client:
             await asyncio.to_thread(exchange, client, 1)
+            assert connection_of(client, server)._handshake is None
+        with await asyncio.to_thread(EntryClient, entry_address(server)) as client:
+            await asyncio.to_thread(client.ask, AuthRequest(1, "AuthDisabledPlugin", b""))
             connection = connection_of(client, server)
             assert connection._handshake is None
             assert await asyncio.to_thread(client.status, StartTlsRequest(1)) == Status.EOK

@@ -14,6 +14,7 @@ from ledger.requests import (
     AuthResponse,
     Operation,
     Request,
+    Response,
     StartTlsRequest,
     StartTlsResponse,
     Status,
@@ -36,6 +37,8 @@ class SecureBookie(FakeBookie):
         self.greeting = b""
         """Sent in clear behind the answer to START_TLS."""
         self.silent_to: type | None = None
+        self.said_instead: list[Response] = []
+        """Answers to what somebody in between asked before TLS, sent where the client is kept waiting."""
         self.tls_connections = 0
         self.connections = 0
 
@@ -56,6 +59,7 @@ class SecureBookie(FakeBookie):
                     v3 = packet[0] == 0x0A
                     request = decode_request(packet) if v3 else protocol_v2.decode_request(packet).request
                     if isinstance(request, self.silent_to or ()):
+                        writer.writelines(map(encode_response, self.said_instead))
                         continue
                     if isinstance(request, StartTlsRequest):
                         await self._start_tls(request, writer)

@@ -24,7 +24,9 @@ from ledger.errors import (
 from ledger.protocol_v3 import encode_response
 from ledger.requests import (
     AddRequest,
+    AddResponse,
     AuthRequest,
+    AuthResponse,
     Operation,
     ReadLacRequest,
     ReadLacResponse,
@@ -201,6 +203,30 @@ def test_tls_that_fails_says_why(
             assert bookie.bookie_id in str(caught.value)
             assert not any(isinstance(request, ReadLacRequest) for request in bookie.requests)
             assert client._context.pool.connection(bookie.bookie_id).outstanding_count == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize("asked", [AddRequest, AuthRequest])
+def test_answers_to_what_somebody_else_asked_before_tls_are_nobodys(
+    run: Callable[[Awaitable[None]], None], certificates: Certificates, asked: type
+) -> None:
+    """Whoever stands in between asks in clear, with the transaction ids that a client would begin with."""
+    bookie = SecureBookie(certificates.server(), token=b"secret")
+    bookie.silent_to = asked
+    for txn_id in range(1000):
+        bookie.said_instead.append(AddResponse(txn_id, Status.EOK, 0, 0))
+        bookie.said_instead.append(AuthResponse(txn_id, Status.EOK, "AuthDisabledPlugin", b""))
+
+    async def test() -> None:
+        async with cluster_of(bookie) as cluster:
+            tls = {"bookie_tls": "start-tls", "bookie_tls_ca": certificates.ca, "bookie_tls_timeout": 0.5}
+            client = cluster.client(**tls, auth_provider="bookgate-token", auth_token="secret", add_timeout=0.5)
+            ledger = await client.create_ledger(1, 1, 1)
+            with pytest.raises(BKException):
+                await ledger.append(b"never stored")
+            assert bookie.ledgers == {}
+            assert not any(isinstance(request, AddRequest) for request in bookie.requests)
 
     run(test())
 
