@@ -2,7 +2,8 @@
 
 Calls that change something and whose answer was lost are resolved here, by what the change means (M6):
 
-* create with a given id: asked again; LEDGER_EXISTS is success when the ledger carries this call's creator token;
+* create with a given id: asked again; LEDGER_EXISTS is success when the ledger carries this call's creator token, and
+  an unknown outcome when somebody has changed it since, with which the token went;
 * create with a generated id: asked again of the same gateway process, which knows the request by its token
   (`one_instance`). If that one is gone, or which it was is not known, nobody can tell whether a ledger came into being:
   UnknownOutcomeException (an empty ledger may be left over);
@@ -21,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import replace
 from typing import TypeVar
 
+from ledger.creator import Creator, comparable, creator_of
 from ledger.errors import (
     BKException,
     LedgerExistException,
@@ -62,11 +64,6 @@ _SUCCESS = StatusCode.SUCCESS
 
 _MAX_BATCH_BYTES = 3 * 1024 * 1024
 """Of one batch of creations; a gateway takes requests of 4 MiB."""
-
-
-def _comparable(metadata: LedgerMetadata) -> LedgerMetadata:
-    """What is the same in a value written and read back."""
-    return replace(metadata, creator_token=0, ctime_ms=None, format_version=3)
 
 
 class RpcLedgerManager(LedgerManager):
@@ -156,13 +153,14 @@ class RpcLedgerManager(LedgerManager):
     async def _own_creation(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerRecord:
         """The ledger exists after an attempt whose answer was lost: is it this client's?"""
         record = await self._read_to_resolve(ledger_id, f"create ledger {ledger_id}")
-        if record.metadata.creator_token == metadata.creator_token:
+        creator = creator_of(record, metadata)
+        if creator is Creator.SELF:
             return record
-        if record.metadata.creator_token == 0 and _comparable(record.metadata) == _comparable(metadata):
-            raise UnknownOutcomeException(
-                f"ledger {ledger_id} exists as it was to be created, but who created it can't be told"
-            )
-        raise LedgerExistException(f"ledger {ledger_id} exists already")
+        if creator is Creator.ANOTHER:
+            raise LedgerExistException(f"ledger {ledger_id} exists already")
+        raise UnknownOutcomeException(
+            f"ledger {ledger_id} exists and may be the one that was to be created, but who created it can't be told"
+        )
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         what = f"read the metadata of ledger {ledger_id}"
@@ -215,7 +213,7 @@ class RpcLedgerManager(LedgerManager):
     def _own_write(stored: LedgerRecord, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """The version moved after an attempt whose answer was lost: was it this write?"""
         if stored.version == expected_version + 1:
-            if _comparable(stored.metadata) == _comparable(metadata):
+            if comparable(stored.metadata) == comparable(metadata):
                 return stored
             raise MetadataVersionException(
                 f"metadata of ledger {stored.ledger_id} was changed by another client to version {stored.version}"

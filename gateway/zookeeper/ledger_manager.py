@@ -4,8 +4,8 @@ The manager's kind (flat, hierarchical, …) is only a matter of `LedgerPaths` a
 is here. A ledger's version is its node's. Source: metadata page, sections 5.2 to 5.5.
 
 Create with a token: when the answer to a create was lost, or the same create comes again, the node found in place
-with the token of this create at version 0 is this create's own. Format versions 1 and 2 keep no token: there a lost
-answer stays an unknown outcome.
+with the token of this create is this create's own. A node that was changed or removed since has no token: then a lost
+answer stays an unknown outcome, as it does in format versions 1 and 2, which keep none.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gateway.zookeeper.ledger_paths import IdRange, LedgerPaths
 from gateway.zookeeper.nodes import create_with_parents, remove_empty_parents
 from gateway.zookeeper.requests import NodeContent
 from gateway.zookeeper.session import NodeWatch, ZooKeeperSession
+from ledger.creator import Creator, creator_of
 from ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -260,8 +261,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         has_token = _has_token(metadata)
         for _ in range(_CREATE_ATTEMPTS):
             try:
-                if await self._create_or_find_own(ledger_id, metadata, data):
-                    return
+                creator = await self._create_or_find(ledger_id, metadata, data)
             except UnknownOutcomeException as error:
                 if not has_token:
                     raise
@@ -272,29 +272,30 @@ class ZooKeeperLedgerManager(LedgerManager):
                     raise
                 raise UnknownOutcomeException(f"{lost}; {error}") from error
             else:
-                raise LedgerExistException(f"ledger {ledger_id} exists already")
+                if creator is Creator.SELF:
+                    return
+                if creator is Creator.ANOTHER or lost is None:
+                    raise LedgerExistException(f"ledger {ledger_id} exists already")
+                raise UnknownOutcomeException(f"{lost}; by now ledger {ledger_id} was changed or removed by another")
         raise lost or UnknownOutcomeException(f"whether ledger {ledger_id} was created can't be told")
 
-    async def _create_or_find_own(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
-        """False: it is there already, and not this creation's."""
+    async def _create_or_find(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> Creator:
+        """Who created the ledger that is there now. Of one that is gone by now nobody can tell."""
         try:
             await create_with_parents(self._session, self._path(ledger_id), data)
         except NodeExistsError:
             if not _has_token(metadata):
-                return False
+                return Creator.ANOTHER
         else:
-            return True
+            return Creator.SELF
         try:
-            return await self._is_own(ledger_id, metadata)
+            return creator_of(await self.read(ledger_id), metadata)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return Creator.UNKNOWN
+        except MetadataFormatException:
+            return Creator.ANOTHER
         except MetaStoreException as error:
             raise UnknownOutcomeException(f"whose ledger {ledger_id} is can't be told: {error}") from error
-
-    async def _is_own(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
-        try:
-            stored = await self.read(ledger_id)
-        except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
-            return False
-        return stored.version == 0 and stored.metadata.creator_token == metadata.creator_token
 
 
 async def list_ids(

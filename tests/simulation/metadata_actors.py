@@ -52,10 +52,10 @@ def mark_of(metadata: LedgerMetadata) -> str:
 
 
 class MetadataClient:
-    """One client. `ledgers` are those that all clients know of, by number."""
+    """One client. `ledgers` are those that all clients know of, by number; true: whoever created it was told so."""
 
     def __init__(
-        self, name: str, factory: LedgerManagerFactory, recorder: Recorder, rng: random.Random, ledgers: dict[int, None]
+        self, name: str, factory: LedgerManagerFactory, recorder: Recorder, rng: random.Random, ledgers: dict[int, bool]
     ) -> None:
         self.name = name
         self._manager = factory.ledger_manager
@@ -93,8 +93,11 @@ class MetadataClient:
         return done is not None
 
     async def remove(self, ledger: int) -> None:
-        """Not one whose id others may still be about to create: it would live again, with another history."""
-        if _FIRST_GIVEN_ID <= ledger < 2 * _FIRST_GIVEN_ID:
+        """Not one that somebody may still be about to create: it would live again, with another history.
+
+        That is an id which several ask for, and one whose creator has not been answered and may ask again.
+        """
+        if _FIRST_GIVEN_ID <= ledger < 2 * _FIRST_GIVEN_ID or not self._ledgers.get(ledger, False):
             return
         record = self._known.get(ledger)
         version = record.version if record is not None and self._rng.random() < 0.5 else None
@@ -121,7 +124,7 @@ class MetadataClient:
         number = record.ledger_id.ledger_id
         recorder.add(ChangeEnded(recorder.now, self.name, mark, kind, "done", str(number), record.version))
         self._known[number] = record
-        self._ledgers[number] = None
+        self._ledgers[number] = self._ledgers.get(number, False) or kind == "create"
         return record
 
     async def read(self, ledger: int) -> LedgerRecord | None:
@@ -229,7 +232,7 @@ class MetadataClient:
         if self._rng.random() < 0.3:
             return number
         # Known from now on, so that nobody is given it again.
-        self._ledgers[2 * number] = None
+        self._ledgers[2 * number] = False
         return 2 * number
 
     def _next(self, metadata: LedgerMetadata) -> LedgerMetadata:

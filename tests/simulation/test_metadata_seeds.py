@@ -13,11 +13,12 @@ from ledger.errors import UnknownOutcomeException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManager, LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
+from ledger.metadata_codec import encode
 from tests.simulation.kinds import Kind
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.world import World
-from tests.simulation.znode_tree import Delete, Event, Result, SetData, Transaction
+from tests.simulation.znode_tree import Create, Delete, Event, Result, SetData, Transaction
 
 METADATA = LedgerMetadata.new(("b1:1", "b2:1", "b3:1"), 2, 2, DigestType.CRC32C, b"")
 SEVEN = LedgerId.unscoped(7)
@@ -119,6 +120,41 @@ def test_a_write_whose_answer_was_lost_is_not_refused_since_the_ledger_is_gone_b
         ensemble.on_commit = remove_it
         with pytest.raises(UnknownOutcomeException):
             await scene.manager.write(SEVEN, METADATA, 0)
+
+    play(1, story)
+
+
+@pytest.mark.parametrize("then", ["changed", "removed"])
+def test_a_creation_whose_answer_was_lost_is_not_refused_since_others_changed_the_ledger(then: str) -> None:
+    """The token that tells whose a ledger is goes with its first change; its creator was told that it was another's."""
+
+    async def story(scene: Scene) -> None:
+        ensemble = scene.store.ensemble
+
+        def lose_the_answer(transaction: Transaction, results: list[Result], events: list[Event]) -> None:
+            change = transaction.change
+            if events and isinstance(change, Create) and change.path.endswith("L0007"):
+                ensemble.on_commit = lambda *_: None
+                set_answers_lost(1.0)
+                asyncio.get_running_loop().call_soon(meddle, change.path)
+                asyncio.get_running_loop().call_later(0.01, set_answers_lost, 0.0)
+
+        def set_answers_lost(share: float) -> None:
+            for server in ensemble.servers:
+                server.answers_lost = share
+
+        def meddle(path: str) -> None:
+            change = SetData(path, encode(METADATA.begin_recovery())) if then == "changed" else Delete(path)
+            (session,) = ensemble.sessions.values()
+            ensemble.commit(session.owner, session.number, change)
+
+        ensemble.on_commit = lose_the_answer
+        if then == "changed":
+            with pytest.raises(UnknownOutcomeException):
+                await scene.manager.create(SEVEN, METADATA)
+            return
+        # Of a ledger that is gone nobody can tell that it was there: it is created anew.
+        assert (await scene.manager.create(SEVEN, METADATA)).version == 0
 
     play(1, story)
 

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from ledger.errors import (
+    BKException,
     LedgerExistException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -62,6 +63,28 @@ async def test_somebody_elses_ledger_is_not_taken_for_ours() -> None:
 
         create, _ = await asyncio.gather(manager.create(SEVEN, METADATA), come_back(), return_exceptions=True)
         assert isinstance(create, LedgerExistException)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("password", "told"),
+    [(b"p", UnknownOutcomeException), (b"other", LedgerExistException)],
+    ids=["alike", "another's"],
+)
+async def test_a_given_create_whose_answer_was_lost_can_not_be_told_once_the_ledger_was_changed(
+    password: bytes, told: type[BKException]
+) -> None:
+    """The first change drops the creator's token, and the creator was told that it had not created the ledger."""
+    async with connected() as (manager, (gateway,)):
+        gateway.lose_answers, gateway.forget_tokens = 1, True
+
+        def others_change_it() -> None:
+            changed = replace(METADATA, password=password).begin_recovery()
+            gateway.store.records[SEVEN] = LedgerRecord(SEVEN, changed, 1)
+
+        gateway.on_lost = others_change_it
+        with pytest.raises(told):
+            await manager.create(SEVEN, METADATA)
 
 
 async def heard_of_all(manager: RpcLedgerManager, gateways: list[FakeGateway]) -> None:
