@@ -180,11 +180,22 @@ async def test_repeated_write_is_no_conflict_with_itself(tmp_path: Path) -> None
         assert (conflict.code, conflict.version) == (StatusCode.BAD_VERSION, 1)
 
 
+async def _until_all_are_kept(served: Gateway, client: Any, count: int) -> None:
+    """Reads until a pass is answered from the cache: an entry that is slow to come is read past it."""
+    async with asyncio.timeout(60):
+        hits = -1.0
+        while served.metric("cache_hits_total") != hits + count:
+            hits = served.metric("cache_hits_total")
+            assert len([a async for a in client.BatchRead(pb.BatchReadRequest(ledger_ids=range(count)))]) == count
+
+
 async def test_batched_answers_say_the_same_as_single_ones(tmp_path: Path) -> None:
     async with gateway(tmp_path) as served, served.client() as client:
         for number in range(1200):
             await served.factory.ledger_manager.create(LedgerId.unscoped(number), some_metadata())
         ids = [*range(1200), 5_000, -1]
+        await _until_all_are_kept(served, client, 1200)
+        hits = served.metric("cache_hits_total")
         for _ in range(2):
             single = [a async for a in client.BatchRead(pb.BatchReadRequest(ledger_ids=ids))]
             messages = [a async for a in client.BatchRead(pb.BatchReadRequest(ledger_ids=ids, batched_answers=True))]
@@ -202,7 +213,7 @@ async def test_batched_answers_say_the_same_as_single_ones(tmp_path: Path) -> No
             assert by_id[5_000].code == StatusCode.LEDGER_NOT_FOUND
             assert by_id[-1].code == StatusCode.BAD_REQUEST
         assert served.metric("cache_ledgers") == 1200
-        assert served.metric("cache_hits_total") == 3 * 1200
+        assert served.metric("cache_hits_total") == hits + 4 * 1200
 
 
 async def test_call_under_way_ends_well_in_a_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,9 @@ from thinclient.write_handle import WriteHandle
 
 __all__ = ["own_cluster", "standalone_cluster"]
 
+PATIENCE_SECONDS = 250
+"""What hangs is found all the same; a busy machine may take long."""
+
 IMPATIENT = ClientConfig(
     read_timeout=2.0,
     add_timeout=2.0,
@@ -72,7 +75,11 @@ async def client_of(cluster: StandaloneCluster, config: ClientConfig = IMPATIENT
 @pytest.mark.asyncio
 async def test_several_readers_follow_a_writer_each_in_its_way(standalone_cluster: StandaloneCluster) -> None:
     v2 = ClientConfig(wire_protocol="v2", tail_poll_interval=0.02)
-    async with asyncio.timeout(60), client_of(standalone_cluster) as client, client_of(standalone_cluster, v2) as other:
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        client_of(standalone_cluster) as client,
+        client_of(standalone_cluster, v2) as other,
+    ):
         ledger = await client.create_ledger(3, 2, 2)
         readers = [await client.open_ledger(ledger.ledger_id) for _ in range(3)]
         readers.append(await other.open_ledger(ledger.ledger_id))
@@ -91,7 +98,7 @@ async def test_several_readers_follow_a_writer_each_in_its_way(standalone_cluste
 async def test_an_entry_is_there_soon_after_its_lac(standalone_cluster: StandaloneCluster) -> None:
     """No wait runs to its end: with polls of a minute a test of ten entries would take minutes."""
     patient = ClientConfig(long_poll_timeout=60, first_speculative_lac_timeout=0)
-    async with asyncio.timeout(30), client_of(standalone_cluster, patient) as client:
+    async with asyncio.timeout(PATIENCE_SECONDS), client_of(standalone_cluster, patient) as client:
         ledger = await client.create_ledger()
         await write(ledger, 0, 0)
         reader = await client.open_ledger(ledger.ledger_id)
@@ -110,7 +117,7 @@ async def test_an_entry_is_there_soon_after_its_lac(standalone_cluster: Standalo
 
 @pytest.mark.asyncio
 async def test_bookies_die_and_freeze_under_writer_and_reader(five_bookies: StandaloneCluster) -> None:
-    async with asyncio.timeout(90), client_of(five_bookies) as client, client_of(five_bookies) as other:
+    async with asyncio.timeout(PATIENCE_SECONDS), client_of(five_bookies) as client, client_of(five_bookies) as other:
         ledger = await client.create_ledger()
         reader = await other.open_ledger(ledger.ledger_id)
         tail = asyncio.create_task(ids(reader))
@@ -133,7 +140,7 @@ async def test_bookies_die_and_freeze_under_writer_and_reader(five_bookies: Stan
 
 @pytest.mark.asyncio
 async def test_the_writer_is_gone_and_another_client_ends_the_ledger(standalone_cluster: StandaloneCluster) -> None:
-    async with asyncio.timeout(60), client_of(standalone_cluster) as reading:
+    async with asyncio.timeout(PATIENCE_SECONDS), client_of(standalone_cluster) as reading:
         async with client_of(standalone_cluster) as writing:
             ledger = await writing.create_ledger()
             await write(ledger, 0, 20)
@@ -146,7 +153,7 @@ async def test_the_writer_is_gone_and_another_client_ends_the_ledger(standalone_
 
 @pytest.mark.asyncio
 async def test_the_ledger_is_deleted_under_the_reader(standalone_cluster: StandaloneCluster) -> None:
-    async with asyncio.timeout(30), client_of(standalone_cluster) as client:
+    async with asyncio.timeout(PATIENCE_SECONDS), client_of(standalone_cluster) as client:
         ledger = await client.create_ledger()
         await write(ledger, 0, 3)
         reader = await client.open_ledger(ledger.ledger_id)
@@ -207,7 +214,11 @@ async def test_connections_are_cut_in_the_middle_of_answers(
 ) -> None:
     proxy = CuttingProxy(random.Random(5))
     config = IMPATIENT.model_copy(update={"batch_reads": batches, "batch_read_entries": 50})
-    async with asyncio.timeout(60), client_of(standalone_cluster) as writing, client_of(standalone_cluster) as metadata:
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        client_of(standalone_cluster) as writing,
+        client_of(standalone_cluster) as metadata,
+    ):
         ledger = await writing.create_ledger()
         async with BookKeeper(
             metadata.ledger_manager, metadata.service_discovery, config, connector=proxy.connect
