@@ -78,13 +78,17 @@ def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVER
         after, before = listing_ends(scope_id, wanted)
         pages = client.list_ledgers(scope_id=scope_id, start_after=after, end_before=before)
     for page in pages:
-        records = [
-            record
-            for record in page
-            if is_wanted(record, options) and bounds.takes_ledger(scope_id, record.ledger_id.ledger_id)
-        ]
+        records = _selected(page, options, bounds)
         if records:
             yield records
+
+
+def _selected(records: Iterable[LedgerRecord], options: Options, bounds: Bounds) -> list[LedgerRecord]:
+    return [
+        record
+        for record in records
+        if is_wanted(record, options) and bounds.takes_ledger(options.scope_id, record.ledger_id.ledger_id)
+    ]
 
 
 def _asked_for(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator[list[LedgerRecord]]:
@@ -160,10 +164,12 @@ def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator
     seen = Committed()
     for page in selected_records(client, options, bounds):
         seen.show(page)
-        yield [record for record in page if seen.counts(record)]
-    if options.ledger_ids is None and options.ledger_range is None and bounds is EVERYTHING:
-        records, _ = read_records(client, options.scope_id, seen.absent())
-        yield [each for each in records if is_wanted(each, options)]
+        leads, _ = read_records(client, options.scope_id, seen.unknown_leads(page))
+        seen.show(leads)
+        yield seen.take(page)
+    listed = wanted_range(options, bounds)
+    records, _ = read_records(client, options.scope_id, [each for each in seen.not_taken() if each in listed])
+    yield _selected(records, options, bounds)
 
 
 def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]:

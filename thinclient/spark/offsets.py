@@ -111,6 +111,12 @@ class LedgerIds:
         made._bitmap = self._bitmap | BitMap64([ledger_id & _MASK for ledger_id in ids])
         return made
 
+    def both(self, other: LedgerIds) -> LedgerIds:
+        """The ids that are in both."""
+        made = LedgerIds()
+        made._bitmap = self._bitmap & other._bitmap
+        return made
+
     def minus(self, other: LedgerIds) -> LedgerIds:
         """The ids that the other lacks."""
         made = LedgerIds()

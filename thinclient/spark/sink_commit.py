@@ -1,18 +1,18 @@
-"""Carries out `sink_protocol` on the driver: looks ledgers up, deletes what is left over, commits, aborts.
+"""Carries out `sink_protocol` on the driver: claims, looks ledgers up, deletes what is left over, commits, aborts.
 
-Looking up the ledgers of a query means listing the scope. That is done once for each start of a query (or batch write);
-afterwards only ids from the previous commit on are listed, whoever made it: a cluster gives ids in ascending order, and
-nobody begins a batch before the one before it is committed, so what anybody wrote since has a higher id.
+Looking up the ledgers of a query means listing the ids of the scope, each time: ids tell nothing of time. Metadata are
+read of those only that this start of the query (or batch write) has not seen to be none of its business for good:
+ledgers of others, and those of earlier batches that are committed and marked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ledger.errors import (
     BKException,
@@ -23,16 +23,33 @@ from ledger.errors import (
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
-from thinclient.spark.sink_protocol import QUERY_KEY, Verdict, Write, judge, sink_state, summary, with_mark
+from ledger.metadata import LedgerMetadata
+from thinclient.spark.offsets import LedgerIds
+from thinclient.spark.sink_protocol import (
+    QUERY_KEY,
+    SinkState,
+    Verdict,
+    Write,
+    judge,
+    leads_not_shown,
+    settled,
+    sink_state,
+    summary,
+    with_claim,
+    with_mark,
+)
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
 
 _log = logging.getLogger(__name__)
 
-_MARKED_AT_ONCE = 16
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CHANGED_AT_ONCE = 16
+_READ_AT_ONCE = 10_000
 _TRIES = 5
-_NOT_SEEN = -1
 _REMEMBERED_STARTS = 100
 
 
@@ -49,21 +66,30 @@ class Written:
 
 
 class Lookups:
-    """From which id on the ledgers of a start of a query are still to be looked up, in this process."""
+    """Which ledgers a start of a query need not look up again, in this process."""
 
     def __init__(self) -> None:
-        self._floors: dict[str, int] = {}
+        self._settled: dict[str, LedgerIds] = {}
 
-    def floor(self, start: str) -> int:
-        """Ids above this one were not looked up yet."""
-        return self._floors.get(start, _NOT_SEEN)
+    def settled(self, start: str) -> LedgerIds:
+        """Their ids."""
+        return self._settled.get(start, LedgerIds())
 
-    def note(self, start: str, floor: int) -> None:
-        """Remembers a commit."""
-        self._floors.pop(start, None)
-        self._floors[start] = floor
-        while len(self._floors) > _REMEMBERED_STARTS:
-            del self._floors[next(iter(self._floors))]
+    def note(self, start: str, ids: LedgerIds) -> None:
+        """Remembers them after a commit."""
+        self._settled.pop(start, None)
+        self._settled[start] = ids
+        while len(self._settled) > _REMEMBERED_STARTS:
+            del self._settled[next(iter(self._settled))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is of a query. `listed`: the ids of all ledgers; `others`: those that are none of the query's."""
+
+    records: list[LedgerRecord]
+    listed: LedgerIds
+    others: LedgerIds
 
 
 class Committer:
@@ -76,7 +102,7 @@ class Committer:
         self._lookups = lookups
 
     def commit(self, write: Write, written: Sequence[Written]) -> None:
-        """Steps 1 to 4 of the protocol. May be called again.
+        """Steps 1 to 5 of the protocol. May be called again.
 
         Raises WriteException when a ledger is not what its task wrote, LostCommitException, or the client's errors,
         which leave open whether the write was committed.
@@ -89,24 +115,21 @@ class Committer:
         if state is not None and state.is_committed_lead:
             self._mark(judge(records, write).unmarked)
             return
-        verdict = self._clean(write, own)
+        records = self._claimed(write, records)
+        look, verdict = self._clean(write, own)
         self._mark(verdict.unmarked)
-        lowest = min(own)
         if verdict.committed_by is not None:
             _log.warning("%s is committed already, as ledger %s says", write, verdict.committed_by.ledger_id)
             self._deleted(records)
-            # The other driver may be ahead, with ledgers between its commit and what is in hand here.
-            earlier = sink_state(verdict.committed_by)
-            lowest = min(lowest, earlier.lead) if earlier is not None else lowest
         else:
             lead = self._pass_commit_point(write, records[0], own)
             self._mark([(record, lead.ledger_id.ledger_id) for record in records[1:]])
             _log.info("event=sink_committed write=%r wrote=%r", str(write), summary(own))
-        self._lookups.note(self._start, lowest - 1)
+        self._lookups.note(self._start, look.others.with_more(settled(look.records, write, look.listed)))
 
     def abort(self, write: Write) -> None:
         """Deletes what there is of a write, unless it is committed."""
-        verdict = self._clean(write, ())
+        _, verdict = self._clean(write, ())
         self._mark(verdict.unmarked)
         if verdict.committed_by is not None:
             _log.warning("%s is committed; it is not deleted", write)
@@ -129,18 +152,51 @@ class Committer:
             records.append(outcome)
         return records
 
-    def _clean(self, write: Write, own: Iterable[int]) -> Verdict:
-        """Deletes what is left over (step 2). Looks again when a ledger has changed meanwhile."""
+    def _claimed(self, write: Write, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
+        """The same with their claims (step 2)."""
+        lead, *others = records
+        number = lead.ledger_id.ledger_id
+
+        def claim(record: LedgerRecord) -> LedgerRecord:
+            return self._changed(
+                record, lambda metadata: with_claim(metadata, number), lambda state: state.claimed_for == number
+            )
+
+        try:
+            return [lead, *_each(claim, others)]
+        except NoSuchLedgerExistsOnMetadataServerException as error:
+            raise LostCommitException(f"{write} was taken over by another driver of this query") from error
+
+    def _clean(self, write: Write, own: Iterable[int]) -> tuple[_Look, Verdict]:
+        """Deletes what is left over (step 3). Looks again when a ledger has changed meanwhile."""
         for _ in range(_TRIES):
-            verdict = judge(self._of_query(write.query), write, own)
+            look = self._look(write.query)
+            verdict = judge(look.records, write, own)
             if self._deleted(verdict.left_over):
-                return verdict
+                return look, verdict
         raise WriteException(f"{write}: what is left over of it keeps changing; does another driver write it?")
 
-    def _of_query(self, query: str) -> Iterator[LedgerRecord]:
-        floor = self._lookups.floor(self._start)
-        for page in self._client.list_ledgers(start_after=None if floor < 0 else floor):
-            yield from (each for each in page if each.metadata.custom_metadata.get(QUERY_KEY) == query.encode())
+    def _look(self, query: str) -> _Look:
+        known = self._lookups.settled(self._start)
+        listed = LedgerIds(each for ids in self._ledgers.ledger_ranges() for each in ids)
+        records, others = [], []
+        for record in self._read(listed.minus(known)):
+            if record.metadata.custom_metadata.get(QUERY_KEY) == query.encode():
+                records.append(record)
+            else:
+                others.append(record.ledger_id.ledger_id)
+        records += self._read(leads_not_shown(records))
+        return _Look(records, listed, listed.both(known).with_more(others))
+
+    def _read(self, numbers: Iterable[int]) -> Iterator[LedgerRecord]:
+        """The records of those that exist."""
+        wanted = [LedgerId.unscoped(number) for number in numbers]
+        for start in range(0, len(wanted), _READ_AT_ONCE):
+            for outcome in self._ledgers.read_many(wanted[start : start + _READ_AT_ONCE]):
+                if isinstance(outcome, LedgerRecord):
+                    yield outcome
+                elif not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+                    raise outcome
 
     def _deleted(self, records: Iterable[LedgerRecord]) -> bool:
         """Deletes in this order; stops at one that has changed since it was looked up."""
@@ -155,33 +211,48 @@ class Committer:
         return True
 
     def _pass_commit_point(self, write: Write, lead: LedgerRecord, own: Iterable[int]) -> LedgerRecord:
-        """Step 3."""
+        """Step 4."""
         try:
-            return self._written(lead, own)
+            return self._marked(lead, own)
         except NoSuchLedgerExistsOnMetadataServerException as error:
             raise LostCommitException(f"{write} was taken over by another driver of this query") from error
 
     def _mark(self, unmarked: Sequence[tuple[LedgerRecord, int]]) -> None:
-        """Step 4."""
+        """Step 5."""
 
         def mark(pair: tuple[LedgerRecord, int]) -> None:
             record, lead = pair
             # Committed ledgers may be deleted by anybody, at any time.
             with suppress(NoSuchLedgerExistsOnMetadataServerException):
-                self._written(record, [lead])
+                self._marked(record, [lead])
 
-        if unmarked:
-            with ThreadPoolExecutor(min(_MARKED_AT_ONCE, len(unmarked))) as pool:
-                list(pool.map(mark, unmarked))
+        _each(mark, unmarked)
 
-    def _written(self, record: LedgerRecord, ids: Iterable[int]) -> LedgerRecord:
+    def _marked(self, record: LedgerRecord, ids: Iterable[int]) -> LedgerRecord:
         """The ledger with its mark, whoever set it."""
+        return self._changed(record, lambda metadata: with_mark(metadata, ids), lambda state: state.marked)
+
+    def _changed(
+        self,
+        record: LedgerRecord,
+        change: Callable[[LedgerMetadata], LedgerMetadata],
+        is_done: Callable[[SinkState], bool],
+    ) -> LedgerRecord:
+        """The ledger with a change by compare-and-set, made now or before, by whomever."""
         for _ in range(_TRIES):
             try:
-                return self._ledgers.write(record.ledger_id, with_mark(record.metadata, ids), record.version)
+                return self._ledgers.write(record.ledger_id, change(record.metadata), record.version)
             except (MetadataVersionException, UnknownOutcomeException):
                 record = self._client.read_record(record.ledger_id)
                 state = sink_state(record)
-                if state is not None and state.marked:
+                if state is not None and is_done(state):
                     return record
         raise WriteException(f"the metadata of ledger {record.ledger_id} keep changing; it can't be marked")
+
+
+def _each(call: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
+    """Calls with each argument, side by side."""
+    if len(arguments) < 2:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(_CHANGED_AT_ONCE, len(arguments))) as pool:
+        return list(pool.map(call, arguments))

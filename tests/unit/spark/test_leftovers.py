@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -73,32 +74,49 @@ def written(store: Store) -> tuple[BookKeeper, list[Written]]:
 
 def test_leftovers_are_deleted(store: Store) -> None:
     client, _ = written(store)
-    assert delete(client, leftovers(client, NOW)) == [1, 2, 3]
+    assert delete(client, leftovers(client, NOW)) == [1, 1001, 1002]
     assert store.records == {}
 
 
 def test_a_write_that_is_committed_meanwhile_stays_whole(store: Store) -> None:
     client, tasks = written(store)
     seen = leftovers(client, NOW)
-    store.fate = iter(["crash after"])
+    store.fate = iter(["done", "done", "crash after"])
     with pytest.raises(Crash):
         committer(store).commit(WRITE, tasks)
     # Committed by its lead alone: the others are still as they were seen.
     assert delete(client, seen) == []
-    assert store.visible() == {WRITE: {1, 2, 3}}
+    assert store.visible() == {WRITE: {1, 1001, 1002}}
 
 
-def test_a_commit_that_comes_later_fails_as_a_whole(store: Store) -> None:
+@pytest.mark.parametrize("moment", [0, 1, 2])
+def test_a_commit_that_comes_later_fails_as_a_whole(store: Store, moment: int) -> None:
+    """The driver is about to claim its first ledger, its second one, or to pass its commit point."""
     client, tasks = written(store)
     seen = leftovers(client, NOW)
+    changes = itertools.count()
 
     def delete_now() -> None:
-        store.on_change = lambda: None
-        delete(client, seen)
+        if next(changes) == moment:
+            store.on_change = lambda: None
+            delete(client, seen)
 
-    # The driver has looked everything up and is about to pass its commit point.
     store.on_change = delete_now
     with pytest.raises(LostCommitException):
         committer(store).commit(WRITE, tasks)
     assert store.visible() == {}
+    delete(client, leftovers(client, NOW))
     assert store.records == {}
+
+
+def test_a_claimed_ledger_goes_after_a_lead_that_the_listing_has_passed(store: Store) -> None:
+    client, tasks = written(store)
+    store.fate = iter(["done", "done", "crash before"])
+    with pytest.raises(Crash):
+        committer(store).commit(WRITE, tasks)
+    store.fate = iter(())
+    lead = store.records.pop(1)
+    pages = [[record] for record in store.records.values()]
+    store.records[1] = lead
+    store.list_ledgers = lambda: iter(pages)  # type: ignore[method-assign]
+    assert [record.ledger_id.ledger_id for record in leftovers(client, NOW)[WRITE]] == [1, 1001, 1002]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
 from thinclient.blocking import BookKeeper
+from thinclient.spark.offsets import LedgerIds
 from thinclient.spark.sink_commit import Committer, Lookups, LostCommitException, Written
 from thinclient.spark.sink_protocol import (
     COMMITTED_KEY,
@@ -33,8 +34,11 @@ from thinclient.spark.sink_protocol import (
     committed,
     ids_text,
     judge,
+    leads_not_shown,
     parse_ids,
+    settled,
     sink_state,
+    with_claim,
     with_mark,
 )
 
@@ -70,7 +74,32 @@ def test_what_a_reader_counts() -> None:
     assert committed([ledger(4, mark=[2]), ledger(5)]) == [ledger(4, mark=[2])]
     seen = Committed()
     seen.show([lead, ledger(3)])
-    assert seen.absent() == [4]
+    assert seen.take([lead, ledger(3)]) == [lead]
+    assert seen.not_taken() == [4]
+
+
+def test_a_lead_that_a_listing_has_passed_is_to_be_looked_up_once() -> None:
+    seen, early, late = Committed(), ledger(30), ledger(40, mark=[2])
+    seen.show([early])
+    assert (seen.unknown_leads([early]), seen.take([early])) == ([], [])
+    seen.show([late])
+    assert seen.unknown_leads([late]) == [2]
+    assert seen.unknown_leads([late]) == [], "asked for twice"
+    seen.show([ledger(2, mark=[2, 30, 40])])
+    assert seen.take([late]) == [late]
+    assert seen.not_taken() == [2, 30]
+
+
+def test_of_two_leads_that_an_earlier_release_committed_the_first_counts() -> None:
+    """On whichever page of a listing they come."""
+    first, second = ledger(5, mark=[5, 7]), ledger(6, mark=[6])
+    assert committed([first, second, ledger(7)]) == [first, ledger(7)]
+    seen = Committed()
+    found = []
+    for page in ([first], [second, ledger(7)]):
+        seen.show(page)
+        found += seen.take(page)
+    assert found == [first, ledger(7)]
 
 
 def test_metadata_that_are_no_sinks_after_all_are_ordinary_ledgers() -> None:
@@ -101,6 +130,29 @@ def test_what_the_driver_makes_of_other_ledgers() -> None:
     assert again.committed_by == ledger(9, 5, mark=[8])
 
 
+def claimed(number: int, lead: int) -> LedgerRecord:
+    record = ledger(number)
+    return replace(record, metadata=with_claim(record.metadata, lead))
+
+
+def test_what_is_claimed_goes_after_its_lead() -> None:
+    write, records = Write(QUERY), [claimed(30, 9), claimed(5, 4), ledger(4), ledger(9)]
+    left_over = judge(records, write).left_over
+    assert [record.ledger_id.ledger_id for record in left_over] == [4, 5, 9, 30]
+    assert judge(records, write, own=[9]).left_over == (ledger(4), claimed(5, 4)), "it is claimed for what is in hand"
+    assert leads_not_shown([claimed(30, 9), claimed(5, 4), ledger(4), ledger(6)]) == [9]
+    named = ledger(9, mark=[9, 30])
+    assert leads_not_shown([claimed(30, 9), named]) == []
+    assert judge([claimed(30, 9), named], write).unmarked == ((claimed(30, 9), 9),)
+
+
+def test_what_need_not_be_looked_up_again() -> None:
+    """All that is marked of earlier batches; a lead only when everything that it names was listed."""
+    records = [ledger(1, mark=[1, 2]), ledger(2, mark=[1]), ledger(3, mark=[3, 8]), ledger(4), ledger(5, 7, mark=[5])]
+    assert settled(records, Write(QUERY, 7), LedgerIds([1, 2, 3, 4, 5])) == [1, 2]
+    assert settled(records, Write(QUERY, 7), LedgerIds([1, 2, 3, 4, 5, 8])) == [1, 2, 3]
+
+
 # Whole writes
 
 
@@ -109,26 +161,33 @@ class Crash(BaseException):
 
 
 class Store:
-    """Ledgers in memory behind the client's interface. `fate` decides what becomes of each change."""
+    """Ledgers in memory behind the client's interface. `fate` decides what becomes of each change.
 
-    def __init__(self) -> None:
+    Ids come from blocks as two gateways hand them out: `gateway` says which one is asked next.
+    """
+
+    def __init__(self, gateway: Callable[[], int] | None = None) -> None:
         self.records: dict[int, LedgerRecord] = {}
-        self.ids = itertools.count(1)
+        self.ids = (itertools.count(1001), itertools.count(1))
+        self.gateway = gateway or itertools.cycle([0, 1]).__next__
         self.fate = iter(lambda: "done", None)
         self.ledger_manager = self
         self.on_change: Any = lambda: None
-        self.listings: list[int | None] = []
+        self.reads: list[int] = []
 
     def write_ledger(self, write: Write, entries: int) -> Written:
-        number = next(self.ids)
+        number = next(self.ids[self.gateway()])
         self.records[number] = replace(ledger(number, write.batch, write.query, entries), version=1)
         return Written(LedgerId(0, number), entries)
 
-    def list_ledgers(self, start_after: int | None = None) -> Iterator[list[LedgerRecord]]:
-        self.listings.append(start_after)
+    def list_ledgers(self) -> Iterator[list[LedgerRecord]]:
+        for ids in self.ledger_ranges():
+            yield [self.records[number] for number in ids if number in self.records]
+
+    def ledger_ranges(self) -> Iterator[list[int]]:
         for number in sorted(self.records):
-            if number in self.records and (start_after is None or number > start_after):
-                yield [self.records[number]]
+            if number in self.records:
+                yield [number]
 
     def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
         if ledger_id.ledger_id not in self.records:
@@ -137,6 +196,7 @@ class Store:
 
     def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         missing = NoSuchLedgerExistsOnMetadataServerException()
+        self.reads += [each.ledger_id for each in ids]
         return [self.records.get(each.ledger_id, missing) for each in ids]
 
     def _change(self, ledger_id: LedgerId, version: int, new: LedgerRecord | None) -> None:
@@ -159,7 +219,8 @@ class Store:
             raise UnknownOutcomeException("no answer")
 
     def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
-        new = LedgerRecord(ledger_id, metadata, version + 1)
+        created_ms = self.read_record(ledger_id).created_ms
+        new = LedgerRecord(ledger_id, metadata, version + 1, created_ms)
         self._change(ledger_id, version, new)
         return new
 
@@ -198,7 +259,7 @@ def test_a_commit_marks_its_ledgers_and_deletes_what_other_attempts_left() -> No
     assert set(store.records) == numbers([*chosen, other])
     assert numbers([killed, speculative]).isdisjoint(store.records)
     marks = [store.records[number].metadata.custom_metadata[COMMITTED_KEY] for number in sorted(numbers(chosen))]
-    assert marks == [b"2-3", b"2"]
+    assert marks == [b"1,1002", b"1"]
 
 
 def test_a_write_found_committed_is_not_written_twice() -> None:
@@ -219,17 +280,33 @@ def test_a_write_whose_lead_was_deleted_is_still_found_committed() -> None:
     assert store.visible() == {WRITE: {max(numbers(first))}}
 
 
-def test_a_start_of_a_query_lists_everything_once() -> None:
+def test_a_start_of_a_query_reads_once_what_is_settled() -> None:
     store, lookups = Store(), Lookups()
-    for batch in range(3):
+    foreign = store.write_ledger(Write("another query"), 1)
+    written: list[set[int]] = []
+    for batch in range(4):
         write = Write(QUERY, batch)
-        committer(store, "run", lookups).commit(write, [store.write_ledger(write, 1), store.write_ledger(write, 1)])
-    assert store.listings == [None, 0, 2]
-    # What a slow attempt of an earlier batch leaves is found all the same.
-    late = store.write_ledger(Write(QUERY, 1), 1)
-    write = Write(QUERY, 3)
-    committer(store, "run", lookups).commit(write, [store.write_ledger(write, 1)])
-    assert numbers([late]).isdisjoint(store.records)
+        chosen = [store.write_ledger(write, 1), store.write_ledger(write, 1)]
+        store.reads.clear()
+        committer(store, "run", lookups).commit(write, chosen)
+        # Its own are read before they are claimed, too.
+        expected = numbers(chosen) | (written[-1] if written else numbers([foreign]))
+        assert sorted(store.reads) == sorted([*expected, *numbers(chosen)])
+        written.append(numbers(chosen))
+
+
+def test_what_a_slow_attempt_of_an_earlier_batch_left_is_found_whatever_its_id() -> None:
+    for gateway in (0, 1):
+        store, lookups = Store(lambda: 0), Lookups()
+        for batch in range(3):
+            write = Write(QUERY, batch)
+            committer(store, "run", lookups).commit(write, [store.write_ledger(write, 1)])
+        store.gateway = itertools.repeat(gateway).__next__
+        late = store.write_ledger(Write(QUERY, 1), 1)
+        store.gateway = lambda: 0
+        write = Write(QUERY, 3)
+        committer(store, "run", lookups).commit(write, [store.write_ledger(write, 1)])
+        assert numbers([late]).isdisjoint(store.records)
 
 
 def test_a_driver_that_came_second_sees_what_the_first_goes_on_to_write() -> None:

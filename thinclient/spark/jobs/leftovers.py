@@ -5,9 +5,9 @@ whose driver was killed has no next commit, nor has a stream that nobody starts 
 those of a write (a micro-batch, or a batch write) are left over when the youngest of them is older than a given time,
 which has to be longer than any write takes. A ledger whose age nobody knows is never left over.
 
-Deleting is safe against a driver that is still at work after all. It follows the protocol: in ascending order of id,
-each ledger only at the version in which it was seen, and nothing more of a write whose ledger has changed. So either
-the driver's commit fails as a whole, or the write stays as a whole.
+Deleting is safe against a driver that is still at work after all. It follows the protocol: in the order that `judge`
+tells, each ledger only at the version in which it was seen, and nothing more of a write whose ledger has changed. So
+either the driver's commit fails as a whole, or the write stays as a whole.
 
 No job for Spark: the metadata are listed once, and the metadata alone are deleted, by the caller's process.
 """
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.manager import LedgerRecord
-from thinclient.spark.sink_protocol import Write, judge, sink_state
+from thinclient.spark.entries import read_records
+from thinclient.spark.sink_protocol import Write, judge, leads_not_shown, sink_state
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper
 
 Leftovers = dict[Write, list[LedgerRecord]]
-"""By write, in ascending order of id."""
+"""By write, in the order in which they are to be deleted."""
 
 
 def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
@@ -34,11 +35,13 @@ def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
 
     Raises the client's errors.
     """
-    return left_over((record for page in client.list_ledgers() for record in page), before_ms)
+    records = [record for page in client.list_ledgers() for record in page if sink_state(record) is not None]
+    leads, _ = read_records(client, 0, leads_not_shown(records))
+    return left_over([*records, *leads], before_ms)
 
 
 def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
-    """The same of a listing."""
+    """The same of a listing, with the leads that claims name."""
     queries: defaultdict[str, list[LedgerRecord]] = defaultdict(list)
     for record in records:
         state = sink_state(record)
