@@ -47,7 +47,11 @@ class BookieCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         sources = self._sources
-        yield gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 not registered", sources.server_status())
+        yield gauge(
+            "bookie_SERVER_STATUS",
+            "1 writable, 0 read-only, -1 not registered in the metadata store, or not known to be",
+            sources.server_status(),
+        )
         yield gauge(
             "bookie_SERVER_SANITY",
             "1 while storage and its threads are sound, 0 when not, -1 before and after",

@@ -117,6 +117,8 @@ class BookieServer:
         factory = self._doors.metadata(config.metadata_uri, hosted)
         self._stack.push_async_callback(factory.close)
         await factory.initialize()
+        # Before the gateway serves: through it other bookies register, and this one is not one of them.
+        factory.registration_manager.reserve(bookie_id)
 
         self._connected = lambda: factory.connected
         storage = await self._open_storage(bookie_id, factory.registration_manager)
@@ -255,7 +257,7 @@ class BookieServer:
             lambda: len(monitor.writable_directories()),
         )
         self._metrics.register(BookieCollector(sources))
-        state = StateView(self._mode, self._state.set_by_operator, storage.usage)
+        state = StateView(self._mode, self._state.set_by_operator, storage.usage, lambda: self._state.registered)
         client = OwnClient(factory, bookie_id)
         self._stack.push_async_callback(client.close)
         view = BookieView(
@@ -299,6 +301,7 @@ class BookieServer:
         self._stack.push_async_callback(collector.stop)
 
     def _server_status(self) -> int:
+        # Not known is not registered: nobody can tell that clients find the bookie.
         if not (self._mode.running and self._state.registered and self._connected()):
             return -1
         return 0 if self._mode.read_only else 1

@@ -8,6 +8,9 @@ what was told is what is.
 A store that is out of reach does not end the bookie, which serves reads all the same: it is asked again until it
 answers. Another process that holds the bookie id does. (Apache BookKeeper stops in both cases.) Sessions that end are
 the registration manager's: it registers anew in the mode that was told last.
+
+Whatever else takes the registration out of the store, a second task finds it gone: it looks every few seconds, and has
+the bookie registered again, until that works. What it saw last is what the bookie tells of itself (`registered`).
 Source: operations page, section 3.
 
 Not here: why the mode changes (`core.bookie_mode`), measuring disks (`disk_monitor`).
@@ -26,7 +29,7 @@ from bookie.files import FileSystem
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import BKException, LedgerExistException
 from ledger.manager import RegistrationManager
-from reporting.logs import log_event
+from reporting.logs import log_bug, log_event
 
 __all__ = ["ModeRefusedException", "StateManager"]
 
@@ -34,6 +37,12 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
 _OPERATOR_WAITS_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 1.0
+"""A first look may meet a copy of the store that lags, or a registration that is just being renewed."""
+
+_UNANSWERED = 2
+"""Looks in a row without an answer after which nothing is known of the registration."""
 
 
 class ReadOnlyDisabledException(BKException):
@@ -69,12 +78,17 @@ class StateManager:
         self._persisted: tuple[bool, bool] = (False, False)
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gone = False
+        """The store did not have the registration when it was last looked at, and has not got it since."""
+        self._unanswered = 0
 
     @property
-    def registered(self) -> bool:
-        """Whether the bookie has registered, in whatever mode."""
-        return self._info is not None
+    def registered(self) -> bool | None:
+        """Whether the store has the bookie's registration, as it last said; None while it does not say."""
+        if self._info is None or self._gone:
+            return False
+        return True if self._unanswered < _UNANSWERED else None
 
     def restore(self) -> None:
         """Blocking: takes up the persisted mode. Before anything else."""
@@ -88,15 +102,16 @@ class StateManager:
         read_only = self._mode.read_only
         await self._registration.register_bookie(info, read_only=read_only)
         self._info, self._registered_read_only = info, read_only
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._look_forever())]
         self._changed.set()
 
     async def close(self) -> None:
         """Takes the registration back."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         if self._info is not None:
             bookie_id, self._info = self._info.bookie_id, None
             await self._registration.unregister_bookie(bookie_id)
@@ -163,17 +178,56 @@ class StateManager:
         self._registered_read_only = None
         try:
             await self._registration.register_bookie(self._info, read_only=read_only)
-        except LedgerExistException:
-            raise
         except BKException as error:
+            if isinstance(error, LedgerExistException) and not self._gone:
+                raise
             log_event(
                 _log, "not_registered", logging.WARNING, mode=_name(read_only), error=error, note="it is tried again"
             )
             await asyncio.sleep(_RETRY_SECONDS)
             return False
         self._registered_read_only = read_only
+        self._gone = False
         log_event(_log, "registered", mode=_name(read_only))
         return False
+
+    async def _look_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self._look()
+            except BKException as error:
+                self._unanswered += 1
+                log_event(_log, "registration_not_seen", error=error, note="it is looked at again")
+            except Exception as error:
+                log_bug(_log, "registration_not_seen", error)
+
+    async def _look(self) -> None:
+        """Has the bookie registered again where the store has lost its registration. Raises BKException."""
+        if await self._stands():
+            return
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if await self._stands():
+            return
+        log_event(
+            _log,
+            "registration_gone",
+            logging.WARNING,
+            note="clients do not find this bookie, or find another address under its id; it is registered again",
+        )
+        self._gone = True
+        self._registered_read_only = None
+        self._changed.set()
+
+    async def _stands(self) -> bool:
+        """Whether the store has what it was told last; true also while it is being told something else."""
+        info, read_only = self._info, self._registered_read_only
+        if info is None or read_only is None:
+            return True
+        found = await self._registration.is_registered(info, read_only=read_only)
+        self._unanswered = 0
+        # What was looked for may have changed meanwhile.
+        return found or self._registered_read_only is not read_only
 
     def _persist(self, read_only: bool, manual: bool) -> None:
         write_status(self._files, self._directories, BookieStatus(read_only, manual, self._now_ms()))

@@ -6,10 +6,12 @@ after the bookie's last request, whether its stream still stands or not. States 
     pending → registered ⇄ pending (the bookie changes its mode or its endpoints)
     any → replaced   a newer stream of the same lease came to this gateway; nothing is taken out
     any → dropped    lease over, or unregistered: taken out of the store, tried until it works
+    any → refused    the id is another's: a live process's, or that of the bookie which hosts this gateway
 
 A bookie that moves on to another gateway is replaced in the store by it (`BookieServiceInfo.may_replace`); what
 is dropped here later is only what is still this gateway's. Of two processes with one bookie id the second waits for the
-first one's lease to end, a little more than a lease, and is refused then.
+first one's lease to end, a little more than a lease, and is refused then. Whoever knows a lease id is that bookie: it
+goes no further than this module, which keeps its digest.
 
 Not its job: how a store keeps a registration and over its sessions (the store's `RegistrationManager`).
 """
@@ -20,13 +22,13 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
 
 import grpc
 
 from gateway.guard import Context, abort
+from gateway.leased_registration import Answers, LeasedRegistration
 from gateway.messages import status_code
-from ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id
+from ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id, same_life
 from ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -59,32 +61,8 @@ _SUSPENDED = pb.RegistrationState.REGISTRATION_STATE_SUSPENDED
 _DRAINING = pb.RegistrationState.REGISTRATION_STATE_DRAINING
 _UNREGISTERED = pb.RegistrationState.REGISTRATION_STATE_UNREGISTERED
 
-_Answers = asyncio.Queue[pb.RegisterResponse | None]
-
-
-@dataclass(eq=False)
-class _Registration:
-    """One lease of a bookie, as a stream has opened it."""
-
-    bookie_id: str
-    lease: Lease
-    answers: _Answers
-    expires: float
-    wanted: tuple[int, BookieServiceInfo, bool]
-    """Sequence number, info, read-only: the newest request."""
-    done: int = 0
-    """The sequence number of the newest request that is in the store."""
-    over: bool = False
-    """On its way out: no request revives it."""
-    refusal: str = "the lease is over"
-    worker: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it holds nothing any more: dropped, replaced or refused."""
-
-    @property
-    def registered(self) -> bool:
-        return self.done == self.wanted[0]
+_LEASE_LOGGED = 12
+"""How much of a lease's digest is logged: enough to tell leases apart."""
 
 
 class RegistrationService(RegistrationServiceServicer):
@@ -93,8 +71,8 @@ class RegistrationService(RegistrationServiceServicer):
     def __init__(self, factory: LedgerManagerFactory, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
         self._factory = factory
         self._lease_seconds = lease_seconds
-        self._held: dict[str, _Registration] = {}
-        self._streams: dict[_Answers, None] = {}
+        self._held: dict[str, LeasedRegistration] = {}
+        self._streams: dict[Answers, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = asyncio.Event()
 
@@ -111,7 +89,7 @@ class RegistrationService(RegistrationServiceServicer):
     ) -> AsyncIterator[pb.RegisterResponse]:
         if self._draining.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; register at another one")
-        answers: _Answers = asyncio.Queue()
+        answers = Answers()
         self._streams[answers] = None
         reader = asyncio.get_running_loop().create_task(self._read(request_iterator, answers))
         try:
@@ -155,8 +133,8 @@ class RegistrationService(RegistrationServiceServicer):
         """Asks every bookie to register elsewhere; streams that are still there a little later end."""
         self._draining.set()
         for answers in self._streams:
-            answers.put_nowait(pb.RegisterResponse(state=_DRAINING, lease_ms=self._lease_ms))
-            asyncio.get_running_loop().call_later(_LEAVE_SECONDS, answers.put_nowait, None)
+            answers.put(pb.RegisterResponse(state=_DRAINING, lease_ms=self._lease_ms))
+            asyncio.get_running_loop().call_later(_LEAVE_SECONDS, answers.put, None)
 
     async def close(self) -> None:
         """Ends all work. What is registered is the store's `RegistrationManager`'s to take back."""
@@ -172,38 +150,39 @@ class RegistrationService(RegistrationServiceServicer):
     def _lease_ms(self) -> int:
         return int(self._lease_seconds * 1000)
 
-    async def _read(self, requests: AsyncIterator[pb.RegisterRequest], answers: _Answers) -> None:
+    async def _read(self, requests: AsyncIterator[pb.RegisterRequest], answers: Answers) -> None:
         """Takes in one stream's requests. The stream ends with the last one, or with what can't be served."""
-        registration: _Registration | None = None
+        registration: LeasedRegistration | None = None
         try:
             async for request in requests:
+                await answers.room()
                 try:
                     if registration is None:
                         registration = self._open(request, answers)
                     elif not self._take(registration, request):
                         return
                 except IncorrectParameterException as error:
-                    answers.put_nowait(
+                    answers.put(
                         pb.RegisterResponse(code=StatusCode.BAD_REQUEST, sequence=request.sequence, message=str(error))
                     )
                     return
         finally:
-            answers.put_nowait(None)
+            answers.put(None)
 
-    def _open(self, request: pb.RegisterRequest, answers: _Answers) -> _Registration:
-        lease = Lease(request.lease.lease_id, request.lease.epoch)
-        if not _LEASE_ID.fullmatch(lease.lease_id) or lease.epoch < 0:
+    def _open(self, request: pb.RegisterRequest, answers: Answers) -> LeasedRegistration:
+        if not _LEASE_ID.fullmatch(request.lease.lease_id) or request.lease.epoch < 0:
             raise IncorrectParameterException(
                 "the first request needs a lease: an id of letters, digits and -, an epoch"
             )
+        lease = Lease.of(request.lease.lease_id, request.lease.epoch)
         info = _info(request, lease)
         expires = asyncio.get_running_loop().time() + self._lease_seconds
         wanted = (request.sequence, info, request.read_only)
-        registration = _Registration(info.bookie_id, lease, answers, expires, wanted)
+        registration = LeasedRegistration(info.bookie_id, lease, answers, expires, wanted)
         self._work(registration)
         return registration
 
-    def _take(self, registration: _Registration, request: pb.RegisterRequest) -> bool:
+    def _take(self, registration: LeasedRegistration, request: pb.RegisterRequest) -> bool:
         """One more request of a stream; False ends reading."""
         if registration.over or registration.gone.is_set():
             self._answer(registration, request.sequence, _HELD, registration.refusal)
@@ -221,7 +200,7 @@ class RegistrationService(RegistrationServiceServicer):
             self._answer(registration, request.sequence, self._state(registration))
         return True
 
-    def _state(self, registration: _Registration) -> pb.RegistrationState:
+    def _state(self, registration: LeasedRegistration) -> pb.RegistrationState:
         if self._draining.is_set():
             return _DRAINING
         if not self._factory.connected:
@@ -229,20 +208,20 @@ class RegistrationService(RegistrationServiceServicer):
         return _REGISTERED if registration.registered else _PENDING
 
     def _answer(
-        self, registration: _Registration, sequence: int, state: pb.RegistrationState, message: str = ""
+        self, registration: LeasedRegistration, sequence: int, state: pb.RegistrationState, message: str = ""
     ) -> None:
         code = StatusCode.UNEXPECTED if state == _HELD else StatusCode.SUCCESS
-        registration.answers.put_nowait(
+        registration.answers.put(
             pb.RegisterResponse(code=code, sequence=sequence, state=state, lease_ms=self._lease_ms, message=message)
         )
 
     # --- the store ----------------------------------------------------------------------------------------------
 
-    def _work(self, registration: _Registration) -> None:
+    def _work(self, registration: LeasedRegistration) -> None:
         if registration.worker is None:
             registration.worker = self._start(self._register(registration))
 
-    async def _register(self, registration: _Registration) -> None:
+    async def _register(self, registration: LeasedRegistration) -> None:
         """Brings what is wanted into the store."""
         try:
             await self._claim(registration)
@@ -257,12 +236,17 @@ class RegistrationService(RegistrationServiceServicer):
         finally:
             registration.worker = None
 
-    async def _claim(self, registration: _Registration) -> None:
-        """Makes this the gateway's one registration of the bookie id. Raises LedgerExistException."""
+    async def _claim(self, registration: LeasedRegistration) -> None:
+        """Makes this the gateway's one registration of the bookie id, unless it is over before.
+
+        Raises LedgerExistException.
+        """
         deadline = asyncio.get_running_loop().time() + 1.2 * self._lease_seconds
-        while (other := self._held.get(registration.bookie_id)) not in (None, registration):
-            assert other is not None, "not None, see above"
-            if other.lease.lease_id == registration.lease.lease_id and not other.over:
+        while not registration.over:
+            other = self._held.get(registration.bookie_id)
+            if other is None or other is registration:
+                break
+            if same_life(other.lease, registration.lease) and not other.over:
                 if other.lease.epoch >= registration.lease.epoch:
                     raise LedgerExistException(f"bookie {registration.bookie_id} has opened a newer stream since")
                 await self._replace(other)
@@ -274,19 +258,21 @@ class RegistrationService(RegistrationServiceServicer):
                 raise LedgerExistException(
                     f"another live process holds the bookie id {registration.bookie_id}; stop it or choose another id"
                 ) from None
-        if registration.bookie_id not in self._held:
+        if registration.over:
+            self._forget(registration)
+        elif registration.bookie_id not in self._held:
             self._held[registration.bookie_id] = registration
             self._set_timer(registration)
 
-    async def _replace(self, other: _Registration) -> None:
+    async def _replace(self, other: LeasedRegistration) -> None:
         """The same process opened a newer stream: the old one's work must be over before the new one's begins."""
         if other.worker is not None:
             await asyncio.gather(other.worker, return_exceptions=True)
         self._forget(other)
         _log(other, "replaced")
-        other.answers.put_nowait(None)
+        other.answers.put(None)
 
-    async def _put(self, registration: _Registration) -> None:
+    async def _put(self, registration: LeasedRegistration) -> None:
         sequence, info, read_only = registration.wanted
         try:
             await self._factory.registration_manager.register_bookie(info, read_only=read_only)
@@ -298,7 +284,7 @@ class RegistrationService(RegistrationServiceServicer):
         _log(registration, "registered", mode="read-only" if read_only else "writable")
         self._answer(registration, sequence, _REGISTERED)
 
-    def _refuse(self, registration: _Registration, reason: str) -> None:
+    def _refuse(self, registration: LeasedRegistration, reason: str) -> None:
         _log(registration, "refused", logging.WARNING, reason=reason)
         registration.refusal = reason
         registration.over = True
@@ -307,9 +293,9 @@ class RegistrationService(RegistrationServiceServicer):
         else:
             self._forget(registration)
         self._answer(registration, registration.wanted[0], _HELD, reason)
-        registration.answers.put_nowait(None)
+        registration.answers.put(None)
 
-    def _forget(self, registration: _Registration) -> None:
+    def _forget(self, registration: LeasedRegistration) -> None:
         if registration.timer is not None:
             registration.timer.cancel()
         if self._held.get(registration.bookie_id) is registration:
@@ -318,11 +304,11 @@ class RegistrationService(RegistrationServiceServicer):
 
     # --- the lease ----------------------------------------------------------------------------------------------
 
-    def _set_timer(self, registration: _Registration) -> None:
+    def _set_timer(self, registration: LeasedRegistration) -> None:
         loop = asyncio.get_running_loop()
         registration.timer = loop.call_at(registration.expires, self._lease_over, registration)
 
-    def _lease_over(self, registration: _Registration) -> None:
+    def _lease_over(self, registration: LeasedRegistration) -> None:
         if registration.expires > asyncio.get_running_loop().time():
             self._set_timer(registration)
             return
@@ -331,19 +317,22 @@ class RegistrationService(RegistrationServiceServicer):
         _log(registration, "over", logging.WARNING, silent_seconds=self._lease_seconds)
         self._start(self._drop(registration))
 
-    async def _unregister(self, registration: _Registration, sequence: int) -> None:
+    async def _unregister(self, registration: LeasedRegistration, sequence: int) -> None:
         await self._drop(registration)
         self._answer(registration, sequence, _UNREGISTERED)
-        registration.answers.put_nowait(None)
+        registration.answers.put(None)
 
-    async def _drop(self, registration: _Registration) -> None:
+    async def _drop(self, registration: LeasedRegistration) -> None:
         """Takes the bookie out, tried until it works."""
         registration.over = True
+        if self._held.get(registration.bookie_id) is not registration:
+            # It waits for the id, and is not to get it any more.
+            self._forget(registration)
         while self._held.get(registration.bookie_id) is registration:
             if registration.worker is not None:
                 await asyncio.gather(registration.worker, return_exceptions=True)
             try:
-                await self._factory.registration_manager.unregister_bookie(registration.bookie_id)
+                await self._factory.registration_manager.unregister_bookie(registration.bookie_id, registration.lease)
             except BKException as error:
                 _log(registration, "leaving", logging.WARNING, reason=error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -358,9 +347,9 @@ class RegistrationService(RegistrationServiceServicer):
         return task
 
 
-def _log(registration: _Registration, state: str, level: int = logging.INFO, **fields: object) -> None:
+def _log(registration: LeasedRegistration, state: str, level: int = logging.INFO, **fields: object) -> None:
     lease = registration.lease
-    subject = {"bookie": registration.bookie_id, "lease": lease.lease_id, "epoch": lease.epoch}
+    subject = {"bookie": registration.bookie_id, "lease": lease.digest[:_LEASE_LOGGED], "epoch": lease.epoch}
     log_event(_LOG, "lease", level, state=state, **subject, **fields)
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ledger.bookie_info import BookieServiceInfo
+from ledger.bookie_info import BookieServiceInfo, Lease
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
@@ -219,12 +219,24 @@ class RegistrationManager(ABC):
         """Registers (or moves between the writable and the read-only list) until `unregister_bookie` or `close`.
 
         The store forgets the registration when this process is gone. It is renewed over store sessions.
-        Raises LedgerExistException when another live process holds this bookie id.
+        Raises LedgerExistException when another live process holds this bookie id, or another owner in this process:
+        each lease is one, and so is the process itself, which registers without.
         """
 
     @abstractmethod
-    async def unregister_bookie(self, bookie_id: str) -> None:
-        """Takes the bookie out of both lists; unknown ones are ignored."""
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
+        """Takes the bookie out of both lists, where `lease` has registered it here; None: this process itself."""
+
+    @abstractmethod
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        """Whether the store holds this registration, as `register_bookie` made it here. Raises MetaStoreException."""
+
+    def reserve(self, bookie_id: str) -> None:
+        """Keeps a bookie id for this process itself: no lease registers it here, be it before the bookie does.
+
+        For managers that also serve a gateway; others know no owner but the process.
+        """
+        return
 
     @abstractmethod
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from grpc.aio import AioRpcError
 
-from ledger.bookie_info import LEASE_PROPERTY, BookieServiceInfo, Endpoint
+from ledger.bookie_info import BookieServiceInfo, Endpoint
 from ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
@@ -40,9 +40,8 @@ def _bookie(message: wire.Bookie) -> RegisteredBookie:
     endpoints = tuple(
         Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
     )
-    # The lease is between bookie and gateways: it says nothing of the bookie, and changes as the bookie moves.
-    properties = {key: value for key, value in message.properties.items() if key != LEASE_PROPERTY}
-    info = BookieServiceInfo(message.bookie_id, endpoints, properties)
+    # Earlier gateways tell of the lease.
+    info = BookieServiceInfo(message.bookie_id, endpoints, dict(message.properties)).without_lease()
     return RegisteredBookie(info, message.writable, message.read_only)
 
 

@@ -19,9 +19,10 @@ from collections.abc import AsyncIterator
 
 from grpc.aio import AioRpcError
 
-from ledger.bookie_info import BookieServiceInfo, check_bookie_id
+from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id
 from ledger.errors import (
     BKException,
+    BookieHandleNotAvailableException,
     ClientClosedException,
     IncorrectParameterException,
     LedgerExistException,
@@ -330,10 +331,18 @@ class RpcRegistrationManager(RegistrationManager):
                 "it will be tried on"
             ) from None
 
-    async def unregister_bookie(self, bookie_id: str) -> None:
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
         keeper = self._keepers.pop(bookie_id, None)
         if keeper is not None:
             await keeper.end()
+
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        """What discovery tells: any gateway may be asked."""
+        try:
+            found = await self._discovery.bookie_service_info(info.bookie_id)
+        except BookieHandleNotAvailableException:
+            return False
+        return found.info == info and (found.writable, found.read_only) == (not read_only, read_only)
 
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
         request = wire.ReadCookieRequest(bookie_id=bookie_id)

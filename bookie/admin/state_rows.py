@@ -16,11 +16,13 @@ from gateway.admin.refused import AdminException
 
 @dataclass(frozen=True)
 class StateView:
-    """The bookie's mode, the operator's switch (which answers with the mode that follows), and its disks together."""
+    """The bookie's mode, the operator's switch (which answers with the mode that follows), its disks together, and
+    whether the metadata store has its registration (None: it does not say)."""
 
     mode: BookieMode
     set_read_only: Callable[[bool], Awaitable[bool]]
     usage: Callable[[], DirectoryUsage]
+    registered: Callable[[], bool | None]
 
 
 class ReadOnlyBody(Body):
@@ -36,12 +38,16 @@ def state_rows(view: StateView) -> list[Row]:
             "readOnly": mode.read_only,
             "shuttingDown": mode.shutting_down,
             "availableForHighPriorityWrites": mode.running and mode.takes_high_priority,
+            "registered": view.registered(),
         }
 
     async def is_ready(_call: Call[AnyQuery, NoBody]) -> str:
-        if mode.running and not mode.shutting_down:
-            return "OK"
-        raise AdminException(503, "the bookie is not ready to serve: it starts or stops")
+        if not mode.running or mode.shutting_down:
+            raise AdminException(503, "the bookie is not ready to serve: it starts or stops")
+        # A store that does not answer says nothing of it, and entries are served all the same.
+        if view.registered() is False:
+            raise AdminException(503, "clients do not find the bookie: the metadata store has lost its registration")
+        return "OK"
 
     async def info(_call: Call[NoQuery, NoBody]) -> Any:
         usage = view.usage()
@@ -74,7 +80,7 @@ def state_rows(view: StateView) -> list[Row]:
             query=AnyQuery,
             answer=None,
             media_type=TEXT,
-            failures={503: "it does not serve"},
+            failures={503: "it does not serve, or is not registered"},
         ),
         get(
             "/api/v1/bookie/info",

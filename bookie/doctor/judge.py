@@ -226,7 +226,8 @@ def _absent(bookie_id: str) -> Finding:
     return _error(
         f"bookie {bookie_id}",
         "known by its cookie, but not registered: it does not run, or can't reach the metadata",
-        f"start it; or, if it is gone for good, see what was on it (bookgate ledger list --bookie {bookie_id}), and "
+        "start it, or see why it can't (a bookie that runs registers by itself within seconds, and its log has "
+        f"event=not_registered until then); or, if it is gone for good, see what was on it (bookgate ledger list --bookie {bookie_id}), and "
         f"delete its cookie (bookgate cookie delete {bookie_id})",
     )
 

@@ -74,7 +74,7 @@ class SqliteServiceDiscovery(ServiceDiscovery):
             "SELECT bookie_id, read_only, content, expires_at_ms FROM registrations WHERE expires_at_ms > ?", (now,)
         ).fetchall()
         found = {
-            bookie_id: RegisteredBookie(BookieServiceInfo.decode(bookie_id, content), not read_only, bool(read_only))
+            bookie_id: RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), not read_only, bool(read_only))
             for bookie_id, read_only, content, _ in leases
         }
         for (bookie_id,) in connection.execute("SELECT bookie_id FROM cookies"):

@@ -6,7 +6,8 @@ row: absent → held (register) → held (renew, move between the lists) → abs
 time) → held by another owner. A row held by an owner whose process has died on this machine may be taken over at once,
 so that a bookie is back quickly after kill -9. A row held by a living owner refuses others; a caller waits for the
 lease's end once, since it may be its own previous life. A bookie that registers through gateways moves between
-them: the row of the same life of a bookie is taken over at once, in one transaction, so discovery never lacks it.
+them: the row of the same life of a bookie is taken over at once, in one transaction, so discovery never lacks it. What
+is left of it at the former gateway is not renewed: whether its row is the next gateway's or gone, the bookie decides.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import time
 import uuid
 from collections.abc import Callable
 
+from gateway.claims import Claims, Held, MovedOnException, held_by_another, moved_on
 from gateway.embedded.process_identity import identity_of, surely_dead
 from gateway.embedded.store import SqliteStore, Transaction
-from ledger.bookie_info import BookieServiceInfo, check_bookie_id
-from ledger.errors import BKException, LedgerExistException, MetadataVersionException
+from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of, same_life
+from ledger.errors import BKException, MetadataVersionException
 from ledger.manager import RegistrationManager, Versioned
 from reporting.logs import log_event
 
@@ -49,14 +51,19 @@ class SqliteRegistrationManager(RegistrationManager):
         self._now_ms = now_ms
         self._owner = str(uuid.uuid4())
         self._process = identity_of(os.getpid())
-        self._held: dict[str, tuple[BookieServiceInfo, bool]] = {}
+        self._claims = Claims()
+        self._held = self._claims.held
         self._renewal: asyncio.Task[None] | None = None
 
     async def cluster_instance_id(self) -> str:
         return await self._store.read(instance_id)
 
+    def reserve(self, bookie_id: str) -> None:
+        self._claims.reserve(bookie_id)
+
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
+        self._claims.check(info)
         if info.bookie_id in self._held:
             # A renewal between the change and its end must not take it back.
             self._held[info.bookie_id] = (info, read_only)
@@ -72,16 +79,27 @@ class SqliteRegistrationManager(RegistrationManager):
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
-            raise LedgerExistException(
-                f"another live process holds the bookie id {info.bookie_id}; stop it or choose another id"
-            )
+            raise held_by_another(info.bookie_id)
         self._held[info.bookie_id] = (info, read_only)
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().create_task(self._renew_forever())
 
-    async def unregister_bookie(self, bookie_id: str) -> None:
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
+        if not self._claims.may_change(bookie_id, lease):
+            return
         self._held.pop(bookie_id, None)
-        await self._store.change(lambda transaction: self._give_back(transaction, [bookie_id]))
+        await self._store.change(lambda transaction: self._give_back(transaction, {bookie_id: lease}))
+
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        def look(connection: sqlite3.Connection) -> bool:
+            row = connection.execute(
+                "SELECT 1 FROM registrations "
+                "WHERE bookie_id = ? AND owner = ? AND expires_at_ms > ? AND read_only = ? AND content = ?",
+                (info.bookie_id, self._owner, self._now_ms(), read_only, info.encode()),
+            ).fetchone()
+            return row is not None
+
+        return await self._store.read(look)
 
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
         def select(connection: sqlite3.Connection) -> tuple[bytes, int] | None:
@@ -121,9 +139,10 @@ class SqliteRegistrationManager(RegistrationManager):
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
             self._renewal = None
-        bookie_ids, self._held = list(self._held), {}
-        if bookie_ids:
-            await self._store.change(lambda transaction: self._give_back(transaction, bookie_ids))
+        leases = {bookie_id: info.lease for bookie_id, (info, _) in self._held.items()}
+        self._held.clear()
+        if leases:
+            await self._store.change(lambda transaction: self._give_back(transaction, leases))
 
     def _take(self, transaction: Transaction, info: BookieServiceInfo, read_only: bool) -> int:
         """Takes or renews a registration; returns 0, or the milliseconds left of somebody else's lease."""
@@ -134,7 +153,7 @@ class SqliteRegistrationManager(RegistrationManager):
         now, content = self._now_ms(), info.encode()
         held_by_another = row is not None and row[0] != self._owner and row[2] > now
         if held_by_another and info.superseded_by(row[4]):
-            raise LedgerExistException(f"bookie {info.bookie_id} has registered at another gateway since")
+            raise moved_on(info.bookie_id)
         if held_by_another and not surely_dead(row[1]) and not info.may_replace(row[4]):
             left: int = row[2] - now
             return max(1, min(left, int(self._lease_seconds * 1000) + 1))
@@ -147,32 +166,47 @@ class SqliteRegistrationManager(RegistrationManager):
         )
         return 0
 
-    def _give_back(self, transaction: Transaction, bookie_ids: list[str]) -> None:
-        for bookie_id in bookie_ids:
-            gone = transaction.execute(
-                "DELETE FROM registrations WHERE bookie_id = ? AND owner = ?", (bookie_id, self._owner)
-            )
-            if gone.rowcount:
+    def _give_back(self, transaction: Transaction, leases: dict[str, Lease | None]) -> None:
+        for bookie_id, lease in leases.items():
+            row = transaction.execute(
+                "SELECT content FROM registrations WHERE bookie_id = ? AND owner = ?", (bookie_id, self._owner)
+            ).fetchone()
+            if row is not None and same_life(lease_of(row[0]), lease):
+                transaction.execute("DELETE FROM registrations WHERE bookie_id = ?", (bookie_id,))
                 transaction.bookies_changed()
 
     async def _renew_forever(self) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
             try:
-                await self._store.change(self._renew_all)
+                moved = await self._store.change(self._renew_all)
             except BKException as error:
                 log_event(_LOG, "registrations_not_renewed", logging.WARNING, error=error, note="it is tried again")
-
-    def _renew_all(self, transaction: Transaction) -> None:
-        for bookie_id, (info, read_only) in list(self._held.items()):
-            try:
-                taken = self._take(transaction, info, read_only)
-            except LedgerExistException as error:
-                # Not this one's any more; its lease here ends by itself.
-                log_event(_LOG, "registration_not_renewed", error=error)
                 continue
-            if taken:
-                log_event(_LOG, "registration_taken_over", logging.ERROR, bookie=bookie_id)
+            for bookie_id, held in moved.items():
+                self._claims.drop(bookie_id, held)
+
+    def _renew_all(self, transaction: Transaction) -> dict[str, Held]:
+        """Renews what is held; returns what of it is not this one's any more."""
+        moved: dict[str, Held] = {}
+        for bookie_id, held in list(self._held.items()):
+            try:
+                if self._renew(transaction, *held):
+                    log_event(_LOG, "registration_taken_over", logging.ERROR, bookie=bookie_id)
+            except MovedOnException as error:
+                log_event(_LOG, "registration_not_renewed", error=error)
+                moved[bookie_id] = held
+        return moved
+
+    def _renew(self, transaction: Transaction, info: BookieServiceInfo, read_only: bool) -> int:
+        """As `_take`. A lease's row that is gone was taken out at another gateway, and is not made again."""
+        if info.lease is not None:
+            row = transaction.execute(
+                "SELECT owner FROM registrations WHERE bookie_id = ?", (info.bookie_id,)
+            ).fetchone()
+            if row is None or row[0] != self._owner:
+                raise moved_on(info.bookie_id)
+        return self._take(transaction, info, read_only)
 
 
 def instance_id(connection: sqlite3.Connection) -> str:

@@ -18,7 +18,7 @@ from gateway.parallel import map_unordered
 from gateway.zookeeper.layout import FACTORY_CLASSES, ClusterPaths
 from gateway.zookeeper.session import NodeWatch, ZooKeeperSession
 from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import BookieHandleNotAvailableException, MetadataFormatException, MetaStoreException
+from ledger.errors import BookieHandleNotAvailableException, MetaStoreException
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
 
 _READ_ONLY_DIRECTORY = "readonly"
@@ -47,7 +47,9 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
         content = writable if writable is not None else read_only
         if content is None or bookie_id == _READ_ONLY_DIRECTORY:
             raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
-        return RegisteredBookie(_info(bookie_id, content), writable is not None, read_only is not None)
+        return RegisteredBookie(
+            BookieServiceInfo.announced(bookie_id, content), writable is not None, read_only is not None
+        )
 
     async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
         return self.listeners.add(bookie_set, listener)
@@ -83,10 +85,14 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
             listed, other = other, listed
         content = await self._content(listed, watch)
         if content is not None:
-            return RegisteredBookie(_info(bookie_id, content), writable, read_only)
+            return RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), writable, read_only)
         # It may have moved between the lists since they were read.
         content = await self._content(other, watch)
-        return None if content is None else RegisteredBookie(_info(bookie_id, content), not writable, writable)
+        return (
+            None
+            if content is None
+            else RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), not writable, writable)
+        )
 
     async def _names(self, path: str, watch: NodeWatch | None) -> list[str]:
         try:
@@ -102,14 +108,6 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
             return (await self._session.get(path, watch))[0]
         except NoNodeError:
             return None
-
-
-def _info(bookie_id: str, content: bytes) -> BookieServiceInfo:
-    """A registration that can't be read counts as one without content: the id may still be an address."""
-    try:
-        return BookieServiceInfo.decode(bookie_id, content)
-    except MetadataFormatException:
-        return BookieServiceInfo.legacy(bookie_id)
 
 
 async def read_instance_id(session: ZooKeeperSession, paths: ClusterPaths) -> str:

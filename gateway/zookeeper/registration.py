@@ -4,6 +4,8 @@ Registered means: a node in `available` or in `available/readonly`, made by this
 makes the new node before it deletes the old one, so for a moment the bookie is in both. A node in place that another
 session made may be this bookie's previous life: it is waited for, up to the session timeout. One of the same lease
 (a bookie that moves here from another gateway) is taken over in one transaction, so discovery never lacks the bookie.
+A later one of the same lease, in either list, says that the bookie has moved on: nothing is made then. Both lists are
+looked at after a node was made, too: of two gateways that make one at a time, the later sees the other's.
 When a session has expired, the nodes of this process are made again in the new one, tried until it works or the
 bookie is taken out.
 Source: metadata page, sections 8 and 9.
@@ -15,16 +17,18 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
+from gateway.claims import Claims, MovedOnException, held_by_another, moved_on
 from gateway.zookeeper.discovery import read_instance_id
 from gateway.zookeeper.layout import ClusterPaths
 from gateway.zookeeper.nodes import create_with_parents, ensure_node
 from gateway.zookeeper.session import ZooKeeperSession
-from ledger.bookie_info import BookieServiceInfo, check_bookie_id
-from ledger.errors import BKException, LedgerExistException, MetadataVersionException
+from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of, same_life
+from ledger.errors import BKException, MetadataVersionException
 from ledger.manager import RegistrationManager, Versioned
 from reporting.logs import log_event
 
@@ -39,7 +43,8 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     def __init__(self, session: ZooKeeperSession, paths: ClusterPaths) -> None:
         self._session = session
         self._paths = paths
-        self._held: dict[str, tuple[BookieServiceInfo, bool]] = {}
+        self._claims = Claims()
+        self._held = self._claims.held
         self._new_sessions = 0
         self._lost: set[str] = set()
         self._again: asyncio.Task[None] | None = None
@@ -49,9 +54,13 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def cluster_instance_id(self) -> str:
         return await read_instance_id(self._session, self._paths)
 
+    def reserve(self, bookie_id: str) -> None:
+        self._claims.reserve(bookie_id)
+
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
         async with self._moving[info.bookie_id]:
+            self._claims.check(info)
             new_sessions = -1
             while new_sessions != self._new_sessions:
                 # One that began meanwhile does not have what was made before it.
@@ -59,14 +68,28 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                 await self._put(info, read_only)
             self._held[info.bookie_id] = (info, read_only)
 
-    async def unregister_bookie(self, bookie_id: str) -> None:
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
+        if not self._claims.may_change(bookie_id, lease):
+            return
         self._held.pop(bookie_id, None)
         # Also where nothing is held: a registration whose answer was lost may have left a node of this session.
-        await self._take_back(bookie_id)
+        await self._take_back(bookie_id, lease)
 
-    async def _take_back(self, bookie_id: str) -> None:
-        for path in (self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)):
-            await self._delete_own(path)
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        try:
+            stored, stat = await self._session.get(self._lists(info.bookie_id, read_only)[0])
+        except NoNodeError:
+            return False
+        return stored == info.encode() and bool(stat.ephemeralOwner == self._session.session_id)
+
+    async def _take_back(self, bookie_id: str, lease: Lease | None) -> None:
+        for path in self._lists(bookie_id, read_only=False):
+            await self._delete(path, lambda stored, own: own and same_life(lease_of(stored), lease))
+
+    def _lists(self, bookie_id: str, read_only: bool) -> tuple[str, str]:
+        """The bookie's node in the list in which it is to be, and that in the other one."""
+        writable, other = self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)
+        return (other, writable) if read_only else (writable, other)
 
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
         try:
@@ -105,20 +128,32 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         if self._again is not None:
             self._again.cancel()
             await asyncio.gather(self._again, return_exceptions=True)
-        for bookie_id in list(self._held):
+        for bookie_id, (info, _) in list(self._held.items()):
             # Out of reach: the nodes go with the session.
             with contextlib.suppress(BKException):
                 if self._session.connected:
-                    await self.unregister_bookie(bookie_id)
+                    await self.unregister_bookie(bookie_id, info.lease)
 
     async def _put(self, info: BookieServiceInfo, read_only: bool) -> None:
-        target = self._paths.writable_bookie(info.bookie_id)
-        other = self._paths.read_only_bookie(info.bookie_id)
+        target, other = self._lists(info.bookie_id, read_only)
         if read_only:
-            target, other = other, target
             await ensure_node(self._session, self._paths.read_only)
+        await self._check_not_moved_on(info, other)
         await self._create_own(info, target)
-        await self._delete_own(other, info)
+        await self._delete(other, lambda stored, own: own or info.may_replace(stored))
+        try:
+            await self._check_not_moved_on(info, other)
+        except MovedOnException:
+            await self._take_back(info.bookie_id, info.lease)
+            raise
+
+    async def _check_not_moved_on(self, info: BookieServiceInfo, path: str) -> None:
+        """Raises MovedOnException where the node is a later one of the same lease."""
+        if info.lease is None:
+            return
+        with contextlib.suppress(NoNodeError):
+            if info.superseded_by((await self._session.get(path))[0]):
+                raise moved_on(info.bookie_id)
 
     async def _create_own(self, info: BookieServiceInfo, path: str) -> None:
         content = info.encode()
@@ -133,7 +168,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         try:
             await create_with_parents(self._session, path, content, ephemeral=True)
         except NodeExistsError:
-            raise _held_by_another(info.bookie_id) from None
+            raise held_by_another(info.bookie_id) from None
 
     async def _refresh_own(self, path: str, content: bytes) -> bool:
         """True if the node is this session's; its content is then up to date."""
@@ -150,7 +185,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def _take_over(self, info: BookieServiceInfo, path: str) -> bool:
         """True if the node was an earlier one of the same lease and is now this session's.
 
-        Raises LedgerExistException when it is a later one: the bookie has moved on, and waiting is of no use.
+        Raises MovedOnException when it is a later one: waiting is of no use.
         """
         try:
             stored, stat = await self._session.get(path)
@@ -161,7 +196,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         except (NoNodeError, BadVersionError):
             return False
         if info.superseded_by(stored):
-            raise LedgerExistException(f"bookie {info.bookie_id} has registered at another gateway since")
+            raise moved_on(info.bookie_id)
         return False
 
     async def _wait_until_gone(self, bookie_id: str, path: str) -> None:
@@ -180,24 +215,19 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                     await changed.wait()
                     changed.clear()
         except TimeoutError:
-            raise _held_by_another(bookie_id) from None
+            raise held_by_another(bookie_id) from None
 
-    async def _delete_own(self, path: str, info: BookieServiceInfo | None = None) -> None:
-        """Deletes the node if it is this session's, or one that `info` may replace.
+    async def _delete(self, path: str, may: Callable[[bytes, bool], bool]) -> None:
+        """Deletes the node if `may`, given its content and whether it is this session's.
 
         Bound to the version: a node that another gateway takes over in this moment stays.
         """
         with contextlib.suppress(NoNodeError, BadVersionError):
-            stat = await self._session.exists(path)
-            if stat is None:
+            if await self._session.exists(path) is None:
                 return
-            if stat.ephemeralOwner != self._session.session_id:
-                if info is None or info.lease is None:
-                    return
-                stored, stat = await self._session.get(path)
-                if not info.may_replace(stored):
-                    return
-            await self._session.delete(path, stat.version)
+            stored, stat = await self._session.get(path)
+            if may(stored, stat.ephemeralOwner == self._session.session_id):
+                await self._session.delete(path, stat.version)
 
     async def _register_again(self) -> None:
         try:
@@ -217,19 +247,20 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                 held = self._held.get(bookie_id)
                 if held is None:
                     return True
-                await self._put(*held)
+                try:
+                    await self._put(*held)
+                except MovedOnException as error:
+                    log_event(_LOG, "registration_not_renewed", error=error)
+                    self._held.pop(bookie_id, None)
+                    return True
                 if bookie_id not in self._held:
-                    await self._take_back(bookie_id)
+                    await self._take_back(bookie_id, held[0].lease)
                     return True
         except BKException as error:
             log_event(_LOG, "not_registered", logging.WARNING, bookie=bookie_id, error=error, note="it is tried again")
             return False
         log_event(_LOG, "registered_again", bookie=bookie_id, session=f"{self._session.session_id:x}")
         return True
-
-
-def _held_by_another(bookie_id: str) -> LedgerExistException:
-    return LedgerExistException(f"another live process holds the bookie id {bookie_id}; stop it or choose another id")
 
 
 def _real_version(bookie_id: str, version: int) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.config import GatewayConfig
-from ledger.bookie_info import BookieServiceInfo
+from ledger.bookie_info import BookieServiceInfo, Lease
 from ledger.errors import (
     BookieHandleNotAvailableException,
     LedgerExistException,
@@ -270,11 +270,17 @@ class _Registrations(RegistrationManager):
         self._store.register(info, read_only, CURRENT.get())
         await self._store.answer()
 
-    async def unregister_bookie(self, bookie_id: str) -> None:
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
         await self._store.request()
         if self._store.registrations.pop(bookie_id, None) is not None:
             self._store.bookies_changed()
         await self._store.answer()
+
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        await self._store.request()
+        held = self._store.registrations.get(info.bookie_id)
+        await self._store.answer()
+        return held is not None and held == _Registration(info, read_only, CURRENT.get())
 
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
         await self._store.request()

@@ -32,6 +32,7 @@ def test_health_and_state(standalone_cluster: StandaloneCluster) -> None:
         "readOnly": False,
         "shuttingDown": False,
         "availableForHighPriorityWrites": True,
+        "registered": True,
     }
     info = json.loads(get(standalone_cluster, "/api/v1/bookie/info"))
     assert 0 < info["freeSpace"] <= info["totalSpace"]

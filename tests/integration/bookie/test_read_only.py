@@ -181,6 +181,7 @@ async def test_recovery_is_refused_when_even_its_minimum_is_not_left(tmp_path: P
             "readOnly": True,
             "shuttingDown": False,
             "availableForHighPriorityWrites": False,
+            "registered": True,
         }
         assert await bookie.status(add(LEDGER, 0)._replace(priority=100)) == Status.EREADONLY
 

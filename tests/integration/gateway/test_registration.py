@@ -14,10 +14,16 @@ import pytest
 import pytest_asyncio
 
 from gateway.drivers import create_factory
+from gateway.embedded.registration import SqliteRegistrationManager
 from gateway.server import GatewayServer
 from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from ledger.errors import IncorrectParameterException, LedgerExistException, MetadataVersionException
+from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint, Lease
+from ledger.errors import (
+    BookieHandleNotAvailableException,
+    IncorrectParameterException,
+    LedgerExistException,
+    MetadataVersionException,
+)
 from ledger.manager import BookieSet, LedgerManagerFactory, RegisteredBookie
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
@@ -59,13 +65,11 @@ class Setting:
 
     def __post_init__(self) -> None:
         self.told = Recorder()
-        self.moved = asyncio.Event()
 
     def take(self, bookies: tuple[RegisteredBookie, ...]) -> None:
         mine = [bookie for bookie in bookies if bookie.bookie_id == "b-1"]
         self.seen += [(bookie.writable, bookie.read_only) for bookie in mine] or [(False, False)]
-        if any(bookie.info.lease and bookie.info.lease.epoch > 1 for bookie in mine):
-            self.moved.set()
+        assert not any(bookie.info.lease for bookie in mine)
         self.told(self.seen[-1])
 
 
@@ -114,6 +118,16 @@ def holder(setting: Setting) -> Gateway:
     return max(setting.gateways, key=lambda gateway: gateway.server.registrations.leases)
 
 
+async def registered_at(gateway: Gateway) -> None:
+    """Returns once the gateway has put the bookie into the store."""
+    for _ in range(3000):
+        held = gateway.server.registrations._held.get("b-1")
+        if held is not None and held.registered:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not registered within 30 s")
+
+
 async def test_a_bookie_moves_off_a_gateway_that_stops_and_never_leaves_discovery(setting: Setting) -> None:
     async with bookie(setting.uri()) as client:
         await client.registration_manager.register_bookie(INFO, read_only=False)
@@ -139,7 +153,8 @@ async def test_a_bookie_whose_stream_breaks_is_kept_for_its_lease_and_taken_over
         first = holder(setting)
         # As if its machine were gone: streams are cut, and its store session goes on for a while.
         await first.server._server.stop(None)  # type: ignore[union-attr]
-        await setting.moved.wait()
+        other = next(gateway for gateway in setting.gateways if gateway is not first)
+        await registered_at(other)
         # What the first gateway drops when the lease is over is no longer the bookie's registration.
         await first.server.registrations._held["b-1"].gone.wait()
         found = await setting.observer.service_discovery.bookie_service_info("b-1")
@@ -166,6 +181,71 @@ async def test_a_second_process_waits_for_the_id_and_gets_it_when_the_first_is_g
         await first.registration_manager.unregister_bookie("b-1")
         await waiting
         await setting.until(lambda state: state == (False, True))
+
+
+async def test_what_is_left_of_a_bookie_at_a_former_gateway_comes_back_in_no_list(setting: Setting) -> None:
+    former, present = (gateway.factory.registration_manager for gateway in setting.gateways)
+    discovery = setting.observer.service_discovery
+    old, new = INFO.with_lease(Lease.of("x", 1)), INFO.with_lease(Lease.of("x", 2))
+    await former.register_bookie(old, read_only=False)
+    await present.register_bookie(new, read_only=True)
+    # A request that the former gateway took long for, and one that it repeats.
+    with pytest.raises(LedgerExistException, match="at another gateway since"):
+        await former.register_bookie(old, read_only=False)
+    found = await discovery.bookie_service_info("b-1")
+    assert (found.writable, found.read_only) == (False, True)
+    assert (False, False) not in setting.seen[1:]
+
+    await present.unregister_bookie("b-1", new.lease)
+    if isinstance(former, SqliteRegistrationManager):
+        for held in (former._renew_all, former._renew_all):
+            for bookie_id, registration in (await former._store.change(held)).items():
+                former._claims.drop(bookie_id, registration)
+        assert former._held == {}
+    with pytest.raises(BookieHandleNotAvailableException):
+        await discovery.bookie_service_info("b-1")
+
+
+async def test_a_process_tells_the_owners_of_its_registrations_apart(setting: Setting) -> None:
+    """To the store they are one: the bookie that hosts the gateway, and those that register there by a lease."""
+    manager = setting.gateways[0].factory.registration_manager
+    mine, other = INFO.with_lease(Lease.of("x", 1)), INFO.with_lease(Lease.of("y", 9))
+    for registered, thieves in ((INFO, (mine, other)), (mine, (INFO, other))):
+        await manager.register_bookie(registered, read_only=False)
+        for thief in thieves:
+            with pytest.raises(LedgerExistException, match="holds the bookie id b-1"):
+                await manager.register_bookie(thief, read_only=True)
+            await manager.unregister_bookie("b-1", thief.lease)
+        assert await manager.is_registered(registered, read_only=False)
+        assert not await manager.is_registered(registered, read_only=True)
+        await manager.unregister_bookie("b-1", registered.lease)
+        assert not await manager.is_registered(registered, read_only=False)
+    manager.reserve("b-1")
+    with pytest.raises(LedgerExistException):
+        await manager.register_bookie(mine, read_only=False)
+    await manager.register_bookie(INFO, read_only=False)
+
+
+async def test_a_bookie_that_gives_up_waiting_for_its_id_leaves_it_to_others(setting: Setting) -> None:
+    """It was unregistered while it waited, took the id nevertheless, and kept it for as long as the gateway ran."""
+
+    def request(lease_id: str, **more: Any) -> wire.RegisterRequest:
+        return wire.RegisterRequest(
+            sequence=1, bookie=Bookie(bookie_id="b-1"), lease=wire.Lease(lease_id=lease_id, epoch=1), **more
+        )
+
+    async with grpc.aio.insecure_channel(setting.gateways[0].address) as channel:
+        streams: list[Any] = [RegistrationServiceStub(channel).Register() for _ in range(3)]
+        first, waiting, third = streams
+        await first.write(request("first"))
+        assert (await first.read()).state == wire.RegistrationState.REGISTRATION_STATE_REGISTERED
+        await waiting.write(request("waiting"))
+        await waiting.write(wire.RegisterRequest(sequence=2, unregister=True))
+        assert (await waiting.read()).state == wire.RegistrationState.REGISTRATION_STATE_UNREGISTERED
+        await first.write(wire.RegisterRequest(sequence=2, unregister=True))
+        assert (await first.read()).state == wire.RegistrationState.REGISTRATION_STATE_UNREGISTERED
+        await third.write(request("third"))
+        assert (await third.read()).state == wire.RegistrationState.REGISTRATION_STATE_REGISTERED
 
 
 async def test_cookies(setting: Setting) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from bookie import state_manager
 from bookie.core.bookie_mode import BookieMode
 from bookie.files import REAL_FILE_SYSTEM
 from bookie.state_manager import StateManager
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import MetaStoreException
+from ledger.bookie_info import BookieServiceInfo, Lease
+from ledger.errors import LedgerExistException, MetaStoreException
 from ledger.manager import RegistrationManager, Versioned
 
 
@@ -20,16 +22,28 @@ class Registrations(RegistrationManager):
     def __init__(self) -> None:
         self.read_only: bool | None = None
         self.fails = False
+        self.refuses = False
+        self.store_fails = False
         self.asked = asyncio.Event()
+        self.looks = asyncio.Event()
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        if self.refuses:
+            self.asked.set()
+            raise LedgerExistException("another live process holds the bookie id")
         self.read_only = read_only
         self.asked.set()
         if self.fails:
             raise MetaStoreException("no answer; it will be tried on")
 
-    async def unregister_bookie(self, bookie_id: str) -> None:
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
         self.read_only = None
+
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        self.looks.set()
+        if self.store_fails:
+            raise MetaStoreException("no answer")
+        return self.read_only is read_only
 
     async def cluster_instance_id(self) -> str:
         raise NotImplementedError
@@ -73,4 +87,51 @@ async def test_a_change_that_failed_is_taken_back_when_the_mode_is_as_before() -
     assert await manager.set_by_operator(False) is False
     assert registrations.read_only is False
     await to_read_only
+    await manager.close()
+
+
+@pytest.fixture
+def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_SECONDS", "_LOOK_AGAIN_SECONDS", "_RETRY_SECONDS"):
+        monkeypatch.setattr(state_manager, name, 0)
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("not within 1,000 turns of the loop")
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("looks_at_once")
+async def test_a_registration_that_somebody_else_holds_by_now_is_claimed_until_he_lets_it_go() -> None:
+    """The bookie goes on serving: a process that stood still for long is not to end because others used the time."""
+    registrations = Registrations()
+    manager = manager_of(registrations)
+    await manager.register(BookieServiceInfo("bookie:3181", (), {}))
+    assert manager.registered is True
+    registrations.refuses, registrations.read_only = True, None
+    registrations.asked.clear()
+    for _ in range(3):
+        await registrations.asked.wait()
+        registrations.asked.clear()
+    assert manager.registered is False
+    registrations.refuses = False
+    await turns_until(lambda: manager.registered is True)
+    assert registrations.read_only is False
+    await manager.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("looks_at_once")
+async def test_a_store_that_does_not_answer_leaves_it_open_whether_the_bookie_is_registered() -> None:
+    registrations = Registrations()
+    manager = manager_of(registrations)
+    await manager.register(BookieServiceInfo("bookie:3181", (), {}))
+    registrations.store_fails = True
+    await turns_until(lambda: manager.registered is None)
+    registrations.store_fails = False
+    await turns_until(lambda: manager.registered is True)
     await manager.close()

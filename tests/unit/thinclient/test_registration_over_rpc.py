@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 
-from ledger.bookie_info import BookieServiceInfo, Lease
-from ledger.errors import IncorrectParameterException, LedgerExistException
+from ledger.bookie_info import BOOKIE_RPC, LEASE_PROPERTY, BookieServiceInfo, Endpoint, Lease
+from ledger.errors import IncorrectParameterException, LedgerExistException, MetadataFormatException
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import (
@@ -118,7 +119,7 @@ def holder_and_other(gateways: list[Gateway]) -> tuple[Gateway, Gateway]:
 
 
 def lease_of(stream: list[wire.RegisterRequest]) -> Lease:
-    return Lease(stream[0].lease.lease_id, stream[0].lease.epoch)
+    return Lease.of(stream[0].lease.lease_id, stream[0].lease.epoch)
 
 
 @pytest.mark.asyncio
@@ -141,7 +142,7 @@ async def test_a_gateway_is_left_for_another_with_a_higher_epoch(how: str) -> No
         await second.asked.wait()
         await first.ended.wait()
         before, after = lease_of(first.streams[0]), lease_of(second.streams[0])
-        assert after.lease_id == before.lease_id
+        assert after.digest == before.digest
         assert after.epoch > before.epoch
         # Its mode is now changed where it is.
         await factory.registration_manager.register_bookie(INFO, read_only=True)
@@ -229,12 +230,35 @@ async def test_a_lost_answer_to_a_cookie_is_found_to_be_ours() -> None:
 
 def test_a_lease_replaces_its_earlier_epochs_only() -> None:
     def stored(lease_id: str, epoch: int) -> bytes:
-        return INFO.with_lease(Lease(lease_id, epoch)).encode()
+        return INFO.with_lease(Lease.of(lease_id, epoch)).encode()
 
-    mine = INFO.with_lease(Lease("x", 5))
+    mine = INFO.with_lease(Lease.of("x", 5))
     assert [mine.may_replace(stored("x", epoch)) for epoch in (4, 5, 6)] == [True, True, False]
     assert [mine.superseded_by(stored("x", epoch)) for epoch in (4, 5, 6)] == [False, False, True]
     for other in (stored("y", 1), INFO.encode(), b"", b"\xff"):
         assert not mine.may_replace(other)
         assert not mine.superseded_by(other)
     assert not INFO.may_replace(stored("x", 1))
+
+
+def test_a_stored_lease_does_not_give_its_id_away_and_is_known_again() -> None:
+    mine = INFO.with_lease(Lease.of("secret", 5))
+    assert b"secret" not in mine.encode()
+    assert BookieServiceInfo.decode("b-1", mine.encode()).lease == Lease.of("secret", 5)
+    # As gateways before stored it: one that is upgraded takes the bookie over from one that is not.
+    earlier = replace(INFO, properties={LEASE_PROPERTY: "secret/5"})
+    assert mine.may_replace(earlier.encode())
+    assert BookieServiceInfo.announced("b-1", mine.encode()) == INFO
+    # What is stored is no lease id.
+    digest = mine.properties[LEASE_PROPERTY].partition("/")[0]
+    for guess in (digest, digest.removeprefix("sha256:")):
+        assert not INFO.with_lease(Lease.of(guess, 9)).may_replace(mine.encode())
+
+
+@pytest.mark.parametrize("text", [b"aaaa", b"kkkk", b"vvvv", b"hhhh"])
+def test_a_registration_with_text_that_is_not_utf_8_counts_as_one_without_content(text: bytes) -> None:
+    info = BookieServiceInfo("host:3181", (Endpoint("aaaa", "hhhh", 1, BOOKIE_RPC),), {"kkkk": "vvvv"})
+    content = info.encode().replace(text, b"\xff\xfe\xfd\xfc")
+    with pytest.raises(MetadataFormatException, match="host:3181"):
+        BookieServiceInfo.decode("host:3181", content)
+    assert BookieServiceInfo.announced("host:3181", content) == BookieServiceInfo.legacy("host:3181")
