@@ -36,6 +36,7 @@ from bookie import directories, journal_format
 from bookie.files import FileSystem, StorageStoppedException, is_no_space
 from bookie.journal_file import list_journals
 from bookie.journal_format import LogMark
+from bookie.last_mark import mark_file_name, write_mark
 from bookie.ledger_store import LedgerStore
 from bookie.statistics import FlushStatistics
 from bookie.threads import REAL_THREADS, RunningThread, Threads
@@ -257,8 +258,8 @@ class Checkpointer:
         directory = self._journal_directories[journal]
         is_full = self._is_full(directory)
         if mark > self._persisted[journal]:
-            name = directories.mark_file_name(journal, len(self._journal_directories))
-            directories.write_mark(self._files, self._ledger_directories, mark, name)
+            name = mark_file_name(journal, len(self._journal_directories))
+            write_mark(self._files, self._ledger_directories, mark, name)
             self._persisted[journal] = mark
         elif not is_full:
             return

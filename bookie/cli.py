@@ -56,6 +56,14 @@ def start(
             "--set", metavar="KEY=VALUE", help="Any other setting, as in the TOML file; may be given several times."
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Start once although data that this bookie acknowledged are lost: what it lacks of the ledgers that "
+            "there are now is unknown to it, not absent.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
@@ -89,7 +97,7 @@ def start(
     chosen = load_config(config, **{**assignments(settings or []), **given})
     set_up_logging(chosen.log_level, chosen.log_format)
     with ends_in_the_log(chosen.log_format):
-        _run(BookieServer(chosen), as_json, stop_with_parent)
+        _run(BookieServer(chosen, accept_loss=accept_loss), as_json, stop_with_parent)
 
 
 def _run(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:

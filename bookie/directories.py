@@ -1,13 +1,12 @@
 """The bookie's directories: their layout, who holds them, the small files in them, and how much room is left.
 
 All data lives in the `current` child of a configured directory; the lock file stands beside it, so that `current` holds
-nothing but what Apache BookKeeper puts there. Source: storage page, sections 1 and 2.7.
+nothing but what Apache BookKeeper puts there. Source: storage page, section 1.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -15,15 +14,10 @@ from pathlib import Path
 
 from bookie.core.disk_space import DirectoryUsage
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
-from bookie.journal_format import LogMark
-from reporting.logs import log_event
-
-_log = logging.getLogger(__name__)
 
 CURRENT = "current"
 LOCK_FILE = "bookie.lock"
 VERSION_FILE = "VERSION"
-LAST_MARK_FILE = "lastMark"
 
 _OLD_LAYOUT_SUFFIXES = (".txn", ".idx", ".log")
 
@@ -120,32 +114,6 @@ def total_usage(paths: Iterable[Path], files: FileSystem = REAL_FILE_SYSTEM) -> 
     return DirectoryUsage(
         sum(disk.total_bytes for disk in disks.values()), sum(disk.free_bytes for disk in disks.values())
     )
-
-
-def mark_file_name(journal: int, journals: int) -> str:
-    """Name of the file that holds the mark of one of a bookie's journals."""
-    return LAST_MARK_FILE if journals == 1 else f"{LAST_MARK_FILE}.{journal}"
-
-
-def read_mark(files: FileSystem, directories: Iterable[Path], name: str = LAST_MARK_FILE) -> LogMark:
-    """The furthest mark persisted in any ledger directory; a missing or short file counts as none."""
-    contents = (read_whole(files, current(directory) / name) or b"" for directory in directories)
-    return max(map(LogMark.decode, contents))
-
-
-def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark, name: str = LAST_MARK_FILE) -> None:
-    """Persists the mark in every ledger directory, durably. The first OSError is raised when no directory took it."""
-    errors: list[OSError] = []
-    written = 0
-    for directory in directories:
-        try:
-            write_in_place(files, current(directory) / name, mark.encode())
-            written += 1
-        except OSError as error:
-            log_event(_log, "mark_not_written", logging.WARNING, path=current(directory) / name, error=error)
-            errors.append(error)
-    if errors and not written:
-        raise errors[0]
 
 
 def read_version_files(files: FileSystem, directories: Iterable[Path]) -> dict[Path, bytes | None]:

@@ -250,6 +250,8 @@ class EntryReads:
     def _look_up(self, request: QueuedRead) -> Response:
         try:
             ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+            if ledger is None and self._storage.is_in_limbo(request.ledger_id):
+                return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
             if isinstance(request, ReadLacRequest):
                 return self._lac(request, ledger)
             if ledger is None:

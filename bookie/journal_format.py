@@ -1,9 +1,9 @@
 """The journal's format: file header, records, padding, and the mark that says where replay begins.
 
 A journal file is a header (512 bytes since version 5) and records, each a 4-byte length and a payload that begins with
-ledger id and entry id. A negative entry id is a meta record: master key, fence or explicit LAC of the ledger. Each
-flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last record are zeros: a
-length of 0 ends the data. All integers are big-endian. Source: storage page, section 2.
+ledger id and entry id. A negative entry id is a meta record: master key, fence or explicit LAC of the ledger, or that
+it was made anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last
+record are zeros: a length of 0 ends the data. All integers are big-endian. Source: storage page, section 2.
 
 What a scan does with what it finds: a length 0, a length that runs past the end of the file, or a payload whose blocks
 did not all reach the disk is the tail that a crash tore, and ends the file quietly (nothing of it was acknowledged);
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from bookie.files import StorageCorruptException
+from bookie.loss import WAYS_OUT
 
 MAGIC = b"BKLG"
 CURRENT_VERSION = 6
@@ -34,6 +35,9 @@ FILE_SUFFIX = ".txn"
 LEDGER_KEY = -0x1000
 FENCE = -0x2000
 EXPLICIT_LAC = -0x8000
+MADE_ANEW = -0x42474D41
+"""The ledger was deleted, and what follows is of another of the same id. Apache BookKeeper's bookie, which knows no
+such record, passes over it."""
 OLDEST_VERSION_WITH = {LEDGER_KEY: 3, FENCE: 4, EXPLICIT_LAC: 6}
 
 _PADDING_LENGTH = -0x100
@@ -112,6 +116,11 @@ def encode_key(ledger_id: int, master_key: bytes) -> bytes:
 def encode_fence(ledger_id: int) -> bytes:
     """Payload of a fence record."""
     return _meta.pack(ledger_id, FENCE)
+
+
+def encode_made_anew(ledger_id: int) -> bytes:
+    """Payload of the record that stands before all others of a ledger whose id an earlier one had."""
+    return _meta.pack(ledger_id, MADE_ANEW)
 
 
 def encode_explicit_lac(ledger_id: int, packet: bytes) -> bytes:
@@ -226,8 +235,7 @@ class JournalScan:
 
     def _corrupt(self, offset: int, what: str) -> StorageCorruptException:
         return StorageCorruptException(
-            f"journal {self._name}: the record at offset {offset} {what}; the file is damaged. "
-            "Restore it, or empty this bookie's directories and let its ledgers be replicated again."
+            f"journal {self._name}: the record at offset {offset} {what}; the file is damaged. {WAYS_OUT}."
         )
 
     def _take(self, offset: int, size: int) -> bytes:

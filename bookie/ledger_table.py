@@ -10,8 +10,10 @@ Not its job: creating index files (`ledger_cache`), rules on keys and fences (`c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from weakref import WeakValueDictionary
+
+from pyroaring import BitMap64
 
 from bookie.files import StorageCorruptException
 from bookie.index_file import IndexHeader
@@ -29,8 +31,18 @@ _Key = tuple[int, int]
 class LedgerTable:
     """`limit` bounds the ledgers kept although nobody uses them."""
 
-    def __init__(self, stores: Sequence[LedgerStore], limit: int, threads: Threads = REAL_THREADS) -> None:
+    def __init__(
+        self,
+        stores: Sequence[LedgerStore],
+        limit: int,
+        threads: Threads = REAL_THREADS,
+        limbo: Container[int] = (),
+    ) -> None:
+        """`limbo`: ids, of scope 0, of ledgers in limbo."""
         self._stores = stores
+        self._limbo = limbo
+        self._deleted_here = BitMap64()
+        """Ids of scope 0 that were deleted and not made anew since."""
         self._limit = limit
         self._lock = threads.lock()
         self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
@@ -84,7 +96,7 @@ class LedgerTable:
         with self._lock:
             found = self._stored(ledger_id)
             last_entry_id = found[1] if found else -1
-            ledger = StoredLedger(ledger_id, master_key, last_entry_id=last_entry_id)
+            ledger = self._new(ledger_id, master_key, last_entry_id)
             self._keep(ledger)
         return ledger
 
@@ -106,12 +118,37 @@ class LedgerTable:
             if ledger is not None:
                 discard(ledger)
             self._deleting.add(key)
+            self._deleted_here.add(ledger_id.ledger_id)
             self._index(ledger_id).delete(ledger_id)
+
+    def drop(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> None:
+        """Deletes the ledger at once, as a replay does that learns that it was deleted before. Raises OSError."""
+        self.delete(ledger_id, discard, lambda number: None)
+        self._index(ledger_id).sync()
+        self.deleted()
+        self.is_made_anew(ledger_id)  # the journal says so already
 
     def deleted(self) -> None:
         """The index was synced, or could not be: it shows by itself what is left of what `delete` deleted."""
         with self._lock:
             self._deleting.clear()
+
+    def is_made_anew(self, ledger_id: LedgerId) -> bool:
+        """Whether this table has deleted a ledger of that id; true once for each time."""
+        number = ledger_id.ledger_id
+        if number not in self._deleted_here:
+            return False
+        with self._lock:
+            self._deleted_here.discard(number)
+        return True
+
+    def leave_limbo(self, numbers: Iterable[int]) -> None:
+        """What is in memory of ledgers that are no longer in limbo follows."""
+        with self._lock:
+            for number in numbers:
+                ledger = self._recent.get((0, number)) or self._held.get((0, number))
+                if ledger is not None:
+                    ledger.limbo = False
 
     def _stored(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
         if self._deleting and (ledger_id.scope_id, ledger_id.ledger_id) in self._deleting:
@@ -141,12 +178,16 @@ class LedgerTable:
 
     def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
         found = self._stored(ledger_id)
-        return None if found is None else _loaded(ledger_id, found, headerless_is_unknown)
+        return None if found is None else self._loaded(ledger_id, found, headerless_is_unknown)
 
     def _stored_or_new(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
         found = self._stored(ledger_id)
-        ledger = None if found is None else _loaded(ledger_id, found, False)
-        return ledger or StoredLedger(ledger_id, master_key)
+        ledger = None if found is None else self._loaded(ledger_id, found, False)
+        return ledger or self._new(ledger_id, master_key, NO_ENTRY)
+
+    def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> StoredLedger:
+        limbo = ledger_id.ledger_id in self._limbo
+        return StoredLedger(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
 
     def _keep(self, ledger: StoredLedger) -> None:
         key = (ledger.ledger_id.scope_id, ledger.number)
@@ -155,28 +196,28 @@ class LedgerTable:
         if len(self._recent) > self._limit:
             self._recent.popitem(last=False)
 
-
-def _loaded(
-    ledger_id: LedgerId, found: tuple[IndexHeader | None, int], headerless_is_unknown: bool
-) -> StoredLedger | None:
-    """The ledger that an index holds. Raises StorageCorruptException for one without header, unless told."""
-    header, last_entry_id = found
-    if header is None and headerless_is_unknown:
-        return None
-    if header is None:
-        raise StorageCorruptException(
-            f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "
-            "replicated again"
+    def _loaded(
+        self, ledger_id: LedgerId, found: tuple[IndexHeader | None, int], headerless_is_unknown: bool
+    ) -> StoredLedger | None:
+        """The ledger that an index holds. Raises StorageCorruptException for one without header, unless told."""
+        header, last_entry_id = found
+        if header is None and headerless_is_unknown:
+            return None
+        if header is None:
+            raise StorageCorruptException(
+                f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "
+                "replicated again"
+            )
+        limbo = header.limbo or ledger_id.ledger_id in self._limbo
+        ledger = StoredLedger(
+            ledger_id,
+            header.master_key,
+            # The Java bookie fences what it marks; a limbo alone stops normal adds as well.
+            fenced=header.fenced or limbo,
+            explicit_lac=header.explicit_lac,
+            last_entry_id=last_entry_id,
+            limbo=limbo,
         )
-    ledger = StoredLedger(
-        ledger_id,
-        header.master_key,
-        # The Java bookie fences what it marks; a limbo alone stops normal adds as well.
-        fenced=header.fenced or header.limbo,
-        explicit_lac=header.explicit_lac,
-        last_entry_id=last_entry_id,
-        limbo=header.limbo,
-    )
-    if header.explicit_lac is not None:
-        ledger.advance_lac(decode_lac_header(header.explicit_lac)[1])
-    return ledger
+        if header.explicit_lac is not None:
+            ledger.advance_lac(decode_lac_header(header.explicit_lac)[1])
+        return ledger

@@ -6,7 +6,8 @@ queued to the journal of its ledger, which is journal `ledgerId mod n`; its toke
 Invariants: whatever is journaled is in the write cache or on the dirty headers' list before it is queued, so that a
 checkpoint that takes its mark behind the record finds it (S1, S6); the ledger's key, and the fence it was loaded with,
 is journaled before anything else of it by this process, so that no fence and no explicit LAC of a ledger without
-entries is lost (F3). A request whose ledger was deleted since it was looked up begins the ledger anew.
+entries is lost (F3), and before that, where another of the same id was deleted, that the ledger is made anew. A request
+whose ledger was deleted since it was looked up begins the ledger anew.
 
 The event loop calls everything here. Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`),
 when a checkpoint is made and what a disk error means (`storage`).
@@ -185,6 +186,8 @@ class LedgerWrites(StoredEntries):
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         journal = self._journal_of(ledger.number)
+        if self._table.is_made_anew(ledger.ledger_id):
+            journal.append_one(journal_format.encode_made_anew(ledger.number), None)
         journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
         if ledger.fenced:
             journal.append_one(journal_format.encode_fence(ledger.number), None)

@@ -6,7 +6,11 @@ The fence is not checked: what was journaled was accepted. A record of a ledger 
 in the index belongs to a ledger that was deleted, and is passed over; so is a meta record of unknown kind.
 
 A ledger's key is the one stored first (S7): a key record that differs from the index header is passed over, two key
-records that differ from one another refuse the start.
+records that differ from one another refuse the start. Where a record says that the ledger was made anew, what was
+applied of it so far was another's, and is dropped.
+
+Every file and its name are synced before its records count: the mark passes them, and a loss of power must not take
+back what the mark has passed, which would look like a loss of data.
 
 The journal has no checksums, and a loss of power may leave an unsynced record with blocks missing: zeros, for files are
 allocated ahead. Such a record was not acknowledged, but it may be the second copy of an entry whose first one was. So a
@@ -14,7 +18,8 @@ copy with a block of zeros where the copy held so far has none is passed over (P
 
 Source: storage page, section 2.8; entry format page, section 4.2.
 
-Not its job: parsing (`journal_format`), persisting the mark (the caller, once everything is flushed).
+Not its job: parsing (`journal_format`), persisting the mark (the caller, once everything is flushed), where
+to begin and whether files are missing (`replay_start`).
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from bookie.index_file import MAX_ENTRY_ID, fits_header
 from bookie.journal_file import list_journals
 from bookie.journal_format import JournalScan, LogMark, Record
 from bookie.ledger_table import LedgerTable
+from bookie.loss import WAYS_OUT
 from bookie.stored_ledger import StoredLedger
 from bookie.write_cache import WriteCache
 from ledger.entry import decode_lac_header
@@ -46,6 +52,8 @@ _BLOCK = 512
 """Bytes that a disk writes as a whole."""
 _ZEROS = bytes(_BLOCK)
 _LENGTH_SIZE = 4
+_FIRST_BYTES = 4096
+"""Looked at where a file seems to hold nothing."""
 
 
 class Replay:
@@ -61,10 +69,12 @@ class Replay:
         held: Callable[[StoredLedger, int], bytes | None],
         *,
         skip_invalid: bool = False,
+        accept_loss: bool = False,
     ) -> None:
         """`held` gives the copy of an entry that storage holds so far, if it can be read.
 
-        With `skip_invalid` a damaged file is applied up to the damage; without, the damage refuses the start.
+        With `skip_invalid` a damaged file is applied up to the damage; without, the damage refuses the start. With
+        `accept_loss` no damage does.
         """
         self._files = files
         self._directory = directory
@@ -72,28 +82,26 @@ class Replay:
         self._cache = cache
         self._flusher = flusher
         self._held = held
-        self._skip_invalid = skip_invalid
+        self._skip_invalid = skip_invalid or accept_loss
+        self._accept_loss = accept_loss
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
         self._passed_over: set[LedgerId] = set()
+        self._applied: set[LedgerId] = set()
+        """Ledgers of which this replay has applied something."""
 
     def run(self, mark: LogMark) -> LogMark:
         """Applies everything behind `mark` and flushes it. Returns the mark that may be persisted once it is flushed.
 
         Raises StorageCorruptException, naming file and offset.
         """
+        self._files.sync_directory(self._directory)
         journals = [journal_id for journal_id in list_journals(self._files, self._directory) if journal_id >= mark[0]]
-        if mark.journal_id > 0 and journals[:1] != [mark.journal_id]:
-            raise StorageCorruptException(
-                f"journal {self._directory / fmt.file_name(mark.journal_id)} is missing, but the last mark says that "
-                "it is not yet fully in ledger storage; restore the file"
-            )
         for journal_id in journals:
             start = mark.offset if journal_id == mark.journal_id else 0
             mark = LogMark(journal_id, self._replay_file(journal_id, start))
         self._refuse_lost_headers()
         self._flusher.flush()
-        self._files.sync_directory(self._directory)
         if self._skipped:
             log_event(
                 _log, "replay_passed_over", directory=self._directory, records=self._skipped, note="of unknown ledgers"
@@ -103,7 +111,7 @@ class Replay:
     def _refuse_lost_headers(self) -> None:
         """A ledger with entries in its index file was never deleted: what was passed over is not to be forgotten."""
         for ledger_id in self._passed_over:
-            if self._table.has_lost_header(ledger_id):
+            if self._table.has_lost_header(ledger_id) and not self._accept_loss:
                 self._table.get(ledger_id)  # raises, and says what to do
 
     def _replay_file(self, journal_id: int, start: int) -> int:
@@ -111,35 +119,57 @@ class Replay:
         path = self._directory / fmt.file_name(journal_id)
         fd = self._files.open(path, os.O_RDONLY)
         try:
-            version, header_size = fmt.decode_header(self._files.pread(fd, 8, 0), str(path))
-            scan = JournalScan(
-                lambda size, offset: self._files.pread(fd, size, offset),
-                self._files.size(fd),
-                max(start, header_size),
-                version,
-                str(path),
-            )
-            for record in self._records(scan):
-                self._apply(record, path)
+            self._files.fdatasync(fd)
+            return self._replay_open_file(fd, path, start)
+        except StorageCorruptException as error:
+            self._skip(error, self._accept_loss)
+            return start
         finally:
             self._files.close(fd)
+
+    def _replay_open_file(self, fd: int, path: Path, start: int) -> int:
+        version, header_size = fmt.decode_header(self._files.pread(fd, 8, 0), str(path))
+        scan = JournalScan(
+            lambda size, offset: self._files.pread(fd, size, offset),
+            self._files.size(fd),
+            max(start, header_size),
+            version,
+            str(path),
+        )
+        for record in self._records(scan):
+            self._apply(record, path)
+        if scan.end == header_size and version < fmt.CURRENT_VERSION:
+            self._refuse_damaged_header(fd, header_size, path)
         return scan.end
+
+    def _refuse_damaged_header(self, fd: int, header_size: int, path: Path) -> None:
+        """A file of an old version that begins with no record is one whose header was damaged, unless it is empty."""
+        if any(self._files.pread(fd, _FIRST_BYTES, header_size)):
+            raise StorageCorruptException(
+                f"journal {path} has records and no header of a version that could have them; the file is damaged. "
+                f"{WAYS_OUT}."
+            )
 
     def _records(self, scan: JournalScan) -> Iterator[Record]:
         try:
             yield from scan
         except StorageCorruptException as error:
-            if not self._skip_invalid:
-                raise
-            log_event(
-                _log,
-                "replay_skips",
-                logging.ERROR,
-                error=error,
-                note="what follows in this file is left out, as configured",
-            )
+            self._skip(error, self._skip_invalid)
+
+    def _skip(self, error: StorageCorruptException, may_skip: bool) -> None:
+        if not may_skip:
+            raise error
+        log_event(_log, "replay_skips", logging.ERROR, error=error, note="what follows in this file is left out")
 
     def _apply(self, record: Record, path: Path) -> None:
+        try:
+            self._apply_sound(record, path)
+        except StorageCorruptException as error:
+            if not self._accept_loss:
+                raise
+            log_event(_log, "replay_record_skipped", logging.ERROR, error=error)
+
+    def _apply_sound(self, record: Record, path: Path) -> None:
         try:
             ledger_id = LedgerId.unscoped(record.ledger_id)
             if record.entry_id >= 0:
@@ -148,6 +178,8 @@ class Replay:
                 self._apply_key(ledger_id, fmt.meta_blob(record.payload))
             elif record.entry_id in (fmt.FENCE, fmt.EXPLICIT_LAC):
                 self._apply_state(ledger_id, record)
+            elif record.entry_id == fmt.MADE_ANEW:
+                self._begin_anew(ledger_id)
             else:
                 log_event(
                     _log,
@@ -178,7 +210,16 @@ class Replay:
             log_event(_log, "replay_other_key", logging.WARNING, ledger=ledger_id, note="the index's master key counts")
         self._mark_header(ledger)
 
+    def _begin_anew(self, ledger_id: LedgerId) -> None:
+        """What was applied of the ledger was of one that was deleted; a flush may have brought it to the index."""
+        if ledger_id in self._applied:
+            self._table.drop(ledger_id, self._cache.discard)
+            self._applied.discard(ledger_id)
+        self._keys.pop(ledger_id, None)
+        self._passed_over.discard(ledger_id)
+
     def _mark_header(self, ledger: StoredLedger) -> None:
+        self._applied.add(ledger.ledger_id)
         if self._cache.mark_header(ledger):
             self._flusher.flush()
 
@@ -212,6 +253,7 @@ class Replay:
         if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
             log_event(_log, "replay_torn_entry", logging.WARNING, ledger=ledger_id, entry=record.entry_id)
             return
+        self._applied.add(ledger_id)
         if self._cache.put(ledger, record.entry_id, record.payload):
             self._flusher.flush()
 

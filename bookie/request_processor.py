@@ -302,7 +302,8 @@ class RequestProcessor:
             return Status.EBADREQ
         ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
         if ledger is None:
-            return Status.ENOLEDGER
+            limbo = self._storage.is_in_limbo(request.ledger_id)
+            return Status.EUNKNOWNLEDGERSTATE if limbo else Status.ENOLEDGER
         self._statistics.long_polls += 1
         if self._long_polls.take(client, request, ledger):
             return Status.EOK

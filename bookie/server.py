@@ -34,6 +34,7 @@ from bookie.doors import REAL_DOORS, Doors
 from bookie.entry_reads import EntryReads
 from bookie.garbage_collector import GarbageCollector
 from bookie.gc_statistics import GcCollector
+from bookie.limbo_check import LimboCheck, all_ledgers
 from bookie.long_polls import LongPolls
 from bookie.metrics import BookieCollector, Sources
 from bookie.registration import bookie_id_of, check_cookie, service_info
@@ -46,7 +47,7 @@ from gateway.binding import BACKLOG
 from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.errors import BKException
-from ledger.manager import LedgerManagerFactory, RegistrationManager
+from ledger.manager import LedgerManagerFactory
 from reporting.logs import add_to_every_line, log_event
 
 _log = logging.getLogger(__name__)
@@ -61,8 +62,19 @@ class BookieFailedException(BKException):
 class BookieServer:
     """One bookie. `start`, then `run_until_stopped`, then `stop` (also after a start that failed)."""
 
-    def __init__(self, config: BookieConfig, usage: Usage | None = None, doors: Doors = REAL_DOORS) -> None:
-        """`usage` measures a directory's disk, by default through `doors`."""
+    def __init__(
+        self,
+        config: BookieConfig,
+        usage: Usage | None = None,
+        doors: Doors = REAL_DOORS,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        """`usage` measures a directory's disk, by default through `doors`.
+
+        With `accept_loss` it starts although it lost data: what it lacks of the ledgers there are is unknown to it.
+        """
+        self._accept_loss = accept_loss
         self._config = config
         self._doors = doors
         self._usage = usage or partial(measure, files=doors.files)
@@ -121,7 +133,7 @@ class BookieServer:
         factory.registration_manager.reserve(bookie_id)
 
         self._connected = lambda: factory.connected
-        storage = await self._open_storage(bookie_id, factory.registration_manager)
+        storage = await self._open_storage(bookie_id, factory)
         if not config.metadata_behind_gateway and self._doors.gateway is not None:
             gateway = self._doors.gateway(factory, hosted)
             ports["gateway"] = await gateway.start()
@@ -131,6 +143,7 @@ class BookieServer:
 
         await self._serve_entries(storage, entry_listener)
         self._collect_garbage(storage, factory, bookie_id)
+        self._verify_limbo(storage, factory, bookie_id)
         if http_listener is not None:
             await self._serve_http(storage, http_listener, factory, bookie_id)
         self._stack.push_async_callback(self._state.close)
@@ -172,9 +185,9 @@ class BookieServer:
             raise OSError(error.errno, _bind_problem(error, host, port, setting)) from error
         return self._stack.enter_context(contextlib.closing(listener))
 
-    async def _open_storage(self, bookie_id: str, registration: RegistrationManager) -> Storage:
+    async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
-        config = self._config
+        config, registration = self._config, factory.registration_manager
         self.storage = storage = Storage(
             config.storage(),
             self._durable_from_journal,
@@ -205,7 +218,8 @@ class BookieServer:
         storage.is_full_journal_directory = self._monitor.is_full_journal_directory
         storage.on_no_space = self._no_space_from_thread
         storage.on_space = self._space_from_thread
-        await _in_thread(storage.open)
+        lost = await all_ledgers(factory) if self._accept_loss else None
+        await _in_thread(lambda: storage.open(lost))
         if await _in_thread(lambda: mark_dirty(self._doors.files, config.ledgers)):
             log_event(
                 _log, "journal_replayed", logging.WARNING, reason="the bookie was not stopped cleanly the last time"
@@ -215,7 +229,7 @@ class BookieServer:
 
     async def _close_storage(self, storage: Storage) -> None:
         await _in_thread(storage.close)
-        if self._dirty and self._failure is None:
+        if self._dirty and self._failure is None and not storage.needs_journal:
             await _in_thread(lambda: mark_clean(self._doors.files, self._config.ledgers))
 
     async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
@@ -299,6 +313,14 @@ class BookieServer:
         collector.start()
         self._monitor.follow(collector.on_disk_event)
         self._stack.push_async_callback(collector.stop)
+
+    def _verify_limbo(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
+        if not storage.limbo():
+            return
+        config = self._config
+        check = LimboCheck(storage, factory, bookie_id, config.gc_metadata_op_rate_limit, _in_thread)
+        task = self._loop.create_task(check.run(config.gc_wait_seconds))
+        self._stack.callback(task.cancel)
 
     def _server_status(self) -> int:
         # Not known is not registered: nobody can tell that clients find the bookie.

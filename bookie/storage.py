@@ -24,7 +24,7 @@ import heapq
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,9 +43,13 @@ from bookie.files import (
 from bookie.journal import Journal
 from bookie.journal_format import LogMark
 from bookie.journal_options import journal_options
+from bookie.last_mark import mark_file_name, write_mark
 from bookie.ledger_table import LedgerTable
 from bookie.ledger_writes import LedgerWrites
+from bookie.limbo import Limbo
+from bookie.loss import refuse_loss, tell_loss
 from bookie.replay import Replay
+from bookie.replay_start import starts_of_replay
 from bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
 from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
@@ -100,8 +104,11 @@ class Storage(LedgerWrites):
         """The same for new index files."""
         self.is_full_journal_directory: Callable[[Path], bool] = lambda directory: False
         """Whether a journal directory's disk is full: journal files kept as backup go then. Asked at checkpoints."""
+        self.needs_journal = True
+        """False once it was closed with everything in entry logs and index."""
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
+        self._limbo = Limbo(files, config.ledger_directories)
         options = journal_options(config)
         journals = tuple(
             Journal(
@@ -146,23 +153,34 @@ class Storage(LedgerWrites):
                 directories.prepare(path, self._files)
             self._lock = DirectoryLock(paths, self._files)
 
-    def open(self) -> None:
+    def open(self, accept_loss: Collection[int] | None = None) -> None:
         """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
+
+        Where the files prove that something acknowledged was lost, or are damaged, it raises, and changes nothing; with
+        `accept_loss` it goes on with what is there. The ids given are ledgers of which anything may be lost: they are
+        in limbo from then on, be there proof or not.
 
         Where that finds no space and `on_no_space` agrees, what was replayed stays in memory, the marks stay, and
         storage is open and `out_of_space`; it goes on as after any other write that found none.
 
-        Raises DirectoryException, StorageCorruptException or another OSError; the directories are free again then.
+        Raises DirectoryException, LostDataException, StorageCorruptException or another OSError; the directories are
+        free again then.
         """
         self.lock_directories()
         try:
-            self._open()
+            self._open(accept_loss)
         except BaseException:
             self._release()
             raise
 
-    def _open(self) -> None:
+    def _open(self, accept_loss: Collection[int] | None) -> None:
         config = self._config
+        on_loss = refuse_loss if accept_loss is None else tell_loss
+        self._limbo.load(on_loss)
+        if accept_loss is not None:
+            # Durable before a replay does away with the proof of it.
+            self._limbo.add(accept_loss)
+        starts = starts_of_replay(self._files, config, on_loss)
         self.stores = open_stores(
             config,
             self._files,
@@ -171,11 +189,11 @@ class Storage(LedgerWrites):
             self._store_statistics,
             self._threads,
         )
-        self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads)
+        self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
         patient = PatientFlusher(flusher, lambda error: self.on_no_space(error, []))
-        replays = [self._replay(journal, patient) for journal in range(len(self._journals))]
+        replays = [self._replay(journal, mark, patient, accept_loss is not None) for journal, mark in enumerate(starts)]
         checkpointer = Checkpointer(
             self._files,
             flusher,
@@ -203,10 +221,10 @@ class Storage(LedgerWrites):
                 journal.give_back()
         return agreed
 
-    def _replay(self, journal: int, flusher: PatientFlusher) -> tuple[LogMark, LogMark]:
+    def _replay(
+        self, journal: int, mark: LogMark, flusher: PatientFlusher, accept_loss: bool
+    ) -> tuple[LogMark, LogMark]:
         """Brings what one journal holds behind its mark into the stores; the mark persisted then, and where it ends."""
-        name = directories.mark_file_name(journal, len(self._journals))
-        mark = directories.read_mark(self._files, self._config.ledger_directories, name)
         directory = directories.current(self._config.journal_directories[journal])
         replayed = Replay(
             self._files,
@@ -216,11 +234,13 @@ class Storage(LedgerWrites):
             flusher,
             self.held_entry,
             skip_invalid=self._config.skip_invalid_records,
+            accept_loss=accept_loss,
         ).run(mark)
         end = max(mark, replayed)
+        name = mark_file_name(journal, len(self._journals))
         if replayed > mark and not flusher.out_of_space:
             ledgers = self._config.ledger_directories
-            flusher.attempt(lambda: directories.write_mark(self._files, ledgers, replayed, name))
+            flusher.attempt(lambda: write_mark(self._files, ledgers, replayed, name))
         return (mark if flusher.out_of_space else end), end
 
     def checkpoint(self) -> None:
@@ -235,6 +255,7 @@ class Storage(LedgerWrites):
         the index durably says. Damage that the block finds does not, nor want of space. Raises StorageStoppedException.
         """
         with self._running_checkpointer().exclusive():
+            self._running_checkpointer()  # what it waited for may have failed
             try:
                 yield
             except (StorageCorruptException, StorageStoppedException):
@@ -266,6 +287,7 @@ class Storage(LedgerWrites):
         """What a full disk does not take now is replayed from the journal at the next start."""
         try:
             checkpointer.checkpoint()
+            self.needs_journal = False
         except OSError as error:
             if not checkpointer.out_of_space:
                 raise
@@ -322,6 +344,21 @@ class Storage(LedgerWrites):
                 return
             self._failed = True
         self._on_fatal(error)
+
+    # Limbo
+
+    def is_in_limbo(self, number: int) -> bool:
+        """Whether a ledger of scope 0 is in limbo, be it one that is not known here."""
+        return number in self._limbo
+
+    def limbo(self) -> list[int]:
+        """Ids of all ledgers in limbo since a loss was accepted, ascending."""
+        return self._limbo.numbers()
+
+    def leave_limbo(self, numbers: Collection[int]) -> None:
+        """Blocking: these were verified. Raises OSError."""
+        self._limbo.remove(numbers)
+        self._table.leave_limbo(numbers)
 
     # Deleting
 

@@ -4,8 +4,8 @@ An entry is looked for in the write cache, then in the index, then in the entry 
 which a flush moves it: so none is missed while it is on its way.
 
 What can't be read whole is an OSError and never "no such entry" (S3). A ledger in limbo is one of which a bookie knows
-that it lost some of it (an Apache BookKeeper bookie marks such in RocksDB): what it still holds is served, what it
-does not hold is unknown, and so are its last entry and its LAC.
+that it lost some of it, or can't exclude that (`limbo`; an Apache BookKeeper bookie marks such in RocksDB): what it
+still holds is served, what it does not hold is unknown, and so are its last entry and its LAC.
 
 Any thread. Not its job: who may read (`request_processor`), batches of requests (`entry_reads`).
 """
@@ -187,7 +187,7 @@ class StoredEntries:
 def _refuse_limbo(ledger: StoredLedger) -> None:
     if ledger.limbo:
         raise DataUnknownException(
-            f"ledger {ledger.ledger_id} is in limbo: this bookie lost some of it and can't say what it held"
+            f"ledger {ledger.ledger_id} is in limbo: this bookie may have lost some of it and can't say what it held"
         )
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from bookie import directories
 from bookie.cookie import InvalidCookieException
 from bookie.files import REAL_FILE_SYSTEM
+from bookie.last_mark import mark_file_name, read_mark
 from bookie.storage import Storage
 from gateway.admin.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Row, change, get
 from gateway.admin.ledger_rows import STORE_AWAY
@@ -156,8 +157,8 @@ def _held(storage: Storage, query: HeldQuery) -> dict[str, Any]:
 def _marks(storage: Storage) -> dict[str, str]:
     config = storage.config
     count = len(config.journal_directories)
-    names = [directories.mark_file_name(number, count) for number in range(count)]
-    marks = [directories.read_mark(REAL_FILE_SYSTEM, config.ledger_directories, name) for name in names]
+    names = [mark_file_name(number, count) for number in range(count)]
+    marks = [read_mark(REAL_FILE_SYSTEM, config.ledger_directories, name) for name in names]
     return {f"LastLogMark: Journal Id - {mark[0]}({mark[0]:x}.txn)": f"Pos - {mark[1]}" for mark in marks}
 
 

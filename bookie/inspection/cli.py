@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from bookie.directories import LAST_MARK_FILE
 from bookie.files import read_whole
 from bookie.inspection import places
 from bookie.inspection.contents import Filter, Findings, JournalFile, LedgerContents, LogFileContents, Row
 from bookie.journal_format import LogMark
+from bookie.last_mark import LAST_MARK_FILE
 from reporting.groups import new_group
 from reporting.output import AsJson, print_json, print_table
 

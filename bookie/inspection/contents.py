@@ -19,11 +19,11 @@ from bookie.entry_log import LogScan, read_ledgers_map
 from bookie.entry_log_reader import EntryLogReader
 from bookie.files import StorageCorruptException
 from bookie.inspection.places import FILES, ReadableIndex, log_id_of
-from bookie.journal_format import EXPLICIT_LAC, FENCE, LEDGER_KEY, JournalScan
+from bookie.journal_format import EXPLICIT_LAC, FENCE, LEDGER_KEY, MADE_ANEW, JournalScan
 from ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, decode_header, decode_lac_header
 from ledger.ledger_id import LedgerId
 
-_KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac"}
+_KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac", MADE_ANEW: "anew"}
 _MAX_PROBLEMS = 20
 
 Row = dict[str, object]

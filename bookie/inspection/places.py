@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from bookie import entry_log_format, index_file, journal_format
-from bookie.directories import CURRENT, LAST_MARK_FILE
+from bookie.directories import CURRENT
 from bookie.files import FileSystem
 from bookie.index_file import IndexHeader
+from bookie.last_mark import LAST_MARK_FILE
 from bookie.ledger_cache import LedgerCache
 from bookie.rocksdb_index import LEDGERS, LOCATIONS, RocksDbIndex
 from ledger.ledger_id import LedgerId

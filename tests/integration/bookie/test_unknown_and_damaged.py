@@ -54,6 +54,21 @@ async def test_a_ledger_in_limbo(tmp_path: Path) -> None:
         assert (answer.status, answer.body, answer.max_lac) == (Status.EOK, packet(LEDGER, 3), None)
 
 
+async def test_a_ledger_in_limbo_of_which_nothing_is_left(tmp_path: Path) -> None:
+    """Not even that there was one is denied: by no operation, also once a fence has made it."""
+    async with running_bookie(tmp_path) as server:
+        storage = server.storage
+        storage._limbo.add([LEDGER])
+        plain = [read(LEDGER, 4), read(LEDGER, -1), ReadLacRequest(1, LEDGER), long_poll(-1)]
+        for wanted in (plain, questions(4), plain):
+            assert await asyncio.to_thread(ask_all, server, *wanted) == [Status.EUNKNOWNLEDGERSTATE] * len(wanted)
+        assert await asyncio.to_thread(ask_batch, server, 4) == Status.EUNKNOWNLEDGERSTATE
+        late = add(LEDGER, 4)
+        assert await asyncio.to_thread(ask_all, server, late) == [Status.EFENCED]
+        assert await asyncio.to_thread(ask_all, server, late._replace(recovery=True), read(LEDGER, 4)) == [0, 0]
+        assert await asyncio.to_thread(ask_all, server, read(LEDGER + 1, 0)) == [Status.ENOLEDGER]
+
+
 async def test_an_entry_that_is_damaged_on_the_disk(tmp_path: Path) -> None:
     async with running_bookie(tmp_path) as server:
         await asyncio.to_thread(ask_all, server, add(LEDGER, 3))

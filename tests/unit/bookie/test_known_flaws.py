@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bookie import journal_format
-from bookie.directories import LAST_MARK_FILE
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
 from bookie.journal_format import LogMark
+from bookie.last_mark import LAST_MARK_FILE
 from bookie.storage import Storage
 from ledger.ledger_id import LedgerId
 from ledger.requests import Status

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bookie import directories
 from bookie.core.ledger_state import LedgerState
 from bookie.files import REAL_FILE_SYSTEM
 from bookie.journal_format import NO_MARK, LogMark
+from bookie.last_mark import read_mark
 from ledger.errors import NoSuchEntryException
 from ledger.ledger_id import LedgerId
 from tests.unit.bookie.storage_support import KEY, OpenStorage, lac_packet, opened, packet
@@ -31,7 +31,7 @@ def several(root: Path, storage: str = "sorted") -> dict[str, Any]:
 
 def marks(root: Path) -> list[LogMark]:
     ledgers = (root / "l0", root / "l1")
-    return [directories.read_mark(REAL_FILE_SYSTEM, ledgers, f"lastMark.{journal}") for journal in range(2)]
+    return [read_mark(REAL_FILE_SYSTEM, ledgers, f"lastMark.{journal}") for journal in range(2)]
 
 
 def fill(bookie: OpenStorage, first: int, count: int) -> None:

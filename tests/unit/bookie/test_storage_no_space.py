@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.directories import read_mark
 from bookie.files import is_no_space
+from bookie.last_mark import read_mark
 from tests.faults.memory_disk import MemoryDisk, Operation, everything_survives, nothing_survives
 from tests.faults.storage_run import Moment, StorageRun, check, check_disk
 from tests.unit.bookie.storage_support import Acknowledgements
