@@ -16,6 +16,7 @@ from typing import TypeVar
 from grpc.aio import AioRpcError
 
 from ledger.errors import BKException, MetaStoreException
+from ledger.id_set import unsigned
 from ledger.manager import LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
@@ -127,6 +128,6 @@ def _check_page(page: wire.GetLedgerRangesResponse, after: int | None) -> bool:
         raise code_error(page.code, page.message, "list ledgers")
     if not page.count:
         return False
-    if after is not None and page.last_ledger_id <= after:
+    if after is not None and unsigned(page.last_ledger_id) <= unsigned(after):
         raise MetaStoreException(f"the gateway's listing went back from ledger {after} to {page.last_ledger_id}")
     return True

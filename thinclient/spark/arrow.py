@@ -208,6 +208,10 @@ def _binary_array(parts: Sequence[bytes], sizes: array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
+_TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
+"""The years 1 to 9999, Spark's; who writes a ledger may give it any time."""
+
+
 def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
     """One row a ledger, of LEDGERS_SCHEMA."""
     return pa.RecordBatch.from_pylist([_ledger_row(record) for record in records], schema=LEDGERS_SCHEMA)
@@ -229,7 +233,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
             {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
             for fragment in metadata.fragments
         ],
-        "creation_time": None if created_ms is None else created_ms * 1000,
+        "creation_time": created_ms * 1000 if created_ms is not None and created_ms in _TIMES_MS else None,
         "custom_metadata": list(metadata.custom_metadata.items()),
         "digest_type": metadata.digest_type.name if metadata.digest_type else None,
         "metadata_version": record.version,

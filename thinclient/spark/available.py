@@ -28,6 +28,7 @@ from thinclient.spark.entries import FIRST_PAUSE_SECONDS, length_at, listing_end
 from thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset
 from thinclient.spark.options import Options
 from thinclient.spark.planning import Shapes, Slice, check_digest_type, is_wanted, readable_record, wanted_range
+from thinclient.spark.pushdown import Interval
 from thinclient.spark.sink_protocol import Committed, SinkState, sink_state
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class Available:
         self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
 
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
-        for page in client.list_ledgers(scope_id=self._options.scope_id, end_before=last):
+        after, before = listing_ends(self._options.scope_id, Interval(last=last - 1))
+        for page in client.list_ledgers(scope_id=self._options.scope_id, start_after=after, end_before=before):
             done = [record for record in page if record.ledger_id.ledger_id in offset.done]
             seen.show(record for record in done if (state := sink_state(record)) and state.is_committed_lead)
 

@@ -6,8 +6,8 @@ confirmed, asked of the bookies without fencing, or, when the options say so, to
 executor `task_entries` reads slices from the bookies, small ones some ahead, and `slice_entries` reads one; the gateway
 is asked only when the bookies in the slice fail, since the ledger may have moved meanwhile.
 
-Data loss: a ledger that was asked for and is gone, or an entry that no bookie holds. It is an error that names ledger
-and range, or is skipped and counted when `failOnDataLoss` is false.
+Data loss: a ledger that was asked for and is gone, or an entry that no bookie of the newest metadata holds. It is an
+error that names ledger and range, or is skipped and counted when `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -118,10 +118,20 @@ def read_records(client: BookKeeper, scope_id: int, numbers: Sequence[int]) -> t
 
 
 def listing_ends(scope_id: int, wanted: Interval) -> tuple[int | None, int | None]:
-    """The id after which a listing begins and that before which it ends; None for all that the scope has."""
-    lowest = 0 if scope_id == 0 else Interval().first
-    after = wanted.first - 1 if wanted.first > lowest else None
-    return after, wanted.last + 1 if wanted.last < Interval().last else None
+    """The id after which a listing begins and that before which it ends; None for all that the scope has.
+
+    What is wanted compares ids with their sign, and a listing is in the order of their bits: 0, 1, …, then the negative
+    ones from the least. Ids of both signs that are wanted together are not one run of it, unless they are all.
+    """
+    everything = Interval()
+    first = max(0, wanted.first) if scope_id == 0 else wanted.first
+    if first < 0 <= wanted.last:
+        return None, None
+    least, greatest = (everything.first, -1) if first < 0 else (0, everything.last)
+    # The least negative id comes right after the greatest of the others.
+    after = first - 1 if first > least else everything.last if first < 0 else None
+    before = wanted.last + 1 if wanted.last < greatest else everything.first if first >= 0 and scope_id else None
+    return after, before
 
 
 def _ledgers_are_gone(ids: list[int], options: Options) -> None:
@@ -301,24 +311,24 @@ def slice_entries(
     progress, failures, failed_at = _Progress(piece.first_entry_id), 0, -1
     while True:
         try:
-            yield from progress.follow(_read(client, piece, progress.next, options, losses))
-            return
+            fresh = yield from _read(client, piece, progress, options, losses)
+            if fresh is None:
+                return
         except BKException as error:
             fresh = _moved(client, piece, options)
-            if fresh is not None:
-                piece = fresh
-                continue
-            failures = failures + 1 if progress.next == failed_at else 1
-            failed_at = progress.next
-            if isinstance(error, _FINAL) or failures > options.num_retries:
-                raise _told(error, piece, progress.next) from error
-            _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.ledger_id, error)
-            pause(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+            if fresh is None:
+                failures = failures + 1 if progress.next == failed_at else 1
+                failed_at = progress.next
+                if isinstance(error, _FINAL) or failures > options.num_retries:
+                    raise _told(error, piece, progress.next) from error
+                _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.ledger_id, error)
+                pause(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+        piece = fresh or piece
 
 
 @dataclass(slots=True)
 class _Progress:
-    """The next entry that was not handed over yet."""
+    """The next entry that was neither handed over nor skipped."""
 
     next: int
 
@@ -337,48 +347,56 @@ def _told(error: BKException, piece: Slice, first: int) -> BKException:
 
 
 def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
-    """The slice by newer metadata; None when there is none, or the ledger is gone."""
+    """The slice by newer metadata; None when there is none, the ledger is gone, or nobody can tell."""
     try:
-        record = client.read_record(piece.ledger_id)
-        client.open_record(record, password=options.password).close()
+        return _newer(client, piece, options)
     except BKException:
         return None
+
+
+def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
+    """The slice by newer metadata, if there are any. Raises NoSuchLedgerExistsOnMetadataServerException and others."""
+    record = client.read_record(piece.ledger_id)
     if record.version <= piece.version:
         return None
+    client.open_record(record, password=options.password).close()
     fresh = Shapes().slice_of(readable_record(record, piece.end, piece.length))
     return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=piece.last_entry_id, size=piece.size)
 
 
-def _is_deleted(client: BookKeeper, piece: Slice) -> bool:
-    try:
-        client.read_record(piece.ledger_id)
-    except NoSuchLedgerExistsOnMetadataServerException:
-        return True
-    except BKException:
-        return False
-    return False
+def _read(
+    client: BookKeeper, piece: Slice, progress: _Progress, options: Options, losses: Losses
+) -> Generator[Sequence[Entry], None, Slice | None]:
+    """The entries that are next; returns the slice by newer metadata where the rest has to be read by those.
 
-
-def _read(client: BookKeeper, piece: Slice, first: int, options: Options, losses: Losses) -> Iterator[Sequence[Entry]]:
-    """Entries from `first` on. To skip losses, a range that fails is halved until the lost entry stands alone."""
+    To skip losses, a range that fails is halved until the lost entry stands alone. Bookies answer the same for what is
+    lost and for what is no longer theirs: so nothing is skipped before the gateway has said that there are no newer
+    metadata, or no ledger.
+    """
     with client.open_record(piece.record, password=options.password) as handle:
-        ranges = [(first, piece.last_entry_id)]
-        exists = False
+        ranges = [(progress.next, piece.last_entry_id)]
+        has_asked = False
         while ranges:
             start, last = ranges.pop()
-            progress = _Progress(start)
             try:
                 yield from progress.follow(handle.read_columns(start, last))
             except _LOST as error:
                 if options.fail_on_data_loss:
                     raise
                 start = progress.next
-                exists = exists or not _is_deleted(client, piece)
-                if not exists:
-                    losses.skip(piece, start, piece.last_entry_id, error)
-                    return
-                if start == last:
-                    losses.skip(piece, start, last, error)
-                else:
+                if start == last or not has_asked:
+                    has_asked = True
+                    try:
+                        fresh = _newer(client, piece, options)
+                    except NoSuchLedgerExistsOnMetadataServerException:
+                        losses.skip(piece, start, piece.last_entry_id, error)
+                        return None
+                    if fresh is not None:
+                        return fresh
+                if start < last:
                     middle = (start + last) // 2
                     ranges += [(middle + 1, last), (start, middle)]
+                else:
+                    losses.skip(piece, start, last, error)
+                    progress.next = last + 1
+    return None

@@ -170,8 +170,10 @@ def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, le
 
 
 def wanted_range(options: Options, bounds: Bounds = EVERYTHING) -> Interval:
-    """The ledger ids that a listing must cover."""
+    """The ledger ids that a listing must cover. Those of scope 0 have no sign."""
     wanted = bounds.listed_range()
+    if options.scope_id == 0:
+        wanted.narrow(0)
     if options.ledger_ids is not None:
         wanted.narrow(options.ledger_ids[0], options.ledger_ids[-1])
     if options.ledger_range is not None:

@@ -141,6 +141,16 @@ def test_a_ledger_of_the_oldest_format_has_no_digest_type() -> None:
     assert ledgers_batch([LedgerRecord(LEDGER, oldest, 0)]).to_pylist()[0]["digest_type"] is None
 
 
+@pytest.mark.parametrize(
+    "created_ms", [2**63 - 1, 2**63 // 1000 + 1, 253_402_300_800_000, -(2**63), -62_135_596_800_001]
+)
+def test_a_creation_time_that_no_calendar_has_is_not_known(created_ms: int) -> None:
+    times = [253_402_300_799_999, created_ms, -62_135_596_800_000, 0]
+    metadata = [LedgerMetadata.new(["a:1"], 1, 1, ctime_ms=each) for each in times]
+    rows = ledgers_batch([LedgerRecord(LEDGER, each, 0) for each in metadata]).to_pylist()
+    assert [row["creation_time"] and row["creation_time"].year for row in rows] == [9999, None, 1, 1970]
+
+
 def test_bookie_rows() -> None:
     info = BookieServiceInfo("b-1", (Endpoint("e", "::1", 3181, BOOKIE_RPC),), {"features": "x"})
     batch = bookies_batch([RegisteredBookie(info, writable=True, read_only=False)])

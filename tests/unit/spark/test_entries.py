@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from ledger.entry import Entry
 from ledger.errors import (
@@ -20,14 +24,23 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
 )
+from ledger.id_set import unsigned
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
 from thinclient.blocking import BookKeeper
-from thinclient.spark.entries import Losses, readable_slices, selected_records, slice_entries, task_entries
+from thinclient.spark.entries import (
+    Losses,
+    listing_ends,
+    readable_slices,
+    selected_records,
+    slice_entries,
+    task_entries,
+)
 from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import Options, ReadMode
-from thinclient.spark.planning import Shapes, Slice, readable_record
+from thinclient.spark.planning import Shapes, Slice, readable_record, wanted_range
+from thinclient.spark.pushdown import Bounds
 from thinclient.spark.sink_protocol import Write, attempt_metadata, with_mark
 from thinclient.spark.worker_client import WorkerClients
 
@@ -87,6 +100,7 @@ class FakeClient:
         self.ledger_manager = self
         self.bulk_reads: list[list[int]] = []
         self.unreadable: set[int] = set()
+        self.no_gateway = False
 
     def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
         if self.gone & set(record.metadata.fragment_at(entry_id).ensemble):
@@ -128,6 +142,8 @@ class FakeClient:
         ]
 
     def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
+        if self.no_gateway:
+            raise MetaStoreException("no gateway")
         if ledger_id not in self.records:
             raise NoSuchLedgerExistsOnMetadataServerException("gone")
         self.asked.append(ledger_id)
@@ -196,6 +212,61 @@ def test_a_ledger_that_was_listed_before_its_write_was_committed_is_read_whole()
     listed = FakeClient(sink_ledger(1, mark=[1, 2, 3]), sink_ledger(2, entries=None))
     client.list_ledgers = listed.list_ledgers  # type: ignore[method-assign]
     assert spans(client, options()) == [(1, 0, 9, 100), (2, 0, 9, 100), (3, 0, 9, 100)]
+
+
+class Ordered(FakeClient):
+    """Lists ids as the stores do: in the order of their bits."""
+
+    listed: tuple[LedgerId, ...] = ()
+
+    def list_ledgers(
+        self, scope_id: int, start_after: int | None, end_before: int | None
+    ) -> Iterator[list[LedgerRecord]]:
+        low = -1 if start_after is None else unsigned(start_after)
+        high = 1 << 64 if end_before is None else unsigned(end_before)
+        in_scope = [each for each in self.records if each.scope_id == scope_id]
+        self.listed = tuple(each for each in in_scope if low < unsigned(each.ledger_id) < high)
+        yield [self.records[each] for each in sorted(self.listed, key=lambda each: unsigned(each.ledger_id))]
+
+
+IDS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
+    [-(2**63), -(2**63) + 1, -2, -1, 0, 1, 2, 2**63 - 2, 2**63 - 1]
+)
+CONDITIONS: dict[type[Any], Callable[[int, int], bool]] = {
+    EqualTo: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
+
+
+@pytest.mark.parametrize("scope", [0, 5, -5])
+@settings(deadline=None)
+@given(st.data())
+def test_filters_and_ranges_leave_what_they_say_whatever_the_ids(scope: int, data: st.DataObject) -> None:
+    ids = data.draw(st.sets(IDS if scope else IDS.filter(lambda each: each >= 0), max_size=12))
+    client = Ordered(*(replace(ledger(1), ledger_id=LedgerId(scope, each)) for each in ids))
+    near = IDS | st.sampled_from(sorted(ids)) if ids else IDS
+    bounds, expected = Bounds(), set(ids)
+    for kind, value in data.draw(st.lists(st.tuples(st.sampled_from(list(CONDITIONS)), near), max_size=3)):
+        assert list(bounds.take([kind(("ledger_id",), value)])) == []
+        expected = {each for each in expected if CONDITIONS[kind](each, value)}
+    if data.draw(st.booleans()):
+        listed = data.draw(st.lists(near, max_size=4))
+        assert list(bounds.take([In(("ledger_id",), tuple(listed))])) == []
+        expected &= set(listed)
+    wanted = options(scope_id=scope)
+    if data.draw(st.booleans()):
+        first, last = sorted([data.draw(near), data.draw(near)])
+        end = data.draw(st.sampled_from([last, None]))
+        wanted = options(scope_id=scope, ledger_range=LedgerRange(first, end))
+        expected = {each for each in expected if first <= each and (end is None or each <= end)}
+    found = [each.ledger_id for page in selected_records(as_client(client), wanted, bounds) for each in page]
+    assert sorted(each.ledger_id for each in found) == sorted(expected)
+    whole = listing_ends(scope, wanted_range(wanted, bounds)) == (None, None)
+    run = wanted_range(wanted, bounds)
+    assert whole or all(each.ledger_id in run for each in client.listed), "more is listed than need be"
 
 
 def test_a_ledger_of_a_committed_write_that_can_not_be_looked_up_is_an_error() -> None:
@@ -315,6 +386,78 @@ def test_a_ledger_that_moved_is_read_on_from_where_it_is_now() -> None:
     client.gone = {"b:1"}
     assert read(client, whole(ledger(1)).between(1, 9), options()) == list(range(1, 10))
     assert client.asked == [LedgerId.unscoped(1)]
+
+
+class Moved(FakeClient):
+    """Bookies that have given a ledger's entries away say that they have none."""
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        is_elsewhere = record.metadata.fragment_at(entry_id).ensemble != self.ensemble(record.ledger_id, entry_id)
+        return NoSuchEntryException(f"no entry {entry_id} here") if is_elsewhere else super().error_at(record, entry_id)
+
+    def ensemble(self, ledger_id: LedgerId, entry_id: int) -> tuple[str, ...]:
+        return self.records[ledger_id].metadata.fragment_at(entry_id).ensemble
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("first", [0, 3, 9])
+def test_what_moved_is_not_lost(fails: bool, first: int) -> None:
+    client, losses = Moved(moved(ledger(1), first)), Losses()
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=fails), losses) == list(range(10))
+    assert losses.entries == 0
+
+
+def test_what_moved_in_the_middle_of_losses_is_not_lost() -> None:
+    client, losses = Moved(ledger(1)), Losses()
+    client.lost = {2, 6}
+    found = slice_entries(as_client(client), whole(ledger(1)), options(fail_on_data_loss=False), losses, no_pause)
+    entries = [entry.entry_id for entry in next(found)] + [entry.entry_id for entry in next(found)]
+    assert losses.entries == 1
+    client.records[LedgerId(0, 1)] = moved(ledger(1), 5)
+    entries += [entry.entry_id for batch in found for entry in batch]
+    assert entries == [0, 1, 3, 4, 5, 7, 8, 9]
+    assert losses.entries == 2
+
+
+def test_nothing_is_called_lost_while_no_gateway_can_tell() -> None:
+    client, losses, pauses = FakeClient(ledger(1)), Losses(), list[float]()
+    client.lost = {4}
+    client.no_gateway = True
+
+    def pause(seconds: float) -> None:
+        assert losses.entries == 0
+        pauses.append(seconds)
+        client.no_gateway = len(pauses) < 3
+
+    skipping = options(fail_on_data_loss=False, num_retries=3)
+    assert read(client, whole(ledger(1)), skipping, losses, pause) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert losses.entries == 1
+    client.no_gateway = True
+    with pytest.raises(MetaStoreException, match="entries 4 to 9 of ledger 1"):
+        read(client, whole(ledger(1)), options(fail_on_data_loss=False, num_retries=2))
+
+
+class Breaking(FakeClient):
+    """The connection breaks once at each of these entries."""
+
+    breaks: frozenset[int] = frozenset()
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        if entry_id in self.breaks:
+            self.breaks = self.breaks - {entry_id}
+            return BookieHandleNotAvailableException("connection reset")
+        return super().error_at(record, entry_id)
+
+
+@given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39), max_size=4))
+def test_every_entry_comes_once_and_every_loss_counts_once_whatever_fails_between(
+    lost: set[int], breaks: set[int]
+) -> None:
+    client, losses = Breaking(ledger(1, 40)), Losses()
+    client.lost, client.breaks = lost, frozenset(breaks)
+    skipping = options(fail_on_data_loss=False, num_retries=4)
+    assert read(client, whole(ledger(1, 40)), skipping, losses) == sorted(set(range(40)) - lost)
+    assert losses.entries == len(lost)
 
 
 def test_a_dead_bookie_of_a_ledger_that_did_not_move_is_an_error() -> None:
@@ -452,7 +595,7 @@ def test_clients_differ_by_their_settings() -> None:
 
     clients = WorkerClients(connect)
     secured = (("bookie_tls", "native"),)
-    for settings in ((), secured, secured, ()):
-        with clients.use("g", settings):
+    for given_settings in ((), secured, secured, ()):
+        with clients.use("g", given_settings):
             pass
     assert made == [("g", ()), ("g", secured)]

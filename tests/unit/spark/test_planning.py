@@ -206,7 +206,7 @@ def test_selection() -> None:
     assert wanted_range(by_ids) == Interval(3, 9)
     assert wanted_range(by_range) == Interval(3, 5)
     assert wanted_range(open_range) == Interval(first=8)
-    assert wanted_range(by_key) == Interval()
+    assert wanted_range(by_key) == Interval(first=0)
 
 
 def test_a_wrong_digest_type_names_the_ledger() -> None:

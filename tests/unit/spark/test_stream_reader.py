@@ -66,7 +66,7 @@ class Ledgers:
         missing = NoSuchLedgerExistsOnMetadataServerException()
         return [self.records.get(each.ledger_id, missing) for each in ids]
 
-    def list_ledgers(self, scope_id: int, end_before: int) -> Iterator[list[LedgerRecord]]:
+    def list_ledgers(self, scope_id: int, start_after: int | None, end_before: int) -> Iterator[list[LedgerRecord]]:
         yield [record for number, record in sorted(self.records.items()) if number < end_before]
 
     def last_adds_confirmed(self, records: Sequence[LedgerRecord], password: bytes) -> list[int | BKException]:
