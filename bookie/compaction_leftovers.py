@@ -21,6 +21,7 @@ from bookie import entry_log_format as fmt
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import slot_runs
 from bookie.ledger_store import LedgerStore
+from bookie.log_removal import LogRemoval
 from ledger.ledger_id import LedgerId
 from reporting.logs import log_event
 
@@ -35,11 +36,16 @@ class Leftovers:
     """The leftovers in one store. `exclusive` holds the checkpoint lock; blocking."""
 
     def __init__(
-        self, files: FileSystem, store: LedgerStore, exclusive: Callable[[], AbstractContextManager[None]]
+        self,
+        files: FileSystem,
+        store: LedgerStore,
+        exclusive: Callable[[], AbstractContextManager[None]],
+        removal: LogRemoval,
     ) -> None:
         self._files = files
         self._store = store
         self._exclusive = exclusive
+        self._removal = removal
 
     def settle(self) -> list[int]:
         """Returns the ids of old logs from which everything was moved. Raises OSError."""
@@ -61,7 +67,8 @@ class Leftovers:
         names = set(self._files.list_directory(directory))
         if final.name not in names:
             self._files.link(path, final)
-            self._files.sync_directory(directory)
+        # Also where it has its name: the process that gave it may have been killed before that was durable.
+        self._files.sync_directory(directory)
         self._remove_decimal_name(directory, names, path, new)
         try:
             self._point_into(new, old)
@@ -87,12 +94,13 @@ class Leftovers:
                 moves.setdefault(record.ledger_id, {})[record.entry_id] = record.location
                 count += 1
             if count >= _UPDATED_AT_ONCE:
-                self._update(moves, old)
+                self._update(moves, old, new)
                 moves, count = {}, 0
-        self._update(moves, old)
+        self._update(moves, old, new)
 
-    def _update(self, moves: dict[int, dict[int, int]], old: int) -> None:
+    def _update(self, moves: dict[int, dict[int, int]], old: int, new: int) -> None:
         index = self._store.index
+        self._removal.points_into(new, moves)
         with self._exclusive():
             for number in sorted(moves):
                 ledger_id = LedgerId.unscoped(number)

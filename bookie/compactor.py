@@ -11,11 +11,9 @@ A crash after 1 leaves copies that nobody points at: the compaction's log has no
 process counts its records one by one (`entry_log_metadata`). A crash in 2 leaves some entries here and some there, both
 durable. So no entry is ever without a durable copy that the index points at (S2).
 
-What a scan could not see may be alive: a damaged length hides the records behind it. So a log goes only when the index
-was searched for what still points into it: the ledgers that the log's own map names, or, where it has no map, all of
-them, once for all such logs (`release_unproven`). A log that can't be read, or that something still points into, stays
-as it is and the others go on (S3). What the index was seen to say must be durable before anything goes
-(`make_index_durable`).
+What a scan could not see may be alive: a damaged length hides the records behind it. So whether a log goes is for the
+index to say (`log_removal`). A log that can't be read, or that something still points into, stays as it is and the
+others go on (S3).
 
 Not its job: which logs (`core.garbage_collection`), when (`garbage_collector`).
 """
@@ -24,7 +22,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, suppress
 
 from bookie.entry_log_metadata import RECORD_LENGTH_SIZE, is_live
@@ -33,6 +31,7 @@ from bookie.files import StorageCorruptException, is_no_space
 from bookie.gc_statistics import GcStatistics
 from bookie.index_file import slot_runs
 from bookie.ledger_store import LedgerStore
+from bookie.log_removal import LogRemoval
 from bookie.throttle import Throttle
 from ledger.ledger_id import LedgerId
 from reporting.logs import log_event
@@ -42,16 +41,6 @@ _log = logging.getLogger(__name__)
 _WRITE_BYTES = 1 << 20
 _PUBLISHED_AT_ONCE = 10_000
 """Entries whose index slots change under one hold of the checkpoint lock."""
-
-
-def make_index_durable(store: LedgerStore, exclusive: Callable[[], AbstractContextManager[None]]) -> None:
-    """Returns once what readers have seen of the index until now is durable.
-
-    A flush that is under way, and one that failed, leaves slots that are seen and may be gone after a crash: an older
-    copy that they made look dead is needed then. Raises StorageStoppedException when they will never be durable.
-    """
-    with exclusive():
-        store.index.sync()
 
 
 class Compactor:
@@ -64,12 +53,14 @@ class Compactor:
         self,
         store: LedgerStore,
         exclusive: Callable[[], AbstractContextManager[None]],
+        removal: LogRemoval,
         throttle: Throttle,
         statistics: GcStatistics,
         max_log_bytes: int,
     ) -> None:
         self._store = store
         self._exclusive = exclusive
+        self._removal = removal
         self._throttle = throttle
         self._statistics = statistics
         self._max_log_bytes = max_log_bytes
@@ -80,10 +71,7 @@ class Compactor:
         self._batch_bytes = 0
         self._moves: dict[int, list[tuple[int, int, int]]] = {}
         self._moved = 0
-        self._unproven: set[int] = set()
         self._copied_bytes = 0
-        self._freed: dict[int, int] = {}
-        """By log in work or in doubt: bytes that its removal frees, the copies subtracted."""
 
     def compact(self, log_id: int, existing: Container[int]) -> None:
         """Moves what is alive out of a complete log, and removes the log if that is all it held.
@@ -105,57 +93,9 @@ class Compactor:
                 self._publish()
             raise
         self._publish()
-        self._freed[log_id] = max(0, self._store.logs.size(log_id) - (self._copied_bytes - before))
-        ledgers_map = self._store.logs.ledgers_map(log_id)
-        if ledgers_map is None:
-            self._unproven.add(log_id)
-        else:
-            self._remove_unreferenced({log_id}, (number for number in sorted(ledgers_map) if number in existing))
-
-    def doubt(self, log_id: int) -> None:
-        """A log that seems to hold nothing alive: `release_unproven` makes sure, and removes it."""
-        self._freed[log_id] = self._store.logs.size(log_id)
-        self._unproven.add(log_id)
-
-    def release_unproven(self) -> None:
-        """Searches the whole index for what points into logs in doubt; removes those that nothing points into."""
-        unproven, self._unproven = self._unproven, set()
-        if unproven:
-            self._remove_unreferenced(unproven, self._store.ledger_ids())
-
-    def _remove_unreferenced(self, log_ids: set[int], ledgers: Iterable[int]) -> None:
-        """Removes those of the logs that none of the ledgers has an entry in."""
-        referenced: set[int] = set()
-        for number in ledgers:
-            self._throttle.check()
-            try:
-                referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & log_ids
-            except StorageCorruptException as error:
-                self._statistics.failed_deletions += len(log_ids)
-                log_event(
-                    _log,
-                    "compaction_kept_logs",
-                    logging.ERROR,
-                    count=len(log_ids),
-                    error=error,
-                    note="the index can't be searched",
-                )
-                return
-        for log_id in sorted(referenced):
-            self._statistics.failed_deletions += 1
-            log_event(
-                _log,
-                "compaction_kept_log",
-                logging.ERROR,
-                log=f"{log_id:x}",
-                error="the index points at entries that reading it does not find",
-            )
-        unreferenced = sorted(log_ids - referenced)
-        if unreferenced:
-            make_index_durable(self._store, self._exclusive)
-        for log_id in unreferenced:
-            self._statistics.reclaimed_by_compaction += self._freed.pop(log_id)
-            self._store.logs.remove(log_id)
+        freed = max(0, self._store.logs.size(log_id) - (self._copied_bytes - before))
+        if self._removal.remove([log_id], existing, self._throttle):
+            self._statistics.reclaimed_by_compaction += freed
 
     def finish(self) -> None:
         """Ends the compaction's own log. Raises OSError; the log is then scanned by the next process."""

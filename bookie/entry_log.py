@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +80,11 @@ class LogFile:
         self._bytes_by_ledger[ledger_id] = self._bytes_by_ledger.get(ledger_id, 0) + ends[fitting - 1]
         first = fmt.location_of(self.log_id, base) + _LENGTH_SIZE
         return [first, *map(first.__add__, ends[: fitting - 1])]
+
+    @property
+    def ledgers(self) -> Iterable[int]:
+        """Those of which something was appended."""
+        return self._bytes_by_ledger.keys()
 
     def sync(self) -> None:
         """Makes everything appended so far durable."""

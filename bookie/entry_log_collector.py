@@ -1,7 +1,7 @@
 """The part of garbage collection that works on entry logs: which are in use, which may go, compaction. Blocking.
 
 Per store it remembers how the complete logs are used; a log looked into once is not looked into again. Logs of which
-nothing is left are removed: at once where the log's own map says what is in it, else after the index was searched.
+nothing is left are removed if the index agrees (`log_removal`); one of which it does not is looked into again.
 
 Source: storage page, sections 8 to 10.
 """
@@ -14,12 +14,13 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from bookie.compaction_leftovers import Leftovers
-from bookie.compactor import Compactor, make_index_durable
+from bookie.compactor import Compactor
 from bookie.core.garbage_collection import CompactionRule, EntryLogUsage, SortedIds, logs_to_compact
 from bookie.entry_log_metadata import extract_usage
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.gc_statistics import GcPhase, GcStatistics
 from bookie.ledger_store import LedgerStore
+from bookie.log_removal import LogRemoval
 from bookie.storage import Storage
 from bookie.threads import Event
 from bookie.throttle import Throttle
@@ -33,6 +34,7 @@ class _Known:
     """What is known of one store's logs."""
 
     store: LedgerStore
+    removal: LogRemoval
     usages: dict[int, EntryLogUsage] = field(default_factory=dict)
     existing: Container[int] = ()
 
@@ -60,12 +62,12 @@ class EntryLogCollector:
         self._rate = rate
         self._clock = clock
         self._target_bytes = target_bytes
-        self._known = [_Known(store) for store in storage.stores]
+        self._known = [_Known(store, LogRemoval(store, storage.exclusive, statistics)) for store in storage.stores]
 
     def settle_leftovers(self) -> None:
         """What compactions of earlier processes left. The logs that they emptied go like any other empty log."""
         for known in self._known:
-            for log_id in Leftovers(self._files, known.store, self._storage.exclusive).settle():
+            for log_id in Leftovers(self._files, known.store, self._storage.exclusive, known.removal).settle():
                 known.usages[log_id] = EntryLogUsage(log_id, 1, {}, has_map=False)
 
     def collect(self) -> None:
@@ -99,18 +101,13 @@ class EntryLogCollector:
         self._statistics.extract_seconds += self._clock() - started
 
     def _remove_empty(self, known: _Known) -> None:
-        compactor = self._compactor(known.store)
         empty = [(log_id, known.usages[log_id]) for log_id in sorted(known.usages) if known.usages[log_id].is_empty]
-        if empty:
-            make_index_durable(known.store, self._storage.exclusive)
-        for log_id, usage in empty:
+        sizes = {log_id: known.store.logs.size(log_id) for log_id, _ in empty}
+        for log_id in sizes:
             del known.usages[log_id]
-            if usage.has_map or usage.total == 0:
-                self._statistics.reclaimed_by_deletion += known.store.logs.size(log_id)
-                known.store.logs.remove(log_id)
-            else:
-                compactor.doubt(log_id)
-        compactor.release_unproven()
+        removed = known.removal.remove(sizes, known.existing, self._throttle()) if empty else ()
+        for log_id in removed:
+            self._statistics.reclaimed_by_deletion += sizes[log_id]
 
     def compact(self, rule: CompactionRule) -> None:
         """Compacts the logs below the threshold, the emptiest first, as long as there is time.
@@ -137,7 +134,7 @@ class EntryLogCollector:
         return [usage for known in self._known for usage in list(known.usages.values())]
 
     def _compact_store(self, known: _Known, threshold: float, deadline: float) -> None:
-        compactor = self._compactor(known.store)
+        compactor = self._compactor(known)
         try:
             chosen = logs_to_compact(known.usages.values(), threshold, self._target_bytes)
             self._statistics.begin(GcPhase.COMPACTION, len(chosen))
@@ -147,14 +144,14 @@ class EntryLogCollector:
                 compactor.compact(usage.log_id, known.existing)
                 known.usages.pop(usage.log_id, None)
                 self._statistics.phase_done += 1
-            compactor.release_unproven()
         finally:
             compactor.finish()
 
-    def _compactor(self, store: LedgerStore) -> Compactor:
+    def _compactor(self, known: _Known) -> Compactor:
         return Compactor(
-            store,
+            known.store,
             self._storage.exclusive,
+            known.removal,
             self._throttle(),
             self._statistics,
             self._storage.config.entry_log_max_bytes,

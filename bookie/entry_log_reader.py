@@ -65,6 +65,8 @@ class EntryLogReader:
         self._directories = directories
         self._open_files = open_files
         self._handles: OrderedDict[int, LogHandle] = OrderedDict()
+        self._forgotten = 0
+        """How many logs were removed."""
         self._statistics = statistics or StoreStatistics()
         self._ahead = ReadAhead(read_ahead_bytes)
         self._lock = Lock()
@@ -137,8 +139,12 @@ class EntryLogReader:
             if handle is not None:
                 self._handles.move_to_end(log_id)
                 return handle
+            forgotten = self._forgotten
         handle = self._open(log_id)
         with self._lock:
+            if forgotten != self._forgotten:
+                # It may be the log that was removed meanwhile: kept open, it would keep its space.
+                return handle
             self._handles[log_id] = handle
             if len(self._handles) > self._open_files:
                 self._handles.popitem(last=False)
@@ -155,8 +161,9 @@ class EntryLogReader:
         raise StorageCorruptException(f"entry log {name} does not exist in {places}, but the index points into it")
 
     def forget(self, log_id: int) -> None:
-        """Drops what is kept of a log that is removed."""
+        """Drops what is kept of a log that was removed."""
         with self._lock:
+            self._forgotten += 1
             self._handles.pop(log_id, None)
 
     def close(self) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from pyroaring import BitMap64
+
 from bookie import entry_log_format as fmt
 from bookie.entry_log import LogFile, LogRecord, LogScan, read_ledgers_map
 from bookie.entry_log_reader import EntryLogReader
@@ -61,6 +63,8 @@ class EntryLogs:
         """Logs of this process that are not complete yet. Under the lock, as _last_id is."""
         self._rotated: list[int] = []
         """Those of them that were finished since the last flush ended."""
+        self._appended: dict[int, BitMap64] = {}
+        """By log that this process has ended: the ledgers that were appended to it. Under the lock."""
         self.failed_syncs = 0
         """How often a sync of what was appended has failed."""
         self._flushed = (-1, 0)
@@ -129,6 +133,7 @@ class EntryLogs:
             self._finish(self._current)
             self._statistics.logs_full += 1
             self._rotated.append(self._current.log_id)
+            self._remember(self._current)
             self._current = None
         self._current = self._create()
         return self._current
@@ -145,6 +150,11 @@ class EntryLogs:
                 _log, "entry_log_without_map", logging.WARNING, log=log.log_id, directory=log.directory, error=error
             )
             log.close()
+
+    def _remember(self, log: LogFile) -> None:
+        """A log that has ended keeps the ledgers that were appended to it."""
+        with self._lock:
+            self._appended[log.log_id] = BitMap64(log.ledgers)
 
     def _create(self) -> LogFile:
         with self._lock:
@@ -175,9 +185,10 @@ class EntryLogs:
             if log_id not in used and log_id not in self._incomplete:
                 return log_id
 
-    def _completed(self, log_id: int) -> None:
+    def _completed(self, log: LogFile) -> None:
+        self._remember(log)
         with self._lock:
-            self._incomplete.discard(log_id)
+            self._incomplete.discard(log.log_id)
 
     # Reading: any thread
 
@@ -207,13 +218,22 @@ class EntryLogs:
         with self._lock:
             return sorted(found - self._incomplete)
 
+    def appended_ledgers(self, log_id: int) -> BitMap64 | None:
+        """The ledgers of which something was appended to a complete log; None for a log of an earlier process."""
+        with self._lock:
+            return self._appended.get(log_id)
+
+    # A handle is held as long as its descriptor is used: who drops it may find another file under that number.
+
     def size(self, log_id: int) -> int:
         """Bytes of the file, header and map included."""
-        return self._files.size(self._reader.handle(log_id).fd)
+        handle = self._reader.handle(log_id)
+        return self._files.size(handle.fd)
 
     def ledgers_map(self, log_id: int) -> dict[int, int] | None:
         """Bytes by ledger, lengths of records included; None when there is no map, or one that must be rejected."""
-        return read_ledgers_map(self._files, self._reader.handle(log_id).fd)
+        handle = self._reader.handle(log_id)
+        return read_ledgers_map(self._files, handle.fd)
 
     def scan(self, log_id: int) -> Iterator[LogRecord]:
         """The records of a log in bounded memory. Raises StorageCorruptException where a log with a map is damaged."""
@@ -222,13 +242,15 @@ class EntryLogs:
 
     def remove(self, log_id: int) -> None:
         """Removes a log; one that is gone already is fine. Nothing in the index may point into it any more."""
-        self._reader.forget(log_id)
         for directory in self._directories:
             try:
                 self._files.unlink(directory / fmt.file_name(log_id))
             except FileNotFoundError:
                 continue
+            self._reader.forget(log_id)
             self._files.sync_directory(directory)
+        with self._lock:
+            self._appended.pop(log_id, None)
 
 
 class CompactionLog:
@@ -257,13 +279,13 @@ class CompactionLog:
     def finish(self) -> None:
         """Map, sync, close: durable on return, its name included."""
         self._log.finish()
-        self._logs._completed(self.log_id)
+        self._logs._completed(self._log)
 
     def abandon(self) -> None:
         """Closes and removes the log; nothing may point into it."""
         self._log.close()
         self._logs.remove(self.log_id)
-        self._logs._completed(self.log_id)
+        self._logs._completed(self._log)
 
 
 def _log_id_of(name: str) -> int | None:

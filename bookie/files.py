@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+_fadvise = getattr(os, "posix_fadvise", None)
 
 
 class StorageCorruptException(OSError):
@@ -94,6 +95,14 @@ class FileSystem:
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
+
+    def forget_cached(self, fd: int) -> None:
+        """Drops what memory has of the file, save what was written and not synced: it is read from the disk again.
+
+        After a sync that failed, Linux takes what it has in memory for written, and shows it to readers.
+        """
+        if _fadvise is not None:
+            _fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: Path) -> None:
         """Makes the names in a directory durable."""

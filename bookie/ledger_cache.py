@@ -75,6 +75,8 @@ class LedgerCache:
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
         self._deleted: set[tuple[int, int]] = set()
+        self._left_is_written = False
+        """Whether what an earlier process left unsynced has been written since this one began."""
 
     # Reading
 
@@ -164,7 +166,20 @@ class LedgerCache:
             self._files.close(fd)
 
     def _last_entry_id(self, fd: int) -> int:
-        for number in reversed(range(index_file.page_count(self._files.size(fd)))):
+        """From the end: mostly it is in the last page. Holes are passed over, however large they are."""
+        end = index_file.page_count(self._files.size(fd))
+        found = self._last_in(fd, max(0, end - 1), end)
+        if found == NO_ENTRY and end > 1:
+            for start, stop in reversed(list(self._files.data_extents(fd, index_file.HEADER_SIZE))):
+                first = (start - index_file.HEADER_SIZE) // PAGE_SIZE
+                found = self._last_in(fd, first, min(end - 1, index_file.page_count(stop)))
+                if found != NO_ENTRY:
+                    break
+        return found
+
+    def _last_in(self, fd: int, first: int, end: int) -> int:
+        """The highest entry in a range of pages, or -1."""
+        for number in reversed(range(first, end)):
             held = index_file.held_in(self._page_of(fd, number))
             if held:
                 return number * index_file.SLOTS_PER_PAGE + held[-1]
@@ -274,17 +289,44 @@ class LedgerCache:
         self._closed_unsynced = False
         self._close_guards()
 
-        self._forget_deleted()
+        self._forget_ledgers(self._deleted)
+        self._deleted.clear()
 
-    def _forget_deleted(self) -> None:
-        """Drops the pages of deleted ledgers: all at once, since there may be many ledgers and many pages."""
-        if not self._deleted:
+    def _forget_ledgers(self, ledgers: set[tuple[int, int]]) -> None:
+        """Drops the pages of ledgers: all at once, since there may be many ledgers and many pages."""
+        if not ledgers:
             return
         with self._lock:
             self._generation += 1
-            for key in [key for key in self._pages if key[:2] in self._deleted]:
+            for key in [key for key in self._pages if key[:2] in ledgers]:
                 del self._pages[key]
-        self._deleted.clear()
+
+    def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""
+        self.sync()
+        if self._files.syncs_file_systems and not self._left_is_written:
+            # Once is enough: what this process writes it syncs itself.
+            for directory in self._directories:
+                self._sync_file_system(directory)
+            self._left_is_written = True
+        for ledger_id in ledger_ids:
+            fd = self._open(ledger_id)
+            if fd is None:
+                continue
+            try:
+                if not self._left_is_written:
+                    self._files.fdatasync(fd)
+                self._files.forget_cached(fd)
+            finally:
+                self._files.close(fd)
+        self._forget_ledgers({(ledger_id.scope_id, ledger_id.ledger_id) for ledger_id in ledger_ids})
+
+    def _sync_file_system(self, directory: Path) -> None:
+        fd = self._files.open_file_system(directory)
+        try:
+            self._files.sync_file_system(fd)
+        finally:
+            self._files.close(fd)
 
     def _sync_files(self) -> None:
         while self._unsynced:

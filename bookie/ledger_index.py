@@ -3,7 +3,7 @@
 Implemented by index files (`ledger_cache`, the default) and by RocksDB. Ids are `LedgerId`s, so that (scope, id) is
 never taken for (0, id); `ledger_ids` lists those of scope 0, the only ones that a bookie stores.
 
-`update` and `delete` belong to whoever holds the checkpoint lock; everything else to any thread.
+`update`, `delete` and `read_back` belong to whoever holds the checkpoint lock; everything else to any thread.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class LedgerIndex(Protocol):
 
     def sync(self) -> None:
         """Makes all updates and deletions durable."""
+
+    def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""
 
     def ledger_ids(self) -> array[int]:
         """Ids (type code q) of all ledgers in the index, ascending."""

@@ -158,6 +158,14 @@ class Inode:
             change.apply(self.durable)
         self.pending.clear()
 
+    def evict(self) -> None:
+        """What is not pending is read from the disk again: what a sync failed for is seen no more."""
+        if self.content is None:
+            return
+        self.content = self.durable.copy()
+        for change in self.pending:
+            change.apply(self.content)
+
     def after_power_loss(self, survival: Survival) -> Inode:
         if self.content is None:
             return self

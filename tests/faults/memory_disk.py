@@ -6,7 +6,10 @@ allocation) is seen at once and pending until the file is synced; so is a name (
 `Survival` says: nothing, everything (a process that was killed), the oldest with the last one torn, or an arbitrary
 part. Writes tear at blocks of 512 bytes.
 
-A sync that fails forgets what was pending, as Linux does: readers still see it, no later sync makes it durable.
+A sync that fails forgets what was pending, as Linux does: readers still see it, no later sync makes it durable, and an
+eviction from memory (`evict`, `forget_cached`) or a power loss brings back what was there before.
+
+A descriptor that is closed is given to the next file that is opened, as POSIX says: the lowest that is free.
 
 Every call goes through `on_operation` first, which may raise: that is how an error or a power loss comes at a chosen
 moment. Nothing here has a thread, a clock or randomness of its own; calls may come from several threads.
@@ -17,6 +20,7 @@ Not its job: which moments are tried and what must hold afterwards (the tests), 
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -50,6 +54,9 @@ __all__ = [
 ]
 
 
+_FIRST_DESCRIPTOR = 1000
+
+
 class PowerLossException(OSError):
     """The machine has no power: nothing works until the disk is taken to another one."""
 
@@ -80,7 +87,9 @@ class MemoryDisk(FileSystem):
         self._roots = roots
         self._names = DiskNames()
         self._open: dict[int, _Open] = {}
-        self._next_fd = 1000
+        self._first_fd = _FIRST_DESCRIPTOR
+        self._free: list[int] = []
+        """Descriptors that were closed, a heap."""
         self._locked: list[int] = []
         self._powered = True
         self.capacity = capacity
@@ -139,9 +148,18 @@ class MemoryDisk(FileSystem):
 
     def start_again(self) -> None:
         """After lose_power: as if only the process had been killed. What was pending is seen, and still pending."""
+        # What the process that is gone still closes must not be another's.
+        self._first_fd += len(self._open) + len(self._free)
         self._open.clear()
+        self._free.clear()
         self._locked.clear()
         self._powered = True
+
+    def evict(self) -> None:
+        """Memory is wanted for something else: what is not pending is read from the disk again."""
+        with self._lock:
+            for inode in self._names.seen.values():
+                inode.evict()
 
     def after_power_loss(self, survival: Survival) -> MemoryDisk:
         """The disk as it is found after a power loss at this moment; this one is not touched."""
@@ -182,15 +200,18 @@ class MemoryDisk(FileSystem):
                 self._rename("create", path, inode)
             elif flags & os.O_TRUNC:
                 self._change("truncate", inode, path, 0, None)
-            fd = self._next_fd
-            self._next_fd += 1
-            self._open[fd] = _Open(inode, path, bool(flags & (os.O_RDWR | os.O_WRONLY)))
-            return fd
+            return self._take_descriptor(_Open(inode, path, bool(flags & (os.O_RDWR | os.O_WRONLY))))
+
+    def _take_descriptor(self, opened: _Open) -> int:
+        fd = heapq.heappop(self._free) if self._free else self._first_fd + len(self._open)
+        self._open[fd] = opened
+        return fd
 
     def close(self, fd: int) -> None:
         with self._lock:
             self._opened(fd)
             del self._open[fd]
+            heapq.heappush(self._free, fd)
             if fd in self._locked:
                 self._locked.remove(fd)
 
@@ -239,6 +260,11 @@ class MemoryDisk(FileSystem):
     def fsync(self, fd: int) -> None:
         self._sync(fd)
 
+    def forget_cached(self, fd: int) -> None:
+        with self._lock:
+            self._need_power()
+            self._opened(fd).inode.evict()
+
     def sync_directory(self, path: Path) -> None:
         with self._lock:
             self._operation("sync directory", path)
@@ -251,10 +277,7 @@ class MemoryDisk(FileSystem):
     def open_file_system(self, path: Path) -> int:
         with self._lock:
             self._need_power()
-            fd = self._next_fd
-            self._next_fd += 1
-            self._open[fd] = _Open(self._find(path), path, False)
-            return fd
+            return self._take_descriptor(_Open(self._find(path), path, False))
 
     def sync_file_system(self, fd: int) -> None:
         with self._lock:

@@ -25,6 +25,9 @@ from tests.simulation.transcript import Transcript
 
 T = TypeVar("T")
 
+_EVICTED = 0.3
+"""How often what a process leaves in memory is gone before the next one looks."""
+
 
 @dataclass(slots=True)
 class DiskFaults:
@@ -72,8 +75,10 @@ class Disk:
         """Called when something has become durable, before whoever asked for it knows."""
 
     def process_gone(self) -> None:
-        """What was written stays, synced or not; nobody has a file open."""
+        """What was written stays, synced or not; nobody has a file open. The host may want its memory otherwise."""
         self.media.start_again()
+        if self.rng.random() < _EVICTED:
+            self.media.evict()
 
     def lose_power(self, survival: Survival) -> None:
         """Of what was not synced only what `survival` says is there afterwards."""
@@ -195,6 +200,9 @@ class ProcessFiles(FileSystem):
 
     def fsync(self, fd: int) -> None:
         self._sync("fsync", lambda: self._media.fsync(fd))
+
+    def forget_cached(self, fd: int) -> None:
+        self._media.forget_cached(fd)
 
     def sync_directory(self, path: Path) -> None:
         self._sync("sync directory", lambda: self._media.sync_directory(path))

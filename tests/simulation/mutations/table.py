@@ -349,11 +349,20 @@ MUTATIONS = (
         "                    pass\n",
         more=(
             Edit(
-                "bookie/compactor.py",
-                "        unreferenced = sorted(log_ids - referenced)\n",
-                "        unreferenced = sorted(log_ids)\n",
+                "bookie/log_removal.py",
+                "        unreferenced = sorted(wanted - referenced)\n",
+                "        unreferenced = sorted(wanted)\n",
             ),
         ),
+    ),
+    Mutation(
+        "log-removed-on-the-word-of-memory",
+        "storage",
+        ("S1", "P1"),
+        "a log goes because memory shows that its entries were moved, which a killed process did not make durable",
+        "bookie/log_removal.py",
+        "            self._store.index.read_back([LedgerId.unscoped(number) for number in numbers])\n",
+        "            self._store.index.sync()\n",
     ),
     Mutation(
         "damage-answered-as-missing",

@@ -15,6 +15,7 @@ import pytest
 from tests.faults.memory_disk import (
     MemoryDisk,
     Operation,
+    PowerLossException,
     Survival,
     everything_survives,
     nothing_survives,
@@ -136,6 +137,71 @@ def test_a_disk_error_at_any_operation_of_a_compaction_loses_nothing(
         check_and_compact_again(left, tmp_path, moment, f"error at {first}, power lost")
         killed = disk.after_power_loss(everything_survives)
         check_and_compact_again(killed, tmp_path, moment, f"error at {first}, killed")
+
+
+@pytest.mark.parametrize("ending", ["a sync fails", "killed"])
+@pytest.mark.parametrize(("between", "syncfs"), [("nothing", True), ("a clean stop", True), ("nothing", False)])
+def test_memory_that_shows_moves_no_disk_holds_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, between: str, syncfs: bool
+) -> None:
+    """A process ends in a compaction; the next ones see what it wrote, and collect; then the power goes.
+
+    A process that is killed leaves what it had not synced to the kernel, which has not written it yet. One whose sync
+    failed leaves what readers see and no disk ever gets.
+    """
+    monkeypatch.setattr(MemoryDisk, "syncs_file_systems", syncfs)
+    operations = record(tmp_path)
+    filled, history = filled_disk(tmp_path)
+    first = filled.operations
+    kinds = ("sync", "sync everything") if ending == "a sync fails" else ()
+    lost = []
+    for number in (operation.number for operation in operations if not kinds or operation.kind in kinds):
+        disk = filled.after_power_loss(everything_survives)
+        disk.operations = first
+        run = StorageRun(tmp_path, disk, history, **SMALL)
+        disk.on_operation = failing(number, False, errno.EIO) if kinds else dying(number, disk)
+        with contextlib.suppress(OSError, AssertionError):
+            compact(run, disk)
+        disk.on_operation = lambda operation: None
+        disk.lose_power()
+        run.abandon()
+        disk.start_again()
+        moment = run.moment()
+        what = f"{ending} at {number}, {between}"
+        try:
+            look_and_lose_power(disk, tmp_path, moment, what, stops=between == "a clean stop")
+        except (AssertionError, OSError) as error:
+            lost.append(f"{what}: {error}")
+    assert not lost
+
+
+def look_and_lose_power(disk: MemoryDisk, root: Path, moment: Moment, what: str, *, stops: bool) -> None:
+    """The next process collects, or if the next one `stops` at once, the one after it; then memory is lost."""
+    if stops:
+        run = StorageRun(root, disk, moment, **SMALL)
+        run.open()
+        run.storage.close()
+    run = StorageRun(root, disk, moment, **SMALL)
+    run.open()
+    try:
+        Collection(run.storage, disk).run(threshold=1.0)
+        check(run.storage, moment, what)
+        check_and_compact_again(disk.after_power_loss(nothing_survives), root, moment, f"{what}, power lost")
+        disk.evict()
+        check(run.storage, moment, f"{what}, evicted")
+    finally:
+        run.storage.close()
+
+
+def dying(number: int, disk: MemoryDisk) -> Callable[[Operation], None]:
+    """The process is killed at that operation."""
+
+    def die(operation: Operation) -> None:
+        if operation.number == number:
+            disk.lose_power()
+            raise PowerLossException(errno.EIO, "killed", str(operation.path))
+
+    return die
 
 
 def record(root: Path) -> list[Operation]:

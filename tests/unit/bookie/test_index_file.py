@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie import index_file
-from bookie.files import REAL_FILE_SYSTEM, StorageCorruptException
+from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookie.index_file import IndexHeader
 from bookie.ledger_cache import LedgerCache
 from ledger.ledger_id import LedgerId
@@ -182,3 +183,26 @@ def test_pages_in_memory_are_bounded(tmp_path: Path) -> None:
     for number in range(4):
         assert [index.location(LedgerId.unscoped(number), entry) for entry in ids] == [entry + 1 for entry in ids]
     assert len(index._pages) == 3
+
+
+def test_the_last_entry_is_found_before_a_hole_however_large(tmp_path: Path) -> None:
+    """A length that outlived the page it was made for."""
+    counting = CountingReads()
+    cache = LedgerCache(counting, [tmp_path], 1 << 20)
+    ledger_id = LedgerId.unscoped(7)
+    for held in ((3,), (3, 5_000_000)):
+        cache.update(ledger_id, HEADER, index_file.slot_runs(held, [1 << 32] * len(held)))
+        cache.sync()
+        os.truncate(tmp_path / "0/7/7.idx", index_file.page_offset(1 << 30))
+        counting.reads = 0
+        assert cache.read_header(ledger_id) == (HEADER, held[-1])
+        assert counting.reads <= 5
+
+
+class CountingReads(FileSystem):
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        self.reads += 1
+        return super().pread(fd, size, offset)
