@@ -15,6 +15,7 @@ import typer
 from bookie.config import load_config
 from bookie.configuration.schema import assignments
 from bookie.inspection.cli import inspect_app
+from gateway.descriptors import raise_descriptor_limit
 from reporting.groups import StartByDefault, new_group
 from reporting.logs import set_up_logging
 from reporting.output import AsJson, ends_in_the_log, print_json
@@ -101,6 +102,7 @@ def start(
 
 
 def _run(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
+    raise_descriptor_limit()
     try:
         import uvloop
     except ImportError:

@@ -17,12 +17,15 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from bookie.authentication import load_provider
+from bookie.connections import ConnectionLimits
+from bookie.core.descriptor_shares import DescriptorShares, share_out
 from bookie.core.disk_space import DiskThresholds
 from bookie.entry_reads import MAX_BATCH_READ_SIZE
 from bookie.gc_settings import GcSettings
 from bookie.security import Security
 from bookie.storage_settings import StorageSettings
 from gateway.config import GatewayConfig
+from gateway.descriptors import descriptor_limit
 from gateway.http_settings import HttpSettings
 from gateway.tls_contexts import ServerContexts
 from gateway.tls_files import TlsFiles
@@ -33,6 +36,10 @@ from reporting.logs import LogSettings
 from thinclient.config import load_settings
 
 _MIB = 1024 * 1024
+_FILES_OF_A_DIRECTORY = 8
+"""Of a directory of ledgers or journals: the file that is written, the next, one of the index, a directory's sync."""
+_ROCKSDB_FILES = 128
+"""Of an index in RocksDB, about; it keeps them open."""
 
 
 class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
@@ -54,6 +61,15 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
     )
     max_batch_read_size: int = Field(
         MAX_BATCH_READ_SIZE, ge=1, le=256 * _MIB, description="maxBatchReadSize: bytes of an answer to a batch read"
+    )
+    max_connections: int | None = Field(
+        None, ge=1, description="of the entry port; over it the longest idle goes; default: by the limit of open files"
+    )
+    connection_memory_mb: int = Field(
+        512,
+        ge=16,
+        description="receive buffers, answers that clients don't take, requests under way, of all connections; over it "
+        "those go that hold the most for the longest",
     )
     handshake_timeout_seconds: float = Field(
         10.0, gt=0, description="a connection that must authenticate, or begins TLS, is closed unless done by then"
@@ -137,7 +153,23 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
         Raises IncorrectParameterException naming the keys that are wrong.
         """
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
-        return GatewayConfig.load(None, {**self.gateway, **own})
+        hosted = GatewayConfig.load(None, {**self.gateway, **own})
+        share = hosted.max_connections or self.descriptor_shares().gateway
+        return hosted.model_copy(update={"max_connections": share})
+
+    def descriptor_shares(self) -> DescriptorShares:
+        """What the ports and storage get of the files that the process may have open."""
+        is_db = self.storage_type == "db"
+        files = _FILES_OF_A_DIRECTORY * (len(self.journals) + len({*self.ledgers, *self.indexes}))
+        files += _ROCKSDB_FILES * len(self.ledgers) * is_db
+        shares = share_out(descriptor_limit(), files, self.open_log_limit, len(self.ledgers) if is_db else 1)
+        return shares._replace(
+            entry=self.max_connections or shares.entry, http=self.http_max_connections or shares.http
+        )
+
+    def connection_limits(self) -> ConnectionLimits:
+        """Of the entry port."""
+        return ConnectionLimits(self.descriptor_shares().entry, self.connection_memory_mb * _MIB)
 
     def disk_thresholds(self) -> DiskThresholds:
         """The part that the disk monitor needs."""

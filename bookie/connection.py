@@ -10,7 +10,9 @@ is open. A connection that has to pass one, or began TLS, and is not through in 
 
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
 write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
-from it. A frame or packet that can't be followed closes the connection, with a line in the log that says why.
+from it; before the gate is open frames are small. What all connections together may hold is up to `connections`, which
+hears when this one's buffers grow. A frame or packet that can't be followed closes the connection, with a line in the
+log that says why.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Callable
 from typing import cast
 
 from bookie.binary_client import BinaryClient
+from bookie.connections import Connections
 from bookie.core.gate import AuthenticationException, Gate
 from bookie.entry_reads import QueuedRead
 from bookie.request_processor import Client, RequestProcessor
@@ -52,6 +55,12 @@ _log = logging.getLogger(__name__)
 
 _FLUSH_BYTES = 256 * 1024
 _WRITE_HIGH_WATER = 1024 * 1024
+_MAX_FRAME_AT_GATE = 64 * 1024
+"""Of a connection that is not let in yet: enough for any plugin's payloads."""
+_OWN_BYTES = 6 * 1024
+"""What the objects of a connection take, about."""
+_REQUEST_BYTES = 512
+"""What a request under way takes, about: in a queue of reads, or as a long poll."""
 _V3_FIRST_BYTE = 0x0A
 
 
@@ -63,7 +72,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         processor: RequestProcessor,
-        connections: dict[BookieConnection, None],
+        connections: Connections,
         statistics: BookieStatistics,
         max_frame_size: int,
         security: Security = OPEN,
@@ -79,10 +88,19 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._connections = connections
         self._statistics = statistics
         self._max_frame_size = max_frame_size
-        self._decoder = FrameDecoder(max_frame_size)
+        self._decoder = FrameDecoder(max_frame_size, self._resized)
         self._transport: asyncio.Transport | None = None
         self._answers: list[bytes] = []
         self._answer_bytes = 0
+        self._unsent = 0
+        """Bytes that the transport had not sent after the last write."""
+        self.asked = 0
+        """Requests received."""
+        self._answered = 0
+        self._heard = False
+        self._asked_before = 0
+        self.heard_at = 0.0
+        self.stalled_since: float | None = None
         self._peer = "?"
         self._reasons_to_wait: set[str] = set()
         self._waits_since = 0.0
@@ -102,10 +120,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._gate = self._security.new_gate(self._peer)
         if self._gate is not None and not self._gate.is_open:
             self._serve = self._serve_at_gate
+            self._decoder.max_frame_size = min(self._max_frame_size, _MAX_FRAME_AT_GATE)
             self._expect_handshake()
-        self._connections[self] = None
-        self._statistics.connections += 1
-        self._statistics.accepted += 1
+        self.heard_at = asyncio.get_running_loop().time()
+        self._connections.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -115,13 +133,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         for client in self._binary.values():
             client.reads.clear()
         self._processor.forget(self)
-        self._connections.pop(self, None)
-        self._statistics.connections -= 1
+        self._connections.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.get_buffer(sizehint) if self._tls is None else self._tls.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
         try:
             if self._tls is not None:
                 self._tls.buffer_updated(nbytes)
@@ -149,6 +167,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _take_packets(self, packets: list[memoryview]) -> None:
         serve, binary = self._serve, self._binary
+        self.asked += len(packets)
         shortcut = self._processor.add if serve == self._processor.process else None
         for packet in packets:
             is_v3 = packet[0] == _V3_FIRST_BYTE and not binary
@@ -205,8 +224,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         if verdict.passes:
             self._processor.process(client, request)
         if gate.is_open:
-            self._serve = self._behind_gate()
-            self._end_handshake()
+            self._let_in()
+
+    def _let_in(self) -> None:
+        self._serve = self._behind_gate()
+        self._decoder.max_frame_size = self._max_frame_size
+        self._end_handshake()
 
     def _expect_handshake(self) -> None:
         if self._handshake is None:
@@ -261,7 +284,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             return False
         self._tls = self._new_channel()
         self._tls.feed(begin)
-        self._decoder = FrameDecoder(self._max_frame_size)
+        self._decoder = FrameDecoder(self._decoder.max_frame_size, self._resized)
         try:
             self._take_encrypted(self._tls)
         except (FrameError, ProtocolError, AuthenticationException, ssl.SSLError) as error:
@@ -291,8 +314,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._gate.secured(tls.certificate())
             if not self._gate.is_open:
                 return
-        self._serve = self._processor.process
-        self._end_handshake()
+        self._let_in()
 
     def _write_outgoing(self, tls: TlsChannel) -> None:
         data = tls.take_outgoing()
@@ -307,6 +329,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.takes_answers = True
+        self.stalled_since = None
         self._go_on("the client to take its answers")
         self._pump()
         self.flush()
@@ -333,16 +356,24 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.send(encode_response(response))
 
     def flush(self) -> None:
-        if self._answers and self._transport is not None:
+        if not self._answers:
+            return
+        transport, unsent = self._transport, 0
+        if transport is not None:
             if self._tls is None:
-                self._transport.write(b"".join(self._answers))
+                transport.write(b"".join(self._answers))
             elif self._tls.established:
                 self._tls.write(b"".join(self._answers))
                 self._write_outgoing(self._tls)
             else:
                 return
+            unsent = transport.get_write_buffer_size()
+        self._answered += len(self._answers)
         self._answers.clear()
         self._answer_bytes = 0
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self._resized()
 
     def wait_for_room(self) -> None:
         if not self._waits_since:
@@ -355,6 +386,33 @@ class BookieConnection(asyncio.BufferedProtocol):
     def answer_bytes_held(self) -> int:
         """Bytes of answers that the client has not taken yet."""
         return self._answer_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory, about."""
+        held = _OWN_BYTES + self._decoder.size + self.answer_bytes_held
+        held += _REQUEST_BYTES * (self.asked - self._answered)
+        return held if self._tls is None else held + self._tls.held_bytes
+
+    @property
+    def owed(self) -> int:
+        """Requests without an answer, and bytes of answers that wait; 0 of one that is idle."""
+        return self.asked - self._answered + self.answer_bytes_held
+
+    def look(self, now: float) -> None:
+        """Once a second or so: gives back what it does not need, notes whether it gets on."""
+        if self._heard:
+            self._heard, self.heard_at = False, now
+        begun = self._decoder.pending > 0 and self.asked == self._asked_before
+        self._asked_before = self.asked
+        if not begun and not self.answer_bytes_held:
+            self.stalled_since = None
+        elif self.stalled_since is None:
+            self.stalled_since = now
+        self._decoder.trim()
+
+    def _resized(self) -> None:
+        self._connections.resized(self)
 
     def room_in_storage(self) -> None:
         """Reads on after `wait_for_room`."""

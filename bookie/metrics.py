@@ -98,7 +98,19 @@ def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
 
 def _of_connections(requests: BookieStatistics) -> Iterator[Metric]:
     yield gauge(_SERVER + "CONNECTIONS", "open connections of clients", requests.connections)
+    yield gauge(_SERVER + "CONNECTIONS_MAX", "as many as there may be", requests.max_connections)
+    yield gauge(
+        _SERVER + "CONNECTIONS_MEMORY_USED",
+        "bytes of receive buffers, answers that clients do not take, and requests under way",
+        requests.connection_bytes,
+    )
+    yield gauge(_SERVER + "CONNECTIONS_MEMORY_MAX", "as many as there may be", requests.max_connection_bytes)
     yield counter(_SERVER + "CONNECTIONS_ACCEPTED", "connections of clients since the start", requests.accepted)
+    yield counter(_SERVER + "CONNECTIONS_REFUSED", "connections over the limit while none was idle", requests.refused)
+    yield counter(_SERVER + "CONNECTIONS_CLOSED_IDLE", "idle ones whose place was needed", requests.closed_idle)
+    yield counter(
+        _SERVER + "CONNECTIONS_CLOSED_MEMORY", "closed as all held too much memory", requests.closed_for_memory
+    )
     yield counter(_SERVER + "TLS_HANDSHAKES", "TLS handshakes that succeeded", requests.tls_handshakes)
     yield counter(_SERVER + "TLS_HANDSHAKE_FAILURES", "TLS handshakes that failed", requests.tls_failures)
     yield counter(_SERVER + "AUTH_FAILURES", "clients that failed to authenticate", requests.auth_failures)

@@ -17,6 +17,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from bookie.admin.state_rows import StateView
 from bookie.bookie_status import mark_clean, mark_dirty
 from bookie.config import BookieConfig
 from bookie.connection import BookieConnection
+from bookie.connections import Connections
 from bookie.core.bookie_mode import BookieMode
 from bookie.disk_monitor import DiskMonitor, Usage, measure
 from bookie.doors import REAL_DOORS, Doors
@@ -43,7 +45,7 @@ from bookie.state_manager import StateManager
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.admin.server import AdminServer
-from gateway.binding import BACKLOG
+from gateway.binding import backlog_for
 from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.errors import BKException
@@ -83,8 +85,8 @@ class BookieServer:
         self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
         self._gateway_metrics: GatewayMetrics | None = None
-        self.connections: dict[BookieConnection, None] = {}
-        """The entry protocol's connections, the oldest first; read only."""
+        self.connections = Connections(self.statistics, config.connection_limits())
+        """The entry protocol's, the oldest first; read only."""
         self._stack = contextlib.AsyncExitStack()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -188,8 +190,9 @@ class BookieServer:
     async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
         config, registration = self._config, factory.registration_manager
+        kept = config.storage()
         self.storage = storage = Storage(
-            config.storage(),
+            replace(kept, open_file_limit=min(kept.open_file_limit, config.descriptor_shares().open_logs)),
             self._durable_from_journal,
             self._failed_from_thread,
             self._doors.files,
@@ -244,18 +247,16 @@ class BookieServer:
         self._processor = RequestProcessor(storage, reads, self.long_polls, self.statistics, self._mode)
         storage.on_room = self._room_from_thread
         storage.on_deleted = self._deleted_from_thread
-        server = await self._loop.create_server(self._connect, sock=listener, backlog=BACKLOG)
-        self._stack.callback(self._close_connections)
+        # A crowd at the door is taken in at once, and looked at only then.
+        backlog = backlog_for(self._config.connection_limits().connections)
+        server = await self._loop.create_server(self._connect, sock=listener, backlog=backlog)
+        self._stack.callback(self.connections.close)
         self._stack.callback(server.close)
 
     def _connect(self) -> BookieConnection:
         return BookieConnection(
             self._processor, self.connections, self.statistics, self._config.max_frame_size, self._security
         )
-
-    def _close_connections(self) -> None:
-        for connection in list(self.connections):
-            connection.close()
 
     async def _serve_http(
         self, storage: Storage, listener: socket.socket, factory: LedgerManagerFactory, bookie_id: str
@@ -290,7 +291,8 @@ class BookieServer:
         app, console = create_bookie_app(view)
         console.start()
         self._stack.push_async_callback(console.close)
-        admin = AdminServer(app, listener, own_version(), self._config.http_contexts())
+        limit = self._config.descriptor_shares().http
+        admin = AdminServer(app, listener, own_version(), self._config.http_contexts(), max_connections=limit)
         task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
 
         async def stop_admin() -> None:
@@ -399,14 +401,12 @@ class BookieServer:
 
     def _fail(self, error: BaseException) -> None:
         log_event(_log, "bookie", logging.CRITICAL, state="failed", error=error)
-        for connection in list(self.connections):
-            connection.abort()
+        self.connections.abort()
         self._failure = self._failure or error
         self._stopping.set()
 
     def _room_in_storage(self) -> None:
-        for connection in list(self.connections):
-            connection.room_in_storage()
+        self.connections.room_in_storage()
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:

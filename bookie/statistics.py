@@ -33,8 +33,17 @@ class BookieStatistics:
     """Single reads answered from the write cache; the others were looked for on the disk."""
     write_cache_misses: int = 0
     connections: int = 0
+    max_connections: int = 0
+    connection_bytes: int = 0
+    """What the connections hold: receive buffers, answers that wait, requests under way."""
+    max_connection_bytes: int = 0
     accepted: int = 0
     """Connections since the start."""
+    refused: int = 0
+    """Of them those that were one too many, and found none idle."""
+    closed_idle: int = 0
+    """Idle ones whose place a new one took."""
+    closed_for_memory: int = 0
     tls_handshakes: int = 0
     tls_failures: int = 0
     auth_failures: int = 0

@@ -18,7 +18,10 @@ from typing import Any
 CLIENT_HELLO = 0x16
 """First byte of a TLS client, which no frame and no packet of the protocol begins with."""
 
-_READ_SIZE = 64 * 1024
+_LEAST_READ = 4 * 1024
+_MOST_READ = 64 * 1024
+_STATE_BYTES = 48 * 1024
+"""What OpenSSL keeps of one connection, about."""
 
 
 class TlsChannel:
@@ -28,7 +31,8 @@ class TlsChannel:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._buffer = memoryview(bytearray(_READ_SIZE))
+        self._buffer = memoryview(bytearray(_LEAST_READ))
+        self._filled = False
         self.established = False
         """Whether the handshake is done."""
         self.ended = False
@@ -36,11 +40,19 @@ class TlsChannel:
         self._closed = False
 
     def get_buffer(self) -> memoryview:
-        """Where the transport may write what it receives."""
+        """Where the transport may write what it receives. It grows while reads fill it."""
+        if self._filled and len(self._buffer) < _MOST_READ:
+            self._buffer = memoryview(bytearray(4 * len(self._buffer)))
         return self._buffer
 
     def buffer_updated(self, count: int) -> None:
+        self._filled = count == len(self._buffer)
         self._incoming.write(self._buffer[:count])
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory, about."""
+        return _STATE_BYTES + len(self._buffer) + self._incoming.pending + self._outgoing.pending
 
     def feed(self, data: bytes) -> None:
         """The same for bytes that were received before the change to TLS."""

@@ -22,6 +22,11 @@ if hasattr(socket, "TCP_KEEPIDLE"):
     ]
 
 
+def backlog_for(connections: int) -> int:
+    """How many may wait to be accepted where so many may be: an event loop accepts all that wait at once."""
+    return max(8, min(BACKLOG, connections // 4))
+
+
 def address_of(host: str, port: int) -> str:
     """`host:port`, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

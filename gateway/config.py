@@ -17,6 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gateway.descriptors import descriptor_limit, gateway_share, http_share
 from gateway.http_settings import HttpSettings
 from gateway.limits import Limits
 from gateway.store_settings import StoreSettings
@@ -55,6 +56,9 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
     tls_require_client_cert: bool = Field(default=False, description="serve only clients with a certificate")
 
     max_request_bytes: int = Field(default=_LIMITS.request_bytes, ge=1024, description="of one request message")
+    max_connections: int | None = Field(
+        default=None, ge=1, description="connections of all clients; default: by the limit of open files, at most 10000"
+    )
     max_subscriptions: int = Field(
         default=_LIMITS.subscriptions_a_stream, ge=1, description="subscriptions on one Watch stream"
     )
@@ -88,6 +92,7 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
     def limits(self) -> Limits:
         return Limits(
             request_bytes=self.max_request_bytes,
+            connections=self.max_connections or gateway_share(descriptor_limit()),
             subscriptions_a_stream=self.max_subscriptions,
             streams_a_client=self.max_streams_per_client,
             streams=self.max_streams,
@@ -97,6 +102,10 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
             cache_bytes=self.cache_bytes,
             cache_idle_seconds=self.cache_idle_seconds,
         )
+
+    def http_connections(self) -> int:
+        """As many as there may be."""
+        return self.http_max_connections or http_share(descriptor_limit())
 
     def tls_files(self) -> TlsFiles | None:
         if self.tls_cert is None or self.tls_key is None:

@@ -70,6 +70,7 @@ class HttpServer:
         """`metrics` is what the gateway counts. Raises IncorrectParameterException for files of no use."""
         access = Access(settings.http_bearer_token(), loopback=is_loopback(settings.host))
         self._contexts = settings.http_contexts()
+        self._max_connections = settings.http_connections()
         server = Server("gateway", "gateway", own_version(), settings.metadata_uri, stopping.is_set, metrics)
         self._console = Console(server, factory, access)
         rows = gateway_rows(settings, factory, registry, stopping, self._console)
@@ -82,7 +83,7 @@ class HttpServer:
         """Serves; returns the port. Raises OSError that says what is wrong."""
         listener = _listen(host, port)
         self._console.start()
-        self._server = AdminServer(self._app, listener, contexts=self._contexts)
+        self._server = AdminServer(self._app, listener, contexts=self._contexts, max_connections=self._max_connections)
         self._task = asyncio.get_running_loop().create_task(self._server.run_until_stopped())
         return int(listener.getsockname()[1])
 

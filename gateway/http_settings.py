@@ -13,6 +13,9 @@ class HttpSettings(BaseModel):
     """A model to inherit from: the configuration classes take these keys over with their own prefix."""
 
     http_tls: bool = Field(False, description="HTTP speaks TLS only, with this server's TLS certificate and key")
+    http_max_connections: int | None = Field(
+        default=None, ge=1, description="connections of HTTP; the oldest goes; default: by the limit of open files"
+    )
     http_token: SecretStr | None = Field(
         default=None, min_length=1, description="HTTP requests that change something or show entries must carry it"
     )

@@ -14,6 +14,9 @@ class Limits:
     request_bytes: int = 4 * MIB
     """Of one request message."""
 
+    connections: int = 10_000
+    """Of all clients; more are closed as they come. One without a call for `IDLE_SECONDS` is told to go."""
+
     subscriptions_a_stream: int = 100_000
     streams_a_client: int = 100
     """Streaming calls under way on one connection (a client is its address and port)."""

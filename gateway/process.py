@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from gateway.config import GatewayConfig
+from gateway.descriptors import raise_descriptor_limit
 
 
 class Addresses(NamedTuple):
@@ -70,7 +71,8 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Runs an event loop, the fast one where there is one."""
+    """Runs an event loop, the fast one where there is one, with all the descriptors that the system grants."""
+    raise_descriptor_limit()
     if sys.platform != "win32" and sys.implementation.name == "cpython":
         import uvloop
 

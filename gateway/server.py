@@ -54,7 +54,15 @@ SERVICES = (
 )
 """Full names; each has its own health entry, beside the empty name for the whole server."""
 
+_HANDSHAKE_SECONDS = 10
+"""From the connection to the client's first HTTP/2 settings, TLS included."""
+
+IDLE_SECONDS = 600
+"""How long a connection may stay without a call."""
+
 _OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_SECONDS * 1000),
+    ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
     # A response holds what a client asked for, which the methods bound themselves.
     ("grpc.max_send_message_length", -1),
     # Clients may ping idle Watch streams.
@@ -118,6 +126,7 @@ class GatewayServer:
         options = (
             *_OPTIONS,
             ("grpc.max_receive_message_length", self._limits.request_bytes),
+            ("grpc.max_allowed_incoming_connections", self._limits.connections),
             ("grpc.so_reuseport", int(self._share_port)),
         )
         server = self._make_server(interceptors=[calls, *self._interceptors], options=options)

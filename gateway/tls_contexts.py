@@ -25,16 +25,6 @@ class ServerContexts:
         self._loaded.refresh()
         return self._loaded.value
 
-    def following(self) -> ssl.SSLContext:
-        """One context for a listener that keeps it: each handshake goes on with the newest."""
-        context = self._load()
-
-        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            connection.context = self.context()
-
-        context.sni_callback = choose
-        return context
-
     def _load(self) -> ssl.SSLContext:
         context = load_context(self._files)
         if self._files.client_ca:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
 
+from gateway.admin.http_connections import bounded_http
+from gateway.binding import backlog_for
 from gateway.tls_contexts import ServerContexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _GRACE_SECONDS = 2
-
-
-class _Config(uvicorn.Config):
-    """With certificates that are read anew when their files change, which uvicorn's own are not."""
-
-    def __init__(self, contexts: ServerContexts | None, app: Starlette, **options: Any) -> None:
-        super().__init__(app, **options)
-        self._contexts = contexts
-
-    def load(self) -> None:
-        super().load()
-        if self._contexts is not None:
-            self.ssl = self._contexts.following()
 
 
 class AdminServer(uvicorn.Server):
@@ -39,11 +28,15 @@ class AdminServer(uvicorn.Server):
         listener: socket.socket,
         name: str | None = None,
         contexts: ServerContexts | None = None,
+        *,
+        max_connections: int = 256,
     ) -> None:
         """`name` is what the header `Server` says; with `contexts` it speaks TLS."""
-        config = _Config(
-            contexts,
+        config = uvicorn.Config(
             app,
+            http=bounded_http(max_connections, contexts),
+            # All that wait are accepted at once, and counted then.
+            backlog=backlog_for(max_connections),
             log_level="warning",
             # Its records go where those of the process go.
             log_config=None,

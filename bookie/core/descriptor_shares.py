@@ -1,0 +1,43 @@
+"""How a bookie's descriptors are shared out, so that no port's clients leave storage without.
+
+Storage gets what it asks for, up to half; a fixed part is for the process itself (listeners, the metadata store, the
+loop, connections between their acceptance and the look at how many there are). The rest is for the ports.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_OWN = 64
+_MOST_HTTP = 256
+_MOST_GATEWAY = 10_000
+_LEAST = 8
+
+
+class DescriptorShares(NamedTuple):
+    """Numbers of descriptors."""
+
+    open_logs: int
+    """Entry logs kept open for reading, in each place."""
+    entry: int
+    gateway: int
+    http: int
+
+
+def share_out(limit: int, files: int, open_logs: int, logs_kept: int = 1) -> DescriptorShares:
+    """`limit` is the process's.
+
+    `files` are those that storage opens besides the entry logs that are kept open for reading: `open_logs` in each of
+    `logs_kept` places.
+    """
+    half = max(0, limit - _OWN) // 2
+    storage = min(files + open_logs * logs_kept, max(half, files + logs_kept))
+    rest = max(0, limit - _OWN - storage)
+    http = max(_LEAST, min(rest // 8, _MOST_HTTP))
+    gateway = max(_LEAST, min(rest // 4, _MOST_GATEWAY))
+    return DescriptorShares(
+        open_logs=max(1, min(open_logs, (storage - files) // logs_kept)),
+        entry=max(_LEAST, rest - http - gateway),
+        gateway=gateway,
+        http=http,
+    )
