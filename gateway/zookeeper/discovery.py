@@ -15,8 +15,9 @@ from kazoo.protocol.states import WatchedEvent
 
 from gateway.bookie_listeners import BookieListeners, select
 from gateway.parallel import map_unordered
+from gateway.zookeeper.kazoo_thread import NodeWatch
 from gateway.zookeeper.layout import FACTORY_CLASSES, ClusterPaths
-from gateway.zookeeper.session import NodeWatch, ZooKeeperSession
+from gateway.zookeeper.session import ZooKeeperSession
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import BookieHandleNotAvailableException, MetaStoreException
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
@@ -32,8 +33,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
         self._session = session
         self._paths = paths
         self._manager = manager
-        self._watch = session.on_loop(self._on_event)
-        self.listeners = BookieListeners(lambda: self._snapshot(self._watch))
+        self.listeners = BookieListeners(lambda: self._snapshot(self._on_event))
 
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
         return select(await self._snapshot(None), bookie_set)

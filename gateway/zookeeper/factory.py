@@ -12,19 +12,19 @@ import contextlib
 import random
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
-from kazoo.handlers.threading import SequentialThreadingHandler
 
 from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery
 from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
+from gateway.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
 from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, cluster_nodes, manager_of_layout
 from gateway.zookeeper.ledger_manager import ZooKeeperLedgerManager
 from gateway.zookeeper.ledger_paths import paths_of
 from gateway.zookeeper.nodes import ensure_node, parent_of
 from gateway.zookeeper.registration import ZooKeeperRegistrationManager
-from gateway.zookeeper.session import MakeHandler, ZooKeeperSession
+from gateway.zookeeper.session import ZooKeeperSession
 from ledger.errors import IncorrectParameterException, MetaStoreException
 from ledger.manager import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
 
@@ -41,7 +41,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
         settings: StoreSettings = DEFAULTS,
-        make_handler: MakeHandler = SequentialThreadingHandler,
+        make_handler: MakeHandler = ThreadHandler,
     ) -> None:
         self._uri = uri
         self._paths = ClusterPaths(uri.ledgers_root)
@@ -91,6 +91,10 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     def connection_epoch(self) -> int:
         return self._session.connection_epoch
 
+    @property
+    def client_restarts(self) -> int:
+        return self._session.client_restarts
+
     async def revision(self) -> int:
         """The newest zxid that any session here has seen; `catch_up` brings it up to the store's."""
         # A new session begins at 0.
@@ -101,7 +105,6 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         if 0 < revision <= self._session.last_zxid:
             return
         await self._session.sync(self._paths.root)
-        await self._session.drain_events()
         if self._rearm_timer is not None:
             self._rearm()
         if self._manager is not None:

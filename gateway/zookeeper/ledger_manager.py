@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -24,10 +24,11 @@ from gateway.ledger_listeners import LedgerListeners, Stored
 from gateway.zookeeper.create_queue import CreateQueue
 from gateway.zookeeper.id_blocks import IdBlocks
 from gateway.zookeeper.id_generator import IdGenerator
+from gateway.zookeeper.kazoo_thread import NodeWatch
 from gateway.zookeeper.ledger_paths import IdRange, LedgerPaths
 from gateway.zookeeper.nodes import create_with_parents, remove_empty_parents
 from gateway.zookeeper.requests import NodeContent
-from gateway.zookeeper.session import NodeWatch, ZooKeeperSession
+from gateway.zookeeper.session import ZooKeeperSession
 from ledger.creator import Creator, creator_of
 from ledger.errors import (
     BKException,
@@ -57,6 +58,17 @@ _PARALLEL = 64
 """Calls under way for one caller with many ledgers, and all of them together."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LedgerWatch:
+    """Tells the listeners of a ledger that it has changed. All of one ledger are equal, so it is told once."""
+
+    listeners: LedgerListeners
+    ledger_id: LedgerId
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self.listeners.changed(self.ledger_id)
+
+
 class ZooKeeperLedgerManager(LedgerManager):
     """See the module. The factory tells it of regained connections."""
 
@@ -66,7 +78,6 @@ class ZooKeeperLedgerManager(LedgerManager):
         self._ids = IdBlocks(ids)
         self._creations = CreateQueue(session)
         self._slots = asyncio.Semaphore(_PARALLEL)
-        self._watches: dict[LedgerId, NodeWatch] = {}
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
     async def close(self) -> None:
@@ -221,20 +232,13 @@ class ZooKeeperLedgerManager(LedgerManager):
         self.listeners.remove(ledger_id, listener)
 
     async def _read_and_watch(self, ledger_id: LedgerId) -> Stored | None:
-        watch = self._watches.get(ledger_id)
-        if watch is None:
-            watch = self._watches[ledger_id] = self._session.on_loop(lambda event: self._on_event(ledger_id, event))
         try:
-            return await self._read_stored(ledger_id, watch)
+            return await self._read_stored(ledger_id, _LedgerWatch(self.listeners, ledger_id))
         except NoSuchLedgerExistsOnMetadataServerException:
             return None
 
-    def _on_event(self, ledger_id: LedgerId, event: WatchedEvent) -> None:
-        self.listeners.changed(ledger_id)
-
     def _release(self, ledger_id: LedgerId) -> None:
-        if self._watches.pop(ledger_id, None) is not None:
-            self._session.remove_data_watch(self._path(ledger_id))
+        self._session.remove_data_watch(self._path(ledger_id))
 
     # --- nodes --------------------------------------------------------------------------------------------------
 

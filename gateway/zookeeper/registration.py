@@ -207,11 +207,10 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         def on_event(event: WatchedEvent) -> None:
             changed.set()
 
-        watch = self._session.on_loop(on_event)
         try:
             # The server looks for expired sessions once a tick: a little more than the timeout.
             async with asyncio.timeout(self._session.session_timeout_seconds * 1.2):
-                while await self._session.exists(path, watch) is not None:
+                while await self._session.exists(path, on_event) is not None:
                     await changed.wait()
                     changed.clear()
         except TimeoutError:

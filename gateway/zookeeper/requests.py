@@ -50,10 +50,10 @@ class RemoveDataWatch:
     type: ClassVar[int] = 18
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
 
     def serialize(self) -> bytes:
-        return _buffer(self._path.encode()) + _INT.pack(_DATA_WATCH)
+        return _buffer(self.path.encode()) + _INT.pack(_DATA_WATCH)
 
     @staticmethod
     def deserialize(data: bytes, offset: int) -> bool:

@@ -1,24 +1,25 @@
 """What kazoo runs on in the simulation: its threads, events, sockets and sleeps, in virtual time.
 
 kazoo keeps these behind a handler (it has one for threads, one for gevent, …), so the whole client is the real one:
-its connection loop, its time-outs, its watches, its queues for callbacks. Threads and events are the simulated
+its connection loop, its time-outs, its watches. Threads and events are the simulated
 host's; a socket is a connection of the simulated network, with a buffer from which a blocking read takes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kazoo.handlers import utils
+from greenlet import getcurrent
 from kazoo.handlers.threading import KazooTimeoutError
 
 from bookie.threads import Event, RunningThread, Threads
 
-_STOP = object()
+_PAIR_HOLDS = 8
+"""Bytes: a few hundred in a real one."""
 
 
 class _Readiness:
@@ -87,22 +88,40 @@ class SimulatedSocket(asyncio.Protocol):
 
 
 class _Pipe:
-    """One end of the pair by which kazoo's callers wake its connection thread."""
+    """One end of the pair by which kazoo's callers wake its connection thread. It holds little."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads, blocked: Callable[[str], None]) -> None:
         self.readiness = _Readiness()
         self.other: _Pipe | None = None
+        self._threads = threads
+        self._blocked = blocked
         self._bytes = 0
+        self._blocks = True
+        self._room: list[Event] = []
+
+    def setblocking(self, flag: bool) -> None:
+        self._blocks = flag
 
     @property
     def readable(self) -> bool:
         return self._bytes > 0
 
     def send(self, data: bytes) -> int:
-        if self.other is None:
+        """Waits for room, or raises BlockingIOError; an event loop that would wait is reported."""
+        other = self.other
+        if other is None:
             raise BrokenPipeError("the pair is closed")
-        self.other._bytes += len(data)
-        self.other.readiness.wake()
+        while other._bytes + len(data) > _PAIR_HOLDS:
+            if not self._blocks:
+                raise BlockingIOError("the pair is full")
+            if getattr(getcurrent(), "carries", True):
+                self._blocked("the event loop blocks on a full socket pair of kazoo's")
+                raise BlockingIOError("the pair is full")
+            room = self._threads.event()
+            other._room.append(room)
+            room.wait()
+        other._bytes += len(data)
+        other.readiness.wake()
         return len(data)
 
     def recv(self, size: int) -> bytes:
@@ -110,53 +129,13 @@ class _Pipe:
             raise BlockingIOError("nothing to read")
         taken = min(size, self._bytes)
         self._bytes -= taken
+        waiting, self._room = self._room, []
+        for event in waiting:
+            event.set()
         return b"\0" * taken
 
     def close(self) -> None:
         self.other = None
-
-
-class _Queue:
-    """Work for one of kazoo's callback threads."""
-
-    def __init__(self, threads: Threads) -> None:
-        self._items: deque[Any] = deque()
-        self._changed = threads.condition()
-
-    def put(self, item: Any) -> None:
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify()
-
-    def get(self) -> Any:
-        with self._changed:
-            while not self._items:
-                self._changed.wait()
-            return self._items.popleft()
-
-
-class _Condition:
-    """A condition whose lock is never in the way: simulated threads take turns only where they wait."""
-
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-        self._waiting: list[Event] = []
-
-    def __enter__(self) -> bool:
-        return True
-
-    def __exit__(self, *error: object) -> None:
-        return
-
-    def wait(self, timeout: float | None = None) -> bool:
-        event = self._threads.event()
-        self._waiting.append(event)
-        return event.wait(timeout)
-
-    def notify_all(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            event.set()
 
 
 class SimulatedKazooHandler:
@@ -165,45 +144,31 @@ class SimulatedKazooHandler:
     name = "simulated"
     timeout_exception = KazooTimeoutError
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: Threads, blocked: Callable[[str], None]) -> None:
+        """`blocked` is told of an event loop that would block."""
         self._threads = threads
+        self._blocked = blocked
         self._loop = asyncio.get_running_loop()
-        self._workers: list[RunningThread] = []
         self.running = False
         self.sleep_func = self._sleep
-        self.completion_queue = _Queue(threads)
-        self.callback_queue = _Queue(threads)
 
     def start(self) -> None:
-        if self.running:
-            return
         self.running = True
-        for queue in (self.completion_queue, self.callback_queue):
-            self._workers.append(self.spawn(self._work, queue))
 
     def stop(self) -> None:
-        if not self.running:
-            return
         self.running = False
-        for queue in (self.completion_queue, self.callback_queue):
-            queue.put(_STOP)
-        while self._workers:
-            self._workers.pop().join()
 
     def spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> RunningThread:
         return self._threads.start(functools.partial(function, *args, **kwargs), "kazoo")
 
     def dispatch_callback(self, callback: Any) -> None:
-        self.callback_queue.put(lambda: callback.func(*callback.args))
+        callback.func(*callback.args)
 
     def event_object(self) -> _Flag:
         return _Flag(self._threads)
 
-    def async_result(self) -> utils.AsyncResult:
-        return utils.AsyncResult(self, lambda: _Condition(self._threads), KazooTimeoutError)
-
     def create_socket_pair(self) -> tuple[_Pipe, _Pipe]:
-        one, other = _Pipe(), _Pipe()
+        one, other = _Pipe(self._threads, self._blocked), _Pipe(self._threads, self._blocked)
         one.other, other.other = other, one
         return one, other
 
@@ -218,7 +183,10 @@ class SimulatedKazooHandler:
         return task.result()
 
     async def _connect(self, address: tuple[str, int]) -> SimulatedSocket:
-        _, protocol = await self._loop.create_connection(SimulatedSocket, *address)
+        transport: Any
+        transport, protocol = await self._loop.create_connection(SimulatedSocket, *address)
+        # What arrives waits at the socket, however busy the event loop of this process is.
+        transport.context = contextvars.Context()
         return protocol
 
     def select(
@@ -240,10 +208,6 @@ class SimulatedKazooHandler:
 
     def _sleep(self, seconds: float) -> None:
         self._threads.event().wait(seconds)
-
-    def _work(self, queue: _Queue) -> None:
-        while (function := queue.get()) is not _STOP:
-            function()
 
 
 class _Flag:

@@ -23,6 +23,7 @@ from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManagerFactory, LedgerRecord
 from ledger.metadata_codec import decode
+from tests.history.violations import NoProgress
 from tests.simulation.grpc_channel import open_simulated
 from tests.simulation.grpc_server import SimulatedGrpcServer
 from tests.simulation.kazoo_handler import SimulatedKazooHandler
@@ -222,11 +223,15 @@ class SimulatedStore:
 
     def zookeeper_factory(self, process: Process) -> ZooKeeperLedgerManagerFactory:
         threads = SimulatedThreads(self.world.loop, process)
+
+        def blocked(how: str) -> None:
+            self.world.fail(NoProgress(f"{process.name}: {how}"))
+
         return ZooKeeperLedgerManagerFactory(
             self._zookeeper,
             session_timeout_seconds=SESSION_SECONDS,
             call_timeout_seconds=5.0,
-            make_handler=lambda: SimulatedKazooHandler(threads),
+            make_handler=lambda: SimulatedKazooHandler(threads, blocked),
         )
 
 

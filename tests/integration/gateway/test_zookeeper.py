@@ -11,13 +11,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
 
 from gateway.drivers import create_factory
 from gateway.metadata_uri import parse_zookeeper
 from gateway.server import GatewayServer
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from gateway.zookeeper.kazoo_thread import ThreadHandler
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import (
@@ -44,7 +44,7 @@ def root_of(uri: str) -> str:
 
 async def opened(uri: str, settings: StoreSettings = DEFAULTS, **timeouts: float) -> ZooKeeperLedgerManagerFactory:
     factory = ZooKeeperLedgerManagerFactory(
-        parse_zookeeper(uri), settings=settings, make_handler=SequentialThreadingHandler, **timeouts
+        parse_zookeeper(uri), settings=settings, make_handler=ThreadHandler, **timeouts
     )
     await factory.initialize()
     return factory
@@ -195,10 +195,13 @@ class TestWatches:
 
 async def expire(server: LocalZooKeeper, factory: ZooKeeperLedgerManagerFactory) -> None:
     """Makes ZooKeeper end the session: another client takes it over and closes it."""
-    client_id = factory._session._client.client_id
+    kazoo = factory._session._kazoo
+    assert kazoo is not None
+    assert kazoo.session is not None
+    seen = kazoo.session
 
     def end_session() -> None:
-        usurper = KazooClient(server.address, client_id=client_id)
+        usurper = KazooClient(server.address, client_id=(seen.number, seen.password))
         usurper.start()
         usurper.stop()
         usurper.close()
@@ -320,10 +323,11 @@ class TestSessions:
 
 async def test_revision_does_not_go_back_when_a_new_session_begins() -> None:
     factory = ZooKeeperLedgerManagerFactory(parse_zookeeper("zk://h:2181/ledgers"))
-    factory._session._client = SimpleNamespace(last_zxid=7)
+    kazoo: Any = SimpleNamespace(last_zxid=7)
+    factory._session._kazoo = kazoo
     assert await factory.revision() == 7
-    # What kazoo makes of it when a session has expired.
-    factory._session._client.last_zxid = 0
+    # As it is when a session has expired.
+    kazoo.last_zxid = 0
     assert await factory.revision() == 7
 
 
