@@ -204,6 +204,12 @@ class GatewayServer:
             Reading("bookie_leases", "bookies kept registered", lambda: self.registrations.leases),
             Reading("store_sessions", "sessions with the metadata store that stand", lambda: int(factory.connected)),
             Reading("store_losses", "connections to the store lost", lambda: factory.connection_epoch, True),
+            Reading(
+                "store_client_restarts",
+                "clients of the store made anew since the thread of the last had ended",
+                lambda: factory.client_restarts,
+                True,
+            ),
             Reading("store_calls", "calls to the store under way", lambda: self._budget.under_way),
             Reading("cache_ledgers", "ledgers in the cache", lambda: len(cache)),
             Reading("cache_bytes", "what they cost", lambda: cache.bytes),

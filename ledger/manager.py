@@ -287,6 +287,11 @@ class LedgerManagerFactory(ABC):
         """
         return 0
 
+    @property
+    def client_restarts(self) -> int:
+        """How often the library that speaks to the store had ended by itself, and was started anew."""
+        return 0
+
     @abstractmethod
     async def revision(self) -> int:
         """The store's global revision (ZooKeeper's zxid): grows with every change, never goes back."""

@@ -120,7 +120,10 @@ class Call:
         self.thread.answered(self, value, None)
 
     def set_exception(self, error: Exception) -> None:
-        if not isinstance(error, KazooException | NotSentError):
+        if isinstance(error, KazooException):
+            # kazoo has one error for all calls of a lost connection; raised in each, it would gather all their frames.
+            error = type(error)(*error.args)
+        elif not isinstance(error, NotSentError):
             # An answer that can't be read, or one to another request.
             error = ConnectionLoss(f"{type(error).__name__} {error}")
         self.thread.answered(self, None, error)
@@ -277,8 +280,9 @@ class KazooThread:
     def give_up(self) -> None:
         """Fails what was not sent yet: the connection it was meant for is gone."""
         while self._requests:
+            # The thread may take one in this moment.
             with contextlib.suppress(IndexError):
-                self._settle(self._requests.popleft(), None, NotSentError())
+                self.answered(self._requests.popleft(), None, NotSentError())
 
     def _put(self, call: Call) -> None:
         self._requests.append(call)
@@ -329,10 +333,10 @@ class KazooThread:
             self.give_up()
         self.on_state(state, generation)
 
-    # --- on kazoo's thread --------------------------------------------------------------------------------------
+    # --- on kazoo's thread, but for what says more --------------------------------------------------------------
 
     def tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function on the loop, after everything that was told before."""
+        """Calls a function on the loop, after everything that was told before. From any thread."""
         self._news.append((function, arguments))
         if self._delivering:
             return
@@ -342,7 +346,7 @@ class KazooThread:
             self.loop.call_soon_threadsafe(self._deliver)
 
     def answered(self, call: Call, value: Any, error: Exception | None) -> None:
-        """kazoo has an answer, or will have none."""
+        """There is an answer, or there will be none. From any thread."""
         # When a session is lost its calls fail afterwards: what it had seen counts no more.
         zxid = self.client.last_zxid if call.generation == self._generation else 0
         self.tell(self._settle, call, value, error, zxid)

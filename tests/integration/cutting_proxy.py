@@ -1,10 +1,10 @@
-"""A proxy in front of a server that cuts connections after so many bytes: also in the middle of a frame."""
+"""A proxy in front of a server that cuts connections after so many bytes, or passes no more: also within a frame."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 from thinclient.bookie_connection import tcp_connector
@@ -26,6 +26,16 @@ class CuttingProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self.cuts = 0
+        self.passes: int | None = None
+        """How many bytes of the target's pass before all stands still; None: all. What waits passes when this grows."""
+        self.alter: Callable[[bytes], bytes] = lambda data: data
+        """What becomes of the target's bytes."""
+        self._changed = asyncio.Event()
+
+    def pass_on(self, count: int | None) -> None:
+        """Sets `passes`."""
+        self.passes = count
+        self._changed.set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -56,7 +66,7 @@ class CuttingProxy:
             self._writers.add(far_writer)
             ends.append(far_writer)
             left = [self._cut_after()]
-            pumps = [self._pump(reader, far_writer, left), self._pump(far_reader, writer, left)]
+            pumps = [self._pump(reader, far_writer, left), self._pump(far_reader, writer, left, self._held_back)]
             await asyncio.gather(*pumps, return_exceptions=True)
         except (OSError, asyncio.CancelledError):
             pass  # streams complain of a task that ends cancelled; the proxy cancels them when it is closed
@@ -66,9 +76,29 @@ class CuttingProxy:
                 self._writers.discard(end)
                 end.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: list[int | None]) -> None:
+    async def _held_back(self, data: bytes, writer: asyncio.StreamWriter) -> bytes:
+        """What is left of data that may pass in the end; what may pass before, has."""
+        data = self.alter(data)
+        while self.passes is not None and self.passes < len(data):
+            part, data, self.passes = data[: self.passes], data[self.passes :], 0
+            writer.write(part)
+            self._changed.clear()
+            await self._changed.wait()
+        if self.passes is not None:
+            self.passes -= len(data)
+        return data
+
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        left: list[int | None],
+        hold: Callable[[bytes, asyncio.StreamWriter], Awaitable[bytes]] | None = None,
+    ) -> None:
         try:
             while data := await reader.read(1 << 16):
+                if hold is not None:
+                    data = await hold(data, writer)
                 limit = left[0]
                 if limit is not None:
                     data, left[0] = data[:limit], limit - len(data)
