@@ -1,10 +1,9 @@
 """Registering a bookie through gateways: the shared `RegistrationManager`, without a metadata store.
 
-A registration is a lease, kept by a stream to one gateway on which a heartbeat goes out eight times a lease. The
-gateway is left when the stream breaks, when it keeps silent for two heartbeats, when it has lost its store and when it
-drains; each new stream has a higher epoch, by which the next gateway knows that it may take the registration over.
-Where the old stream still stands, it is kept up until the new gateway has the registration (make before break), so
-discovery never lacks the bookie as long as one gateway works within the rest of the lease.
+A registration is a lease, kept by a stream to one gateway (`registration_stream`, which knows when that is to be left).
+Each new stream has a higher epoch, by which the next gateway knows that it may take the registration over. Where the
+old stream still stands, it is kept up until the new gateway has the registration (make before break), so discovery
+never lacks the bookie as long as one gateway works within the rest of the lease.
 
 States of a keeper: seeking a gateway → held by a stream → leaving (seeks the next, the stream still up) → held …; ended
 by `unregister`. Only the first registration fails; afterwards it is tried for ever.
@@ -15,9 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-
-from grpc.aio import AioRpcError
 
 from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id
 from ledger.errors import (
@@ -35,136 +31,15 @@ from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from reporting.logs import log_event
 from thinclient.gateway_channel import Attempts, GatewayChannel
-from thinclient.gateway_failures import failure_in_words
 from thinclient.one_gateway import Gateway
+from thinclient.registration_stream import PATIENCE_LEASES, Refused, RegisterStream
 
 _LOG = logging.getLogger(__name__)
 
-_FIRST_HEARTBEAT_SECONDS = 1.0
-"""Until the gateway has said how long its leases are."""
-
-_HEARTBEATS_A_LEASE = 8
-_SILENT_HEARTBEATS = 2
+_RETRY_SECONDS = 1.0
+_FIRST_PATIENCE_LEASES = 2.0
 _FIRST_REGISTRATION_SECONDS = 60.0
 """An entry of an earlier life of the bookie is waited for; this bounds all of it."""
-
-_REGISTERED = wire.RegistrationState.REGISTRATION_STATE_REGISTERED
-_HELD = wire.RegistrationState.REGISTRATION_STATE_HELD_BY_ANOTHER
-_UNREGISTERED = wire.RegistrationState.REGISTRATION_STATE_UNREGISTERED
-_LEAVE = {
-    wire.RegistrationState.REGISTRATION_STATE_SUSPENDED: "it has lost its metadata store",
-    wire.RegistrationState.REGISTRATION_STATE_DRAINING: "it is about to stop",
-}
-
-_Outgoing = asyncio.Queue[wire.RegisterRequest | None]
-
-
-class _Refused(Exception):
-    """The gateway's last word on a registration: its code and message."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Stream:
-    """One Register stream. Runs until it breaks, is refused or closed."""
-
-    def __init__(self, gateway: Gateway, first: wire.RegisterRequest) -> None:
-        self.gateway = gateway
-        self._loop = asyncio.get_running_loop()
-        self._outgoing: _Outgoing = asyncio.Queue()
-        self._sequence = first.sequence
-        self._heartbeat = _FIRST_HEARTBEAT_SECONDS
-        self._asked: float | None = None
-        """Since when a heartbeat has waited for an answer."""
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._over = False
-        self.ended: asyncio.Future[str] = self._loop.create_future()
-        """The reason why the stream is to be left; it may still stand."""
-        self.registered = self._expect(first)
-        self._call = gateway.registration.Register(self._requests())
-        self._tasks = [self._loop.create_task(self._read()), self._loop.create_task(self._beat())]
-
-    async def change(self, request: wire.RegisterRequest) -> None:
-        """Sends a request other than the first; returns once the gateway has done it. Raises ConnectionError."""
-        if self._over:
-            raise ConnectionError(self.ended.result())
-        self._sequence += 1
-        request.sequence = self._sequence
-        await self._expect(request)
-
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._end("closed")
-        self._call.cancel()
-        self._outgoing.put_nowait(None)
-
-    def _expect(self, request: wire.RegisterRequest) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[request.sequence] = future
-        self._outgoing.put_nowait(request)
-        return future
-
-    async def _requests(self) -> AsyncIterator[wire.RegisterRequest]:
-        while (request := await self._outgoing.get()) is not None:
-            yield request
-
-    async def _read(self) -> None:
-        reason = "the stream ended"
-        try:
-            async for response in self._call:
-                self._asked = None
-                self._take(response)
-        except AioRpcError as error:
-            reason = failure_in_words(self.gateway, "register the bookie", error)
-        except _Refused as refused:
-            self._fail(refused)
-            reason = str(refused)
-        self._end(reason)
-
-    def _take(self, response: wire.RegisterResponse) -> None:
-        if response.lease_ms > 0:
-            self._heartbeat = response.lease_ms / 1000 / _HEARTBEATS_A_LEASE
-        if response.code != StatusCode.SUCCESS or response.state == _HELD:
-            raise _Refused(response.code, response.message)
-        if response.state in _LEAVE and not self.ended.done():
-            self.ended.set_result(_LEAVE[response.state])
-        future = self._waiting.get(response.sequence)
-        if future is not None and response.state in (_REGISTERED, _UNREGISTERED):
-            del self._waiting[response.sequence]
-            if not future.done():
-                future.set_result(None)
-
-    async def _beat(self) -> None:
-        """Heartbeats, and the end of a gateway that no longer answers them."""
-        while True:
-            await asyncio.sleep(self._heartbeat)
-            now = self._loop.time()
-            if self._asked is None:
-                self._asked = now
-            silence = now - self._asked
-            if silence > _SILENT_HEARTBEATS * self._heartbeat:
-                self._end(f"silent for {silence:.1f} s")
-                self._tasks[0].cancel()
-                return
-            self._sequence += 1
-            self._outgoing.put_nowait(wire.RegisterRequest(sequence=self._sequence))
-
-    def _end(self, reason: str) -> None:
-        self._over = True
-        if not self.ended.done():
-            self.ended.set_result(reason)
-        self._fail(ConnectionError(reason))
-
-    def _fail(self, error: Exception) -> None:
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(error)
-                # Not everyone who sends waits for the answer.
-                future.exception()
-        self._waiting.clear()
 
 
 class _Keeper:
@@ -175,7 +50,7 @@ class _Keeper:
         self._lease_id = lease_id
         self._epoch = 0
         self._wanted = (info, read_only)
-        self._stream: _Stream | None = None
+        self._stream: RegisterStream | None = None
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
 
@@ -184,8 +59,8 @@ class _Keeper:
         attempts = self._gateways.attempts(f"register bookie {self._wanted[0].bookie_id}", _FIRST_REGISTRATION_SECONDS)
         while self._stream is None:
             try:
-                await self._move(await attempts.next(), attempts)
-            except _Refused as refused:
+                await self._move(await attempts.next(), attempts, _FIRST_PATIENCE_LEASES)
+            except Refused as refused:
                 if refused.code == StatusCode.BAD_REQUEST:
                     raise IncorrectParameterException(str(refused)) from None
                 raise LedgerExistException(str(refused)) from None
@@ -202,7 +77,7 @@ class _Keeper:
                     if stream is not None:
                         await stream.change(self._request())
                         return
-                except (ConnectionError, _Refused) as error:
+                except (ConnectionError, Refused) as error:
                     log_event(_LOG, "not_registered", bookie=info.bookie_id, error=error)
                 # Asked again on the next stream, which may have begun with what was wanted before.
                 if self._stream is stream:
@@ -215,7 +90,7 @@ class _Keeper:
         if stream is None:
             return
         try:
-            with contextlib.suppress(ConnectionError, _Refused, TimeoutError):
+            with contextlib.suppress(ConnectionError, Refused, TimeoutError):
                 async with asyncio.timeout(self._gateways.timeout / 2):
                     await stream.change(wire.RegisterRequest(unregister=True))
         finally:
@@ -242,17 +117,18 @@ class _Keeper:
         bookie = discovery.Bookie(bookie_id=info.bookie_id, endpoints=endpoints, properties=dict(info.properties))
         return wire.RegisterRequest(bookie=bookie, read_only=read_only)
 
-    async def _move(self, gateway: Gateway, attempts: Attempts) -> None:
-        """Registers at a gateway and lets the former one go. A failure is noted. Raises _Refused."""
+    async def _move(self, gateway: Gateway, attempts: Attempts, patience: float = PATIENCE_LEASES) -> None:
+        """Registers at a gateway and lets the former one go. A failure is noted. Raises Refused."""
         self._epoch += 1
         sent, first = self._wanted, self._request()
         first.sequence = 1
         first.lease.lease_id, first.lease.epoch = self._lease_id, self._epoch
-        stream = _Stream(gateway, first)
+        stream = RegisterStream(gateway, first, patience)
         try:
-            await asyncio.wait((stream.registered, stream.ended), return_when=asyncio.FIRST_COMPLETED)
+            done = (stream.registered, stream.ended)
+            await asyncio.wait(done, timeout=attempts.remaining, return_when=asyncio.FIRST_COMPLETED)
             if not stream.registered.done():
-                raise ConnectionError(stream.ended.result())
+                raise ConnectionError(stream.ended.result() if stream.ended.done() else "no time is left")
             stream.registered.result()
             while sent is not self._wanted:
                 # What is wanted has changed meanwhile, and may have been told to the former gateway only.
@@ -291,7 +167,7 @@ class _Keeper:
                     await self._move(await attempts.next(), attempts)
                 except ClientClosedException:
                     return
-                except (_Refused, BKException) as error:
+                except (Refused, BKException) as error:
                     log_event(
                         _LOG,
                         "not_registered",
@@ -300,7 +176,7 @@ class _Keeper:
                         error=error,
                         note="it is tried again",
                     )
-                    await asyncio.sleep(_FIRST_HEARTBEAT_SECONDS)
+                    await asyncio.sleep(_RETRY_SECONDS)
 
 
 class RpcRegistrationManager(RegistrationManager):

@@ -226,8 +226,9 @@ def _absent(bookie_id: str) -> Finding:
     return _error(
         f"bookie {bookie_id}",
         "known by its cookie, but not registered: it does not run, or can't reach the metadata",
-        "start it, or see why it can't (a bookie that runs registers by itself within seconds, and its log has "
-        f"event=not_registered until then); or, if it is gone for good, see what was on it (bookgate ledger list --bookie {bookie_id}), and "
+        "start it, or see why it can't (one that runs registers by itself within seconds, and logs not_registered "
+        "until then); or, if it is gone for good, see what was on it "
+        f"(bookgate ledger list --bookie {bookie_id}), and "
         f"delete its cookie (bookgate cookie delete {bookie_id})",
     )
 

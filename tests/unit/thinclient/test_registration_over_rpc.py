@@ -188,6 +188,24 @@ async def test_a_mode_that_changes_during_a_move_is_told_to_the_next_gateway_too
 
 
 @pytest.mark.asyncio
+async def test_a_gateway_that_answers_and_never_registers_is_left() -> None:
+    """Its store has a connection and refuses everything: heartbeats were answered, and it was kept for ever."""
+    async with setting() as (factory, gateways):
+        sick, well = gateways
+        sick.state = State.REGISTRATION_STATE_PENDING
+        manager = factory.registration_manager
+        for _ in gateways:
+            await manager.register_bookie(INFO, read_only=False)
+            await manager.unregister_bookie("b-1")
+        assert sick.streams
+        await manager.register_bookie(INFO, read_only=False)
+        # One that gets so later is left with the next change.
+        sick.state, well.state = well.state, sick.state
+        await manager.register_bookie(INFO, read_only=True)
+        assert sick.streams[-1][0].read_only
+
+
+@pytest.mark.asyncio
 async def test_the_first_registration_may_be_refused() -> None:
     async with setting() as (factory, gateways):
         for gateway in gateways:
