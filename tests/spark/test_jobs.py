@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,12 @@ from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import BOOKIES, Copy, plant, sound
 from thinclient.blocking import BookKeeper
+from thinclient.spark.cli import Format, _kept
 from thinclient.spark.jobs import export as exporting
 from thinclient.spark.jobs.audit import audit
 from thinclient.spark.jobs.export import ExportException, export, manifest
 from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
+from thinclient.spark.jobs.output_directory import OutputException
 from thinclient.spark.jobs.usage import usage
 from thinclient.spark.options import OptionError
 
@@ -164,6 +167,72 @@ def test_an_export_is_restarted_where_it_was_left(
     assert rows_of(spark, output, exported[2]) == [b"second"]
     export(spark, options, str(output), on_group=lambda done, total: groups.append((done, total)))
     assert groups == [(1, 1)], "everything was there"
+
+
+def change_manifest(output: Path, **changes: object) -> None:
+    """In every line; None takes a field away."""
+    for file in (output / "_manifest").glob("*.json"):
+        lines = [{**json.loads(line), **changes} for line in file.read_text().splitlines()]
+        kept = [{name: value for name, value in line.items() if value is not None} for line in lines]
+        file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        file.with_name(f".{file.name}.crc").unlink()
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, None),
+        ({"instance_id": "another"}, "of the cluster another, such as"),
+        ({"created_ms": 1}, "other ledgers of the same ids"),
+        ({"length": 1}, "other ledgers of the same ids"),
+        ({"entries": 1}, "other ledgers of the same ids"),
+        # As earlier releases wrote them.
+        ({"instance_id": None, "created_ms": None, "length": None}, None),
+        ({"instance_id": None, "created_ms": None, "length": None, "bytes": 1}, "other ledgers of the same ids"),
+    ],
+)
+def test_an_export_takes_no_ledger_for_another(
+    spark: SparkSession,
+    cluster: StandaloneCluster,
+    exported: list[int],
+    tmp_path: Path,
+    changes: dict[str, object],
+    refused: str | None,
+) -> None:
+    options = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "ledgerIds": str(exported[0])}
+    export(spark, options, str(tmp_path))
+    change_manifest(tmp_path, **changes)
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+    if refused is None:
+        groups: list[int] = []
+        export(spark, options, str(tmp_path), on_group=lambda done, _total: groups.append(done))
+        assert groups == [], "what is complete was exported again"
+    else:
+        with pytest.raises(ExportException, match=refused):
+            export(spark, options, str(tmp_path))
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("output_format", Format)
+def test_a_jobs_result_replaces_its_own_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, output_format: Format
+) -> None:
+    output = tmp_path / "report"
+
+    def keep(rows: int, job: str = "audit") -> int:
+        return _kept(spark.range(rows).toDF("id"), job, str(output), output_format).count()
+
+    assert [keep(3), keep(5), keep(0), keep(2)] == [3, 5, 0, 2]
+    with pytest.raises(OutputException, match="is no output of usage"):
+        keep(1, "usage")
+    assert keep(4) == 4
+    output = tmp_path / "mine"
+    (output / "scope_id=0").mkdir(parents=True)
+    (output / "scope_id=0" / "archive").write_text("years")
+    with pytest.raises(OutputException, match="the directory holds 'scope_id=0'"):
+        keep(1)
+    assert (output / "scope_id=0" / "archive").read_text() == "years"
+    assert [file.name for file in output.iterdir()] == ["scope_id=0"]
 
 
 def test_an_open_ledger_is_exported_anew_until_it_is_closed(

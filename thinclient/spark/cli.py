@@ -52,7 +52,8 @@ SourceOption = Annotated[
 ]
 LedgerIds = Annotated[str | None, typer.Option(help="Only these ledgers: 1,2,3. Default: all of the scope.")]
 Output = Annotated[
-    str | None, typer.Option(help="Write the whole result to this directory; what was there is replaced.")
+    str | None,
+    typer.Option(help="Write the whole result to this directory: a new or empty one, or this job's, to be replaced."),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="What --output is written as.")]
 
@@ -127,7 +128,7 @@ def audit_command(
         from thinclient.spark.jobs.audit import FAULTS, audit
 
         with _shown(spark, "audit"):
-            found = _kept(audit(spark, options), output, output_format)
+            found = _kept(audit(spark, options), "audit", output, output_format)
         counts = ("copies", "good", *FAULTS)
         (row,) = found.agg(
             F.count_distinct("scope_id", "ledger_id").alias("ledgers"),
@@ -164,7 +165,7 @@ def usage_command(
         from thinclient.spark.jobs.usage import usage
 
         with _shown(spark, "usage"):
-            found = _kept(usage(spark, options), output, output_format)
+            found = _kept(usage(spark, options), "usage", output, output_format)
         rows = found.orderBy("dimension", "value").collect()
     _tell({}, rows, as_json, rows_name="usage")
 
@@ -193,7 +194,7 @@ def orphans_command(
         from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
 
         with _shown(spark, "orphans"):
-            found = _kept(orphans(spark, options), output, output_format)
+            found = _kept(orphans(spark, options), "orphans", output, output_format)
         counted = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
         rows = found.orderBy("kind", "bookie_id", "ledger_id").limit(_SHOWN_ROWS).collect()
     kinds = (UNKNOWN_TO_METADATA, NOT_HELD, NOT_CHECKED)
@@ -298,6 +299,7 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
     except SparkUnavailable as error:
         fail(str(error))
     from thinclient.spark.jobs.export import ExportException
+    from thinclient.spark.jobs.output_directory import OutputException
     from thinclient.spark.options import OptionError
 
     submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_SUBMIT_ARGS" in os.environ
@@ -305,7 +307,7 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
     try:
         with spark_session(f"bookgate spark {job}", chosen, None, settings) as spark:
             yield spark
-    except (SparkUnavailable, ExportException, OptionError) as error:
+    except (SparkUnavailable, ExportException, OutputException, OptionError) as error:
         fail(str(error))
     except job_errors() as error:
         fail(reason(error))
@@ -318,13 +320,16 @@ def _shown(spark: SparkSession, what: str) -> Iterator[None]:
         yield
 
 
-def _kept(found: DataFrame, output: str | None, output_format: Format) -> DataFrame:
+def _kept(found: DataFrame, job: str, output: str | None, output_format: Format) -> DataFrame:
     """The result, worked out once: in the files, or in Spark's storage."""
+    from thinclient.spark.jobs.output_directory import make_ready
+
     if output is None:
         kept = found.persist()
         kept.count()
         return kept
-    found.write.mode("overwrite").format(output_format.value).save(output)
+    make_ready(found.sparkSession, output, job)
+    found.write.mode("append").format(output_format.value).save(output)
     return found.sparkSession.read.schema(found.schema).format(output_format.value).load(output)
 
 

@@ -10,21 +10,28 @@ anew. A closed ledger with a line is not exported again. One that was open may h
 So is one of which entries were lost and skipped (`failOnDataLoss=false`): its line says how many, and that it is not
 complete; each further run tries again. Where nothing at all is left of a ledger the files of an earlier run stay.
 What a sink has not committed is left to a later run, unless `includeUncommitted` says so.
+
+A line also says which ledger it was: the cluster's instance id, when the ledger was created, its length and its last
+entry. An id alone may have another life, in another cluster, or in this one when its metadata were formatted or
+restored. A directory with lines of another cluster is refused, and so is a run that would take one ledger for another,
+or write it over the other's files. Lines of earlier releases name no cluster and no time of creation: entries and bytes
+tell their ledgers apart.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
 from thinclient.spark.options import OptionError, ledger_options, parse_options, without_selection
 from thinclient.spark.sink_protocol import COMMITTED_KEY, QUERY_KEY
+from thinclient.spark.worker_client import clients
 
 MANIFEST = "_manifest"
 MANIFEST_SCHEMA = StructType(
@@ -41,6 +48,9 @@ MANIFEST_SCHEMA = StructType(
         StructField("files", ArrayType(StringType(), False), False),
         StructField("exported_at_ms", LongType(), False),
         StructField("lost_entries", LongType()),
+        StructField("instance_id", StringType()),
+        StructField("created_ms", LongType()),
+        StructField("length", LongType()),
     ]
 )
 _WRITTEN_SCHEMA = "entry_id bigint, payload binary, scope_id bigint, ledger_id bigint"
@@ -51,10 +61,14 @@ GROUP_BYTES = 1 << 30
 
 _PARTS_OF_LEDGERS = ("startingoffsets", "endingoffsets", "includepayload")
 _KEY = ["scope_id", "ledger_id"]
+_NAMED_AT_MOST = 10
 
 
 class ExportException(Exception):
-    """What was written is not what the metadata say of the ledger; the message names it. Nothing of it is listed."""
+    """Nothing is listed of a ledger whose files are not what its metadata say, and nothing written over other ledgers.
+
+    The message names the ledgers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,7 @@ class _Ledger:
     metadata_version: int
     entries: int | None
     bytes: int | None
+    created_ms: int | None
 
     @property
     def directory(self) -> str:
@@ -102,10 +117,12 @@ def export(
     for name in options:
         if name.lower() in _PARTS_OF_LEDGERS:
             raise OptionError(f"option {name} is of no use to an export: ledgers are exported whole")
+    instance_id = _instance_id(options)
+    _refuse_other_clusters(spark, output, instance_id)
     pending = _pending(spark, options, output)
     done = 0
     for group in _groups(pending, group_ledgers, group_bytes):
-        _export_group(spark, options, output, group)
+        _export_group(spark, options, output, group, instance_id)
         done += len(group)
         on_group(done, len(pending))
     return manifest(spark, output)
@@ -123,22 +140,73 @@ def manifest(spark: SparkSession, output: str) -> DataFrame:
     return lines.withColumn("nth", F.row_number().over(latest)).where("nth = 1").drop("nth")
 
 
+def _instance_id(options: Mapping[str, str]) -> str:
+    checked = parse_options(options)
+    with clients.use(checked.gateways, checked.client_settings) as client:
+        return client.service_discovery.cluster_info().instance_id
+
+
+def _refuse_other_clusters(spark: SparkSession, output: str, instance_id: str) -> None:
+    """Raises ExportException."""
+    others = manifest(spark, output).where(F.col("instance_id") != instance_id).limit(1).collect()
+    for line in others:
+        raise ExportException(
+            f"{output} holds ledgers of the cluster {line.instance_id}, such as {line.ledger_id}, and this one is "
+            f"{instance_id}: name another directory"
+        )
+
+
 def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> list[_Ledger]:
-    """The ledgers that have no complete export, by id."""
+    """The ledgers that have no complete export, by id. Raises ExportException."""
     wanted = {**ledger_options(options), "table": "ledgers"}
     ledgers = spark.read.format("bookkeeper").options(**wanted).load()
-    complete = manifest(spark, output).where("complete").select(*_KEY)
     if not parse_options(options).include_uncommitted:
         custom = F.col("custom_metadata")
         ledgers = ledgers.where(custom[QUERY_KEY].isNull() | custom[COMMITTED_KEY].isNotNull())
-    chosen = ledgers.join(complete, _KEY, "left_anti").select(
+    chosen = ledgers.select(
         *_KEY,
         "state",
         "metadata_version",
         (F.col("last_entry_id") + 1).alias("entries"),
         F.col("length").alias("bytes"),
+        F.unix_millis("creation_time").alias("created_ms"),
     )
-    return [_Ledger(**row.asDict()) for row in chosen.orderBy(*_KEY).collect()]
+    found = chosen.join(_lines_to_compare(spark, output), _KEY, "left").orderBy(*_KEY).collect()
+    others = [str(row.ledger_id) for row in found if _is_of_another(row)]
+    if others:
+        more = f" and {len(others) - _NAMED_AT_MOST} more" if len(others) > _NAMED_AT_MOST else ""
+        raise ExportException(
+            f"{output} holds other ledgers of the same ids as {', '.join(others[:_NAMED_AT_MOST])}{more}, created at "
+            "another time or with other contents: name another directory"
+        )
+    return [_Ledger(*row[: len(fields(_Ledger))]) for row in found if not _is_complete(row)]
+
+
+def _lines_to_compare(spark: SparkSession, output: str) -> DataFrame:
+    """What is known of the ledger of each line. Lines of earlier releases have the bytes of their files only."""
+    return manifest(spark, output).select(
+        *_KEY,
+        F.col("complete").alias("line_complete"),
+        F.col("entries").alias("line_entries"),
+        F.coalesce("length", "bytes").alias("line_bytes"),
+        F.col("created_ms").alias("line_created_ms"),
+    )
+
+
+def _is_complete(row: Row) -> bool:
+    return bool(row.line_complete) and (row.line_entries, row.line_bytes) == (row.entries, row.bytes)
+
+
+def _is_of_another(row: Row) -> bool:
+    """Whether a line is of another ledger than the one that has its id now, and has something of it.
+
+    What is closed stays as it is, but for an empty ledger, which may be opened again.
+    """
+    if not row.line_entries:
+        return False
+    if None not in (row.line_created_ms, row.created_ms) and row.line_created_ms != row.created_ms:
+        return True
+    return bool(row.line_complete) and not _is_complete(row)
 
 
 def _groups(ledgers: Sequence[_Ledger], most: int, most_bytes: int) -> Iterator[list[_Ledger]]:
@@ -154,7 +222,9 @@ def _groups(ledgers: Sequence[_Ledger], most: int, most_bytes: int) -> Iterator[
         yield group
 
 
-def _export_group(spark: SparkSession, options: Mapping[str, str], output: str, group: Sequence[_Ledger]) -> None:
+def _export_group(
+    spark: SparkSession, options: Mapping[str, str], output: str, group: Sequence[_Ledger], instance_id: str
+) -> None:
     ids = ",".join(str(ledger.ledger_id) for ledger in group)
     reader = (
         spark.read.format("bookkeeper")
@@ -172,7 +242,7 @@ def _export_group(spark: SparkSession, options: Mapping[str, str], output: str, 
         found = written.get(ledger.ledger_id, _Written())
         if not skips_losses:
             _check(ledger, found)
-        lines.append(_line(ledger, found))
+        lines.append(_line(ledger, found, instance_id))
     spark.createDataFrame(lines, MANIFEST_SCHEMA).coalesce(1).write.mode("append").json(f"{output}/{MANIFEST}")
 
 
@@ -223,7 +293,7 @@ def _check(ledger: _Ledger, found: _Written) -> None:
         )
 
 
-def _line(ledger: _Ledger, found: _Written) -> tuple[object, ...]:
+def _line(ledger: _Ledger, found: _Written, instance_id: str) -> tuple[object, ...]:
     files = [f"{ledger.directory}/{name}" for name in found.files]
     lost = _lost(ledger, found)
     complete = ledger.state == "CLOSED" and not lost
@@ -241,6 +311,9 @@ def _line(ledger: _Ledger, found: _Written) -> tuple[object, ...]:
         files,
         now,
         lost,
+        instance_id,
+        ledger.created_ms,
+        ledger.bytes,
     )
 
 
