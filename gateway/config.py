@@ -66,6 +66,9 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
         default=_LIMITS.streams_a_client, ge=1, description="streaming calls under way on one connection"
     )
     max_streams: int = Field(default=_LIMITS.streams, ge=1, description="streaming calls under way, of all clients")
+    max_listings: int = Field(
+        default=_LIMITS.listings, ge=1, description="of these, Iterate calls with metadata, of all clients"
+    )
     max_batch: int = Field(default=_LIMITS.batch, ge=1, description="ledgers in one batch")
     max_metadata_bytes: int = Field(default=_LIMITS.metadata_bytes, ge=1, description="metadata of one ledger")
     max_store_calls: int = Field(
@@ -96,6 +99,7 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
             subscriptions_a_stream=self.max_subscriptions,
             streams_a_client=self.max_streams_per_client,
             streams=self.max_streams,
+            listings=self.max_listings,
             batch=self.max_batch,
             metadata_bytes=self.max_metadata_bytes,
             store_calls=self.max_store_calls,

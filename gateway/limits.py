@@ -24,6 +24,9 @@ class Limits:
     streams: int = 10_000
     """Streaming calls under way, of all clients: each costs some 20 KiB."""
 
+    listings: int = 256
+    """Of these, Iterate calls with metadata: each costs up to a mebibyte if its client does not read."""
+
     batch: int = 10_000
     """Ledgers in one batch."""
 

@@ -2,28 +2,33 @@
 
 The manager lists ids in ascending order; here they are cut into responses, with metadata read on request. The last
 response, and only it, has `end`: a listing that can't be finished ends with an error instead. Held at any time: the ids
-of one response, and with metadata the response that is being sent and the ledgers being read for the next.
+of one response, and with metadata the response that is being sent and the page that is read for the next, both bounded
+by their bytes. Responses with metadata are made in slices that give way to everybody else on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
+from dataclasses import dataclass
 
+from gateway.giving_way import giving_way
+from gateway.listed_ledgers import Listed, read_pages
 from gateway.messages import failure, ledger_id_from
 from gateway.store_budget import StoreBudget
 from ledger.errors import (
     BKException,
     IncorrectParameterException,
     MetadataFormatException,
-    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
+    TooManyRequestsException,
 )
 from ledger.id_set import encode_ids
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManagerFactory, StoredLedger
 from ledger.metadata_codec import stored_format
+from ledger.varint import encode_varint
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     GetLedgerRangesRequest,
@@ -34,36 +39,73 @@ from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
 DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
 MAX_METADATA_A_RESPONSE = 1_000
-"""Ledgers with metadata that are read before they are sent."""
+"""Ledgers with metadata in one response, however small they are."""
 
 _SUCCESS = StatusCode.SUCCESS
 
-MAX_BYTES_A_RESPONSE = 1024 * 1024
-"""Where a response with metadata is cut; a single ledger may be larger."""
+_LEDGERS_A_SLICE = 64
+_BYTES_A_SLICE = 64 * 1024
+
+_LEDGERS = GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2
+
+
+@dataclass(slots=True)
+class _Response:
+    """One response: its own fields, and its ledgers, which are encoded already."""
+
+    fields: GetLedgerRangesResponse
+    ledgers: list[bytes]
+
+    def encode(self) -> bytes:
+        return b"".join((self.fields.SerializeToString(), *self.ledgers))
 
 
 class Listing:
     """See the module. One a gateway."""
 
-    def __init__(self, factory: LedgerManagerFactory, budget: StoreBudget) -> None:
+    def __init__(self, factory: LedgerManagerFactory, budget: StoreBudget, most_with_metadata: int) -> None:
         self._factory = factory
         self._budget = budget
+        self._most_with_metadata = most_with_metadata
+        self._with_metadata = 0
 
-    async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[GetLedgerRangesResponse]:
-        """All responses. Raises IncorrectParameterException for a bad request, MetaStoreException."""
+    async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[bytes]:
+        """All responses, encoded.
+
+        Raises IncorrectParameterException for a bad request, TooManyRequestsException, MetaStoreException.
+        """
         _check(request)
-        held: GetLedgerRangesResponse | None = None
-        async with aclosing(self._responses(request)) as responses:  # type: ignore[type-var]
+        with self._counted() if request.include_metadata else nullcontext():
+            async with aclosing(self._all(request)) as responses:
+                async for response in responses:
+                    yield response.encode()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._with_metadata >= self._most_with_metadata:
+            raise TooManyRequestsException(
+                f"{self._with_metadata} listings with metadata are under way at this gateway, its limit; try again"
+            )
+        self._with_metadata += 1
+        try:
+            yield
+        finally:
+            self._with_metadata -= 1
+
+    async def _all(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
+        """Each held back until it is known whether it is the last."""
+        held: _Response | None = None
+        async with aclosing(self._responses(request)) as responses:
             async for response in responses:
                 if held is not None:
                     yield held
                 held = response
-        held = held or GetLedgerRangesResponse(serialized_ranges=encode_ids([]))
-        held.end = True
-        held.ledger_scope_id = request.ledger_scope_id
+        held = held or _Response(GetLedgerRangesResponse(serialized_ranges=encode_ids([])), [])
+        held.fields.end = True
+        held.fields.ledger_scope_id = request.ledger_scope_id
         yield held
 
-    async def _responses(self, request: GetLedgerRangesRequest) -> AsyncIterator[GetLedgerRangesResponse]:
+    async def _responses(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
         limit = min(request.limit_per_response or DEFAULT_LEDGERS_A_RESPONSE, MAX_LEDGERS_A_RESPONSE)
         scope_id = request.ledger_scope_id
         ranges = self._factory.ledger_manager.ledger_ranges(
@@ -73,63 +115,78 @@ class Listing:
         )
         if not request.include_metadata:
             async for ids in _regroup(ranges, limit):
-                yield _ranges_response(scope_id, ids)
+                yield _Response(_fields(scope_id, ids), [])
             return
         runs = _regroup(ranges, min(limit, MAX_METADATA_A_RESPONSE))
-        async with aclosing(self._read_ahead(scope_id, runs)) as found:  # type: ignore[type-var]
-            async for ledgers in found:
-                for part in _cut_by_size(ledgers):
-                    response = _ranges_response(scope_id, [ledger.ledger_id for ledger in part])
-                    response.ledgers.extend(part)
+        async with aclosing(_one_ahead(self._pages(scope_id, runs))) as pages:
+            async for page in pages:
+                response = await self._encoded(scope_id, page)
+                if response is not None:
                     yield response
 
-    async def _read_ahead(
-        self, scope_id: int, runs: AsyncIterator[Sequence[int]]
-    ) -> AsyncIterator[list[LedgerMetadataResponse]]:
-        """The ledgers of each run; the next run is being read while one is sent."""
-        reading: list[asyncio.Task[list[LedgerMetadataResponse]]] = []
-        try:
-            async for ids in runs:
-                reading.append(asyncio.get_running_loop().create_task(self._read(scope_id, ids)))
-                if len(reading) > 1:
-                    yield await reading.pop(0)
-            while reading:
-                yield await reading.pop(0)
-        finally:
-            for task in reading:
-                task.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
+    async def _pages(self, scope_id: int, runs: AsyncIterator[Sequence[int]]) -> AsyncGenerator[list[Listed], None]:
+        manager = self._factory.ledger_manager
+        async for ids in runs:
+            async with aclosing(read_pages(manager, scope_id, ids)) as pages:
+                while True:
+                    async with self._budget.part_of_batch("read_many"):
+                        page = await anext(pages, None)
+                    if page is None:
+                        break
+                    yield page
 
-    async def _read(self, scope_id: int, ids: Sequence[int]) -> list[LedgerMetadataResponse]:
-        """Those that (still) exist, in order; a damaged one with the code that says so."""
-        async with self._budget.part_of_batch("read_many"):
-            outcomes = await self._factory.ledger_manager.read_listed([LedgerId(scope_id, number) for number in ids])
+    async def _encoded(self, scope_id: int, page: Sequence[Listed]) -> _Response | None:
+        """A page's ledgers that (still) exist, in order; a damaged one with the code that says so. None: none do."""
         revision = await self._factory.revision()
-        found = []
-        for number, outcome in zip(ids, outcomes, strict=True):
-            if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
-                continue
-            if isinstance(outcome, MetaStoreException):
-                raise outcome
-            try:
-                found.append(_answer(outcome, revision))
-            except BKException as error:
-                found.append(failure(error, LedgerId(scope_id, number), revision))
-        return found
+        ids: list[int] = []
+        ledgers: list[bytes] = []
+        start = 0
+        while start < len(page):
+            async with giving_way():
+                size, end = 0, min(start + _LEDGERS_A_SLICE, len(page))
+                while start < end and size < _BYTES_A_SLICE:
+                    number, outcome = page[start]
+                    start += 1
+                    if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+                        continue
+                    ledger = _answer(LedgerId(scope_id, number), outcome, revision).SerializeToString()
+                    size += len(ledger)
+                    ids.append(number)
+                    ledgers += (bytes((_LEDGERS,)), encode_varint(len(ledger)), ledger)
+        return _Response(_fields(scope_id, ids), ledgers) if ids else None
 
 
-def _answer(outcome: StoredLedger | BKException, revision: int) -> LedgerMetadataResponse:
-    """As `messages.success`, with the metadata as they are stored. Raises what was wrong."""
+async def _one_ahead(pages: AsyncGenerator[list[Listed], None]) -> AsyncGenerator[list[Listed], None]:
+    """The same pages; while one is dealt with, the next is being read."""
+    loop = asyncio.get_running_loop()
+    coming = loop.create_task(_next(pages))
+    try:
+        while (page := await coming) is not None:
+            coming = loop.create_task(_next(pages))
+            yield page
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await pages.aclose()
+
+
+async def _next(pages: AsyncGenerator[list[Listed], None]) -> list[Listed] | None:
+    return await anext(pages, None)
+
+
+def _answer(ledger_id: LedgerId, outcome: StoredLedger | BKException, revision: int) -> LedgerMetadataResponse:
+    """As `messages.success`, with the metadata as they are stored; or what is wrong with them."""
     if isinstance(outcome, BKException):
-        raise outcome
+        return failure(outcome, ledger_id, revision)
     try:
         metadata = stored_format(outcome.data)
     except MetadataFormatException as error:
-        raise MetadataFormatException(f"metadata of ledger {outcome.ledger_id}: {error}") from error
+        damaged = MetadataFormatException(f"metadata of ledger {ledger_id}: {error}")
+        return failure(damaged, ledger_id, revision)
     return LedgerMetadataResponse(
         code=_SUCCESS,
-        ledger_id=outcome.ledger_id.ledger_id,
-        ledger_scope_id=outcome.ledger_id.scope_id,
+        ledger_id=ledger_id.ledger_id,
+        ledger_scope_id=ledger_id.scope_id,
         version=outcome.version,
         metadata=metadata,
         revision=revision,
@@ -159,20 +216,7 @@ async def _regroup(ranges: AsyncIterator[Sequence[int]], limit: int) -> AsyncIte
         yield pending
 
 
-def _cut_by_size(ledgers: Sequence[LedgerMetadataResponse]) -> list[list[LedgerMetadataResponse]]:
-    parts: list[list[LedgerMetadataResponse]] = []
-    size = 0
-    for ledger in ledgers:
-        bytes_needed = ledger.ByteSize()
-        if not parts or size + bytes_needed > MAX_BYTES_A_RESPONSE:
-            parts.append([])
-            size = 0
-        parts[-1].append(ledger)
-        size += bytes_needed
-    return parts
-
-
-def _ranges_response(scope_id: int, ids: Sequence[int]) -> GetLedgerRangesResponse:
+def _fields(scope_id: int, ids: Sequence[int]) -> GetLedgerRangesResponse:
     return GetLedgerRangesResponse(
         code=StatusCode.SUCCESS,
         count=len(ids),

@@ -86,7 +86,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         self._instance = instance
         self._tokens = RequestTokens()
         self._reader = BatchReader(factory, cache, budget)
-        self._listing = Listing(factory, budget)
+        self._listing = Listing(factory, budget, limits.listings)
 
     # The generated base class names the methods as the proto file does.
     # ruff: noqa: N802

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ledger.bookie_info import BookieServiceInfo, Lease
-from ledger.errors import BKException
+from ledger.errors import BKException, MetadataFormatException
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import encode
+from ledger.metadata_codec import decode, encode
 
 T = TypeVar("T")
 
@@ -61,6 +61,14 @@ class StoredLedger:
     version: int
     created_ms: int | None = None
 
+    def record(self) -> LedgerRecord:
+        """Raises MetadataFormatException, which names the ledger."""
+        try:
+            metadata = decode(self.data)
+        except MetadataFormatException as error:
+            raise MetadataFormatException(f"metadata of ledger {self.ledger_id}: {error}") from error
+        return LedgerRecord(self.ledger_id, metadata, self.version, self.created_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
@@ -69,6 +77,9 @@ class CreateRequest:
     ledger_id: LedgerId | None
     metadata: LedgerMetadata
 
+
+_LISTED_TOGETHER = 16
+"""Ledgers that are read at once where nothing is known of their size."""
 
 LedgerMetadataListener = Callable[[LedgerId, LedgerRecord | None], None]
 """Called on the event loop with the newest record of a ledger, or None when the ledger is gone (then never again)."""
@@ -114,17 +125,20 @@ class LedgerManager(ABC):
         """Reads each ledger as `read` does; answers in the order of the ids, a failure as its exception."""
         return [await _outcome(self.read(ledger_id)) for ledger_id in ledger_ids]
 
-    async def read_listed(self, ledger_ids: Sequence[LedgerId]) -> list[StoredLedger | BKException]:
-        """Reads ledgers of which a listing told, ids ascending, for who passes them on; answers as `read_many` does.
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
+        """Reads the first ledgers of those that a listing told of, ids ascending; answers as `read_many` does.
 
-        Stores that can give what they hold as it is override this; here it is made again from the records.
+        Up to the one with which their metadata come to `max_bytes`, and at least one. Stores that can give what they
+        hold as it is override this; here it is made again from the records.
         """
-        return [
-            record
-            if isinstance(record, BKException)
-            else StoredLedger(record.ledger_id, encode(record.metadata), record.version, record.created_ms)
-            for record in await self.read_many(ledger_ids)
-        ]
+        found: list[StoredLedger | BKException] = []
+        size = 0
+        while len(found) < len(ledger_ids) and size < max_bytes:
+            for record in await self.read_many(ledger_ids[len(found) : len(found) + _LISTED_TOGETHER]):
+                stored = record if isinstance(record, BKException) else _as_stored(record)
+                size += 0 if isinstance(stored, BKException) else len(stored.data)
+                found.append(stored)
+        return found
 
     @abstractmethod
     def ledger_ranges(
@@ -143,6 +157,10 @@ class LedgerManager(ABC):
     @abstractmethod
     async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Takes the listener away; unknown ones are ignored. The store's watch goes with the last listener."""
+
+
+def _as_stored(record: LedgerRecord) -> StoredLedger:
+    return StoredLedger(record.ledger_id, encode(record.metadata), record.version, record.created_ms)
 
 
 async def _outcome(call: Awaitable[LedgerRecord]) -> LedgerRecord | BKException:

@@ -1,15 +1,17 @@
 """Ledgers over HTTP, as the metadata store knows them: list, metadata, delete.
 
 A listing is never held whole. Ids alone are streamed as the store gives them, unless a page is asked for; with metadata
-there are always pages. The next page is told in a `Link` header (rel="next"), which begins behind the last id, so that
-ledgers that come and go between two pages move nothing. A ledger's password is never shown.
+there are always pages, which are read and sent part by part. The next page is told in a `Link` header (rel="next"),
+which begins behind the last id, so that ledgers that come and go between two pages move nothing. A ledger's password is
+never shown.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -19,9 +21,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Row, change, get
 from gateway.admin.refused import AdminException
-from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
+from gateway.giving_way import giving_way
+from gateway.listed_ledgers import Listed, read_pages
+from ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager, LedgerRecord
+from ledger.manager import LedgerManager, LedgerRecord, StoredLedger
 from ledger.metadata import DigestType, LedgerMetadata
 from ledger.metadata_codec import encode
 
@@ -123,11 +127,6 @@ async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: Asy
     query = call.query
     limit = query.limit or PAGE
     ids, more = await _slice(runs, ((query.page or 1) - 1) * limit, limit)
-    found: dict[str, Any] = dict.fromkeys(map(str, ids))
-    if query.print_metadata:
-        outcomes = await manager.read_many([LedgerId(query.ledger_scope_id, number) for number in ids])
-        for number, outcome in zip(ids, outcomes, strict=True):
-            _put(found, number, outcome, query.decode_meta)
     headers = {}
     if more:
         following = {**dict(call.request.query_params), "start_after": ids[-1]}
@@ -135,17 +134,33 @@ async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: Asy
         if not query.print_metadata:
             following["limit"] = limit
         headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
-    return JSONResponse(found, headers=headers)
+    if not query.print_metadata:
+        return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
+    return await _sent_by_parts(_with_metadata(manager, query, ids), headers)
 
 
-def _put(found: dict[str, Any], number: int, outcome: LedgerRecord | BKException, decoded: bool) -> None:
-    """Adds what is known of a ledger; one that was deleted meanwhile goes, a damaged one stays with null."""
-    if isinstance(outcome, MetaStoreException):
-        raise outcome
-    if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
-        del found[str(number)]
-    elif isinstance(outcome, LedgerRecord):
-        found[str(number)] = shown(outcome) if decoded else _stored(outcome.metadata)
+async def _with_metadata(manager: LedgerManager, query: ListQuery, ids: Sequence[int]) -> AsyncGenerator[str, None]:
+    """Members of the JSON object, many at a time."""
+    async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
+        async for page in pages:
+            members: list[str] = []
+            for listed in page:
+                async with giving_way():
+                    members += _member(listed, query.decode_meta)
+            if members:
+                yield ",".join(members)
+
+
+def _member(listed: Listed, decoded: bool) -> Iterator[str]:
+    """A ledger as member of a JSON object: none if it was deleted meanwhile, with null if it is damaged."""
+    if isinstance(listed.outcome, NoSuchLedgerExistsOnMetadataServerException):
+        return
+    told: Any = None
+    if isinstance(listed.outcome, StoredLedger):
+        with suppress(MetadataFormatException):
+            record = listed.outcome.record()
+            told = shown(record) if decoded else _stored(record.metadata)
+    yield f'"{listed.number}":{json.dumps(told, ensure_ascii=False, separators=(",", ":"))}'
 
 
 async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> tuple[list[int], bool]:
@@ -164,21 +179,32 @@ async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> t
 
 
 async def _whole(runs: AsyncIterator[Sequence[int]]) -> Response:
-    """All ids, as they come. A store that fails at the first run is still answered with a status; later, the answer
-    breaks off in the middle, so that nobody takes it for complete."""
-    try:
-        first = await anext(runs)
-    except StopAsyncIteration:
-        return JSONResponse({})
+    """All ids, as they come."""
+
+    async def members() -> AsyncGenerator[str, None]:
+        async with aclosing(runs) as listed:  # type: ignore[type-var]
+            async for ids in listed:
+                yield _members(ids)
+
+    return await _sent_by_parts(members())
+
+
+async def _sent_by_parts(members: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON object of these members, sent as they come.
+
+    A store that fails at the first of them is still answered with a status; later, the answer breaks off in the middle,
+    so that nobody takes it for complete.
+    """
+    first = await anext(members, None)
 
     async def parts() -> AsyncIterator[str]:
-        async with aclosing(runs) as listed:  # type: ignore[type-var]
-            yield "{" + _members(first)
-            async for ids in listed:
-                yield "," + _members(ids)
+        async with aclosing(members):
+            yield "{" + (first or "")
+            async for more in members:
+                yield "," + more
             yield "}"
 
-    return StreamingResponse(parts(), media_type=JSON)
+    return StreamingResponse(parts(), media_type=JSON, headers=headers)
 
 
 def _members(ids: Sequence[int]) -> str:

@@ -69,19 +69,22 @@ class SqliteLedgerManager(LedgerManager):
             results += [_record_or_error(ledger_id, row) for ledger_id, row in zip(part, rows, strict=True)]
         return results
 
-    async def read_listed(self, ledger_ids: Sequence[LedgerId]) -> list[StoredLedger | BKException]:
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
         """One query for each `_TOGETHER`: what lies between two listed ledgers was listed, or created since."""
         results: list[StoredLedger | BKException] = []
+        size = 0
         for start in range(0, len(ledger_ids), _TOGETHER):
             part = ledger_ids[start : start + _TOGETHER]
-            rows = await self._store.read(_between(ledger_key(part[0]), ledger_key(part[-1])))
-            for ledger_id in part:
-                row = rows.get(ledger_key(ledger_id))
-                if row is None:
-                    results.append(_missing(ledger_id))
-                else:
-                    version, data, created_ms = row
-                    results.append(StoredLedger(ledger_id, data, version, created_ms))
+            keys = [ledger_key(ledger_id) for ledger_id in part]
+            rows, size = await self._store.read(_between(keys[0], keys[-1], size, max_bytes))
+            read_to = max(rows, default=keys[0]) if size >= max_bytes else keys[-1]
+            for ledger_id, key in zip(part, keys, strict=True):
+                if key > read_to:
+                    return results
+                row = rows.get(key)
+                results.append(_missing(ledger_id) if row is None else StoredLedger(ledger_id, row[1], row[0], row[2]))
+            if size >= max_bytes:
+                return results
         return results
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
@@ -176,7 +179,7 @@ def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: Ledg
     chosen = _next_id(transaction) if ledger_id is None else ledger_id
     row = transaction.execute("SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)).fetchone()
     if row is not None:
-        _check_own_create(chosen, metadata, row[0], row[1])
+        _check_own_create(chosen, metadata, row[1])
         return chosen
     revision = transaction.ledger_changed(ledger_key(chosen))
     transaction.execute(
@@ -222,14 +225,26 @@ def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[byte
     return select
 
 
-def _between(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], dict[bytes, _ListedRow]]:
-    """Version, metadata and creation by key, from `first` to `last`, both included."""
+def _between(
+    first: bytes, last: bytes, size: int, max_bytes: int
+) -> Callable[[sqlite3.Connection], tuple[dict[bytes, _ListedRow], int]]:
+    """Version, metadata and creation by key, from `first` to `last`, both included, and `size` with their metadata.
 
-    def select(connection: sqlite3.Connection) -> dict[bytes, _ListedRow]:
-        rows = connection.execute(
-            "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ?", (first, last)
-        )
-        return {key: (version, data, created_ms) for key, version, data, created_ms in rows}
+    Up to the ledger with which that comes to `max_bytes`.
+    """
+
+    def select(connection: sqlite3.Connection) -> tuple[dict[bytes, _ListedRow], int]:
+        found: dict[bytes, _ListedRow] = {}
+        so_far = size
+        for key, version, data, created_ms in connection.execute(
+            "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key",
+            (first, last),
+        ):
+            found[key] = (version, data, created_ms)
+            so_far += len(data)
+            if so_far >= max_bytes:
+                break
+        return found, so_far
 
     return select
 
@@ -254,9 +269,9 @@ def _next_id(transaction: Transaction) -> LedgerId:
     raise LedgerIdOverflowException("there are no ledger ids left in scope 0")
 
 
-def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, version: int, data: bytes) -> None:
+def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> None:
     """A repeated create that carries the token of the first one finds its own ledger; any other finds it taken."""
-    if metadata.creator_token and version == 0:
+    if metadata.creator_token:
         stored = decode_of(ledger_id, data)
         if stored.creator_token == metadata.creator_token:
             return

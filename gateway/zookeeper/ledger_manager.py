@@ -78,6 +78,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         self._ids = IdBlocks(ids)
         self._creations = CreateQueue(session)
         self._slots = asyncio.Semaphore(_PARALLEL)
+        self._listed = _ExpectedSize()
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
     async def close(self) -> None:
@@ -151,8 +152,18 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)
 
-    async def read_listed(self, ledger_ids: Sequence[LedgerId]) -> list[StoredLedger | BKException]:
-        return await self._read_parts(ledger_ids, _undecoded)
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
+        """As many at a time as are likely to fit, as large as those were that were read last."""
+        results: list[StoredLedger | BKException] = []
+        size = 0
+        while len(results) < len(ledger_ids) and size < max_bytes:
+            count = self._listed.fitting(max_bytes - size)
+            found = await self._read_parts(ledger_ids[len(results) : len(results) + count], _undecoded)
+            sizes = [0 if isinstance(each, BKException) else len(each.data) for each in found]
+            self._listed.saw(sizes)
+            results += found
+            size += sum(sizes)
+        return results
 
     async def _read_parts(
         self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
@@ -300,6 +311,26 @@ class ZooKeeperLedgerManager(LedgerManager):
             return Creator.ANOTHER
         except MetaStoreException as error:
             raise UnknownOutcomeException(f"whose ledger {ledger_id} is can't be told: {error}") from error
+
+
+class _ExpectedSize:
+    """How large the metadata of the next listed ledgers may be: ZooKeeper tells it with the metadata only."""
+
+    _FEWEST, _MOST = 8, 200
+
+    def __init__(self) -> None:
+        self._most = self._FEWEST
+        self._bytes = 1.0
+
+    def fitting(self, room: int) -> int:
+        """Ledgers to ask for, where so many bytes are wanted."""
+        return max(1, min(self._most, int(room / self._bytes) + 1))
+
+    def saw(self, sizes: Sequence[int]) -> None:
+        """Many small ones let more be asked for, step by step; a large one few at once."""
+        if sizes:
+            self._bytes = max(sum(sizes) / len(sizes), self._bytes / 2)
+            self._most = min(self._MOST, 2 * self._most) if max(sizes) <= 2 * self._bytes + 1024 else self._FEWEST
 
 
 async def list_ids(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager, LedgerRecord
+from gateway.giving_way import giving_way
+from gateway.listed_ledgers import Listed, read_pages
+from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.manager import LedgerManager, StoredLedger
 from ledger.metadata import LedgerState
 from reporting.logs import log_event
 
@@ -100,15 +101,20 @@ class Census:
 
     async def _count(self, ids: Sequence[int]) -> None:
         begun = self._clock()
-        for outcome in await self._manager.read_many([LedgerId.unscoped(number) for number in ids]):
-            if isinstance(outcome, LedgerRecord):
-                self._counts[outcome.metadata.state.name] += 1
-            elif not _is_gone(outcome):
-                self._counts[DAMAGED] += 1
+        async with aclosing(read_pages(self._manager, 0, ids)) as pages:
+            async for page in pages:
+                for listed in page:
+                    async with giving_way():
+                        self._counts.update(_state_of(listed))
         await self._sleep((self._clock() - begun) * _REST)
 
 
-def _is_gone(error: BKException) -> bool:
-    if isinstance(error, MetaStoreException):
-        raise error
-    return isinstance(error, NoSuchLedgerExistsOnMetadataServerException)
+def _state_of(listed: Listed) -> Iterator[str]:
+    """None of a ledger that is gone by now."""
+    if isinstance(listed.outcome, StoredLedger):
+        try:
+            yield listed.outcome.record().metadata.state.name
+        except BKException:
+            yield DAMAGED
+    elif not isinstance(listed.outcome, NoSuchLedgerExistsOnMetadataServerException):
+        yield DAMAGED

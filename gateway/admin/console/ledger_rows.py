@@ -9,7 +9,7 @@ browser end at 2**53.
 from __future__ import annotations
 
 import codecs
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
@@ -18,8 +18,9 @@ from pydantic import Field
 from gateway.admin.api import WHOLE, Call, LedgerHalf, NoBody, Query, Row, get
 from gateway.admin.console.paths import CONSOLE
 from gateway.admin.ledger_rows import NO_LEDGER, STORE_AWAY, LedgerQuery
-from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.ledger_id import LedgerId
+from gateway.giving_way import giving_way
+from gateway.listed_ledgers import Listed, read_pages
+from ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.manager import LedgerManager, LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from ledger.quorum import write_sets
@@ -130,12 +131,20 @@ async def _read(
     async with aclosing(manager.ledger_ranges(scope_id, query.start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             for start in range(0, len(ids), step):
-                part: Sequence[int] = ids[start : start + step]
-                outcomes = await manager.read_many([LedgerId(scope_id, number) for number in part])
-                for number, outcome in zip(part, outcomes, strict=True):
-                    if isinstance(outcome, MetaStoreException):
-                        raise outcome
-                    yield number, outcome
+                async with aclosing(read_pages(manager, scope_id, ids[start : start + step])) as pages:
+                    async for page in pages:
+                        for listed in page:
+                            yield listed.number, await _decoded(listed)
+
+
+async def _decoded(listed: Listed) -> LedgerRecord | BKException:
+    if isinstance(listed.outcome, BKException):
+        return listed.outcome
+    async with giving_way():
+        try:
+            return listed.outcome.record()
+        except MetadataFormatException as damaged:
+            return damaged
 
 
 def _line(record: LedgerRecord, shown: int = _SHOWN_IN_LIST, keys: int | None = _SHOWN_KEYS) -> dict[str, Any]:
