@@ -276,7 +276,7 @@ class BaseWriteHandle:
             self._window.leave(1, size)
             self._window.release(size)
             if self._writer.error is not None:
-                self._ended(())
+                self._ended(self._writer.unreachable())
             elif not isinstance(error, DuplicateEntryIdException):
                 self._window.fail(error)
             raise

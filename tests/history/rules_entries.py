@@ -7,6 +7,7 @@ from tests.history.events import (
     AppendAsked,
     BookieAnswered,
     Event,
+    LacRead,
     LedgerCreated,
     MetadataSeen,
     ReadDone,
@@ -109,34 +110,43 @@ class QuorumsHaveAnswered(Rule):
 
 
 class ConfirmedReadsStayBelowTheLac(Rule):
-    """P10."""
+    """P10: of entries that were delivered as confirmed, and of last adds confirmed that readers were told."""
 
     id = "P10"
-    hears = (ReadDone, MetadataSeen)
+    hears = (ReadDone, LacRead, MetadataSeen)
 
     def __init__(self) -> None:
         super().__init__()
-        self._furthest: dict[str, ReadDone] = {}
+        self._furthest: dict[str, tuple[int, ReadDone | LacRead]] = {}
+        """The last entry known to be confirmed, and who was told."""
         self._sealed: dict[str, MetadataSeen] = {}
 
     def take(self, position: int, event: Event) -> None:
         if isinstance(event, MetadataSeen):
             if event.state == "CLOSED" and self._sealed.setdefault(event.ledger, event) is event:
                 self._ends_above(event.ledger)
+        elif isinstance(event, LacRead):
+            self._reaches(event.lac, event)
         elif isinstance(event, ReadDone) and event.confirmed and event.contents:
             self._is_clean(event)
 
     def _is_clean(self, read: ReadDone) -> None:
-        self.looked += 1
         if read.last > read.lac:
             raise DirtyRead(f"ledger {read.ledger}: entry {read.last} was read at LAC {read.lac}", read)
-        furthest = self._furthest.get(read.ledger)
-        if furthest is None or read.last > furthest.last:
-            self._furthest[read.ledger] = read
-            self._ends_above(read.ledger)
+        self._reaches(read.last, read)
+
+    def _reaches(self, last: int, told: ReadDone | LacRead) -> None:
+        self.looked += 1
+        furthest = self._furthest.get(told.ledger)
+        if furthest is None or last > furthest[0]:
+            self._furthest[told.ledger] = last, told
+            self._ends_above(told.ledger)
 
     def _ends_above(self, ledger: str) -> None:
-        read, sealed = self._furthest.get(ledger), self._sealed.get(ledger)
-        if read is not None and sealed is not None and read.last > sealed.last_entry:
-            seen = f"ledger {ledger}: entry {read.last} was read, and the ledger ends at {sealed.last_entry}"
-            raise DirtyRead(seen, read, sealed)
+        furthest, sealed = self._furthest.get(ledger), self._sealed.get(ledger)
+        if furthest is None or sealed is None or furthest[0] <= sealed.last_entry:
+            return
+        last, told = furthest
+        was = "was read" if isinstance(told, ReadDone) else "was said to be confirmed"
+        seen = f"ledger {ledger}: entry {last} {was}, and the ledger ends at {sealed.last_entry}"
+        raise DirtyRead(seen, told, sealed)

@@ -67,6 +67,10 @@ ENCOUNTER_KINDS = (
     "slow-disk",
     "failing-reads",
 )
+CRASH_OF_A_CLIENT = "crash-client"
+"""One of an encounter, which the fault names: a recoverer dies in the middle."""
+METADATA_LATE = "metadata-late"
+"""What a client of an encounter asks of the metadata store comes late: it loses a race that it had won."""
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
 LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
 RATES = {
@@ -162,6 +166,12 @@ class Faults:
         if fault.kind == "pause-client":
             await self._pause_client(fault)
             return
+        if fault.kind == CRASH_OF_A_CLIENT:
+            self._crash_client(fault)
+            return
+        if fault.kind == METADATA_LATE:
+            await self._delay_metadata(fault)
+            return
         bookies = self.bookies
         bookie = bookies[fault.target % len(bookies)]
         self.counts[fault.kind] += 1
@@ -192,10 +202,30 @@ class Faults:
         await asyncio.sleep(fault.lasts)
         client.resume()
 
+    def _client_host(self, fault: FaultPlan) -> str:
+        hosts = client_hosts(self._plan)
+        return hosts[fault.client % len(hosts)]
+
+    async def _delay_metadata(self, fault: FaultPlan) -> None:
+        client = self._client_host(fault)
+        self.counts[fault.kind] += 1
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, client, f"{fault.lasts:.3f} s"))
+        mend = self._cut([(client, METADATA_HOST)])
+        await asyncio.sleep(fault.lasts)
+        mend()
+
+    def _crash_client(self, fault: FaultPlan) -> None:
+        """If it is there at that time."""
+        client = self._world.clients.get(self._client_host(fault))
+        if client is None or not client.process.alive:
+            return
+        self.counts[fault.kind] += 1
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, client.name))
+        client.kill()
+
     async def _trouble_link(self, fault: FaultPlan, bookie: SimulatedBookie) -> None:
         network = self._world.network
-        clients = client_hosts(self._plan)
-        client = clients[fault.client % len(clients)]
+        client = self._client_host(fault)
         self._recorder.add(events.Fault(self._recorder.now, fault.kind, client, f"{bookie.name}, {fault.lasts:.3f} s"))
         to, back = (client, bookie.name), (bookie.name, client)
         if fault.kind == "link-resets":

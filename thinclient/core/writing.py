@@ -259,7 +259,10 @@ class LedgerWriter:
             self.confirmed_length = length
 
     def unreachable(self) -> Sequence[PendingAdd]:
-        """Takes out the adds that can't be confirmed any more when no other begins: none where ids are in order."""
+        """Takes out the adds that can't be confirmed any more when no other begins: none where ids are in order.
+
+        To be asked for when the ledger closes, and when the start of an add has ended it.
+        """
         return _NONE
 
     # Failures
@@ -293,7 +296,8 @@ class LedgerWriter:
     def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd) -> None:
         add.failures |= member.bit
         self._errors[member.index] = error
-        lacking = add.failures & ~add.acked
+        # Those that were out before got no request: no event of theirs will ever come.
+        lacking = (add.failures | self._out(add)) & ~add.acked
         if lacking.bit_count() <= self._tolerated and not isinstance(error, WriteOnReadOnlyBookieException):
             return
         indexes = [
@@ -391,7 +395,11 @@ class LedgerWriter:
 
     def _lacking(self, add: PendingAdd) -> int:
         """How many of an add's bookies are out without having stored it."""
-        return sum(index in self._failed and not add.acked & (1 << index) for index in self._write_set(add))
+        return (self._out(add) & ~add.acked).bit_count()
+
+    def _out(self, add: PendingAdd) -> int:
+        """The failed members of an add's write set, as bits."""
+        return sum(1 << index for index in self._write_set(add) if index in self._failed)
 
     def _write_set(self, add: PendingAdd) -> Sequence[int]:
         return write_set(add.entry_id, self._ensemble_size, self._write_quorum_size)

@@ -169,6 +169,15 @@ MUTATIONS = (
         "        self._misses_needed = 1\n",
     ),
     Mutation(
+        "recovery-tells-its-own-lac",
+        "client",
+        ("P10", "P3"),
+        "recovery adds carry the last add confirmed of the recoverer, which may die or lose, not that of its start",
+        "thinclient/core/recovery.py",
+        "        add.last_add_confirmed = self._start\n",
+        "",
+    ),
+    Mutation(
         "recovery-starts-too-late",
         "client",
         ("P2", "P3"),

@@ -94,6 +94,7 @@ BROKEN: dict[str, tuple[str, Change]] = {
     ),
     "read above the LAC": ("P10", replaced(ReadDone, 0, lac=1)),
     "read above the end": ("P10", with_last(ReadDone(3.0, "t", "7", 3, ("w/7/3/10",), 9))),
+    "told of more than the end": ("P10", with_last(events.LacRead(3.0, "t", "7", 3))),
     "two ends": ("P11", replaced(Recovered, 1, last_entry=1)),
     "never closed": ("P12", changes(without(Recovered, 1))),
     "recovery fails for ever": ("P12", with_last(events.RecoveryAsked(2.5, "h", "7"), FAILED_RECOVERY)),

@@ -21,6 +21,7 @@ from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
 from thinclient.core.recovery import (
+    DEFAULT_READ_BATCH,
     Answer,
     Effect,
     Failed,
@@ -97,9 +98,9 @@ class Model:
 class Recovery:
     """One recovery; its requests are carried out one at a time, in order or at random."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, read_batch: int = DEFAULT_READ_BATCH) -> None:
         self.model = model
-        self.machine = LedgerRecovery(LEDGER, model.metadata)
+        self.machine = LedgerRecovery(LEDGER, model.metadata, read_batch=read_batch)
         self.todo: deque[FenceRead | RecoveryRead | Replace | tuple[RecoveryAdd, Member]] = deque()
         self.result: Finished | Failed | None = None
         self.added: list[int] = []
@@ -336,6 +337,59 @@ def test_two_recoveries_at_once_keep_what_was_acknowledged(seed: int, quorums: t
         assert isinstance(recovery.result, Finished)
         assert recovery.result.last_entry_id >= acknowledged
         assert recovery.result.length == SIZE * (recovery.result.last_entry_id + 1)
+
+
+def left_on_one_bookie() -> Model:
+    """Entries 0 to 4 everywhere; 5 and 6, never acknowledged, on b0 alone; everybody knows LAC 4."""
+    model = Model()
+    for entry_id in range(5):
+        model.write(entry_id)
+    for entry_id in (5, 6):
+        model.bookies["b0"].add(entry_id, 4)
+    return model
+
+
+def lacs(model: Model) -> set[int]:
+    """The highest last add confirmed that each bookie could tell a reader."""
+    return {
+        max((entry.last_add_confirmed for entry in bookie.entries.values()), default=-1)
+        for bookie in model.bookies.values()
+    }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_until_a_recovery_closes_nobody_is_told_of_more_than_was_confirmed_at_its_start(seed: int) -> None:
+    """It may die, or lose to one that can't reach b0 and finds the end at 4."""
+    model = left_on_one_bookie()
+    model.bookies["spare"] = Bookie()
+    model.bookies["b2"].down = True
+    recovery, rng = Recovery(model, read_batch=1), random.Random(seed)
+    while recovery.result is None:
+        recovery.step(rng)
+        assert max(lacs(model)) == 4
+    assert isinstance(recovery.result, Finished)
+    assert recovery.result.last_entry_id == 6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_later_recovery_adds_again_all_that_one_before_it_did(seed: int) -> None:
+    """The one before stored 5 and 6 on b0 and on a replacement that nobody else knows of, and died."""
+    model = left_on_one_bookie()
+    model.bookies["spare"] = Bookie()
+    model.bookies["b2"].down = True
+    dying, rng = Recovery(model, read_batch=1), random.Random(seed)
+    while dying.result is None:
+        dying.step(rng)
+    del model.bookies["spare"]
+    for entry_id in (5, 6):
+        del model.bookies["b1"].entries[entry_id]  # was on its way
+    later = Recovery(model)
+    while later.result is None:
+        later.step(rng)
+    assert isinstance(later.result, Finished)
+    assert later.result.last_entry_id == 6
+    for entry_id in range(7):
+        assert sum(entry_id in model.bookies[name].entries for name in model.names) >= 2
 
 
 @pytest.mark.parametrize(("payload", "most"), [(100, 400), (1 << 20, 16)])

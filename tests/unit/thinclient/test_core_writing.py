@@ -16,9 +16,11 @@ from ledger.errors import (
     NotEnoughBookiesException,
     TimeoutException,
     UnauthorizedAccessException,
+    WriteOnReadOnlyBookieException,
 )
 from ledger.ledger_id import LedgerId
-from thinclient.core.writing import LedgerWriter, PendingAdd
+from thinclient.core.advanced_writing import AdvancedLedgerWriter
+from thinclient.core.writing import LedgerWriter, PendingAdd, WriterRules
 
 LEDGER = LedgerId.unscoped(3)
 
@@ -175,6 +177,32 @@ def test_what_is_pending_when_no_write_set_is_left_ends_with_the_next_failure() 
         machine.begin_add(1)
     assert machine.on_failure(machine.members[2], TimeoutException(), add) == [add]
     assert not machine.change_wanted
+
+
+def test_what_waits_for_an_entry_that_could_not_begin_is_unreachable() -> None:
+    machine = AdvancedLedgerWriter(LEDGER, ["b0", "b1", "b2"], 2, 1)
+    fail(machine, 0, BookieHandleNotAvailableException())
+    fail(machine, 1, BookieHandleNotAvailableException())
+    later = machine.begin_add_at(1, 1)
+    with pytest.raises(NotEnoughBookiesException):
+        machine.begin_add_at(0, 1)
+    assert not ack(machine, later, 2)
+    assert machine.unreachable() == [later]
+    assert not machine.pending_count
+
+
+def test_with_delay_a_member_that_is_out_counts_against_an_add_that_was_never_sent_to_it() -> None:
+    rules = WriterRules(delay_ensemble_change=True)
+    machine = LedgerWriter(LEDGER, ["b0", "b1", "b2"], 3, 2, rules=rules)
+    machine.on_failure(machine.members[1], WriteOnReadOnlyBookieException(), machine.begin_add(1))
+    machine.begin_change()
+    assert not machine.finish_change(machine.ensemble).failed  # there is no spare bookie
+    add = machine.begin_add(1)
+    assert set(add.indexes) == {0, 2}
+    machine.on_failure(machine.members[0], TimeoutException(), add)
+    assert machine.change_wanted
+    machine.begin_change()
+    assert add in machine.finish_change(machine.ensemble).failed
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])

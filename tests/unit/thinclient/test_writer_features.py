@@ -114,6 +114,24 @@ async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_wait
         assert await payloads(reader) == [b"%d" % i for i in range(21)]
 
 
+@pytest.mark.asyncio
+async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() -> None:
+    async with fake_cluster(3) as cluster:
+        client = cluster.client(failed_bookie_interval=600)
+        ledger = await client.create_advanced_ledger(write_quorum_size=2, ack_quorum_size=1, password=b"p")
+        ensemble = cluster.ensemble(ledger.metadata)
+        await ensemble[0].stop()
+        await ensemble[1].stop()
+        waiting = [ledger.append_nowait(entry_id, b"x") for entry_id in (1, 2)]
+        await until(lambda: len(ledger.failed_bookies) == 2 and not ledger._writer.changing)
+        with pytest.raises(NotEnoughBookiesException):
+            await ledger.append(0, b"x")
+        async with asyncio.timeout(10):
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [NotEnoughBookiesException] * 2
+            await ledger.close()
+
+
 # Deferred sync
 
 
