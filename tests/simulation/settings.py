@@ -46,6 +46,10 @@ _LIMITS: dict[str, tuple[int, ...]] = {
 """What the limits of a bookie's storage are drawn from, some far below what can be set: small ones are reached."""
 
 
+_MERGING = 0.5
+"""The share of bookies whose compactions move what is alive in any log that is small."""
+
+
 class _AsGiven(BaseSettings):
     @classmethod
     def settings_customise_sources(  # type: ignore[override]
@@ -98,6 +102,8 @@ def bookie_settings(name: str, rng: random.Random, given: dict[str, Any]) -> Sim
         "journal_directories": tuple(root / f"journal{number}" for number in range(rng.choice((1, 1, 2)))),
         "ledger_directories": tuple(root / f"ledgers{number}" for number in range(rng.choice((1, 1, 2)))),
         "advertised_address": name,
+        # Worlds are short: few of their logs are ever partly dead. So compaction merges small ones.
+        "use_target_entry_log_size_for_gc": rng.random() < _MERGING,
     }
     # What differs between bookies is put in afterwards: it is right as it is.
     placeholders = {"limits": {}, "journal_directories": (root_of("any"),), "ledger_directories": (root_of("any"),)}
