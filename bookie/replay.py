@@ -120,6 +120,8 @@ class Replay:
         fd = self._files.open(path, os.O_RDONLY)
         try:
             self._files.fdatasync(fd)
+            # What a sync failed for is in memory only: the mark must not pass it.
+            self._files.forget_cached(fd)
             return self._replay_open_file(fd, path, start)
         except StorageCorruptException as error:
             self._skip(error, self._accept_loss)

@@ -284,6 +284,23 @@ def test_after_a_sync_that_failed_nothing_is_acknowledged(tmp_path: Path) -> Non
             check_disk(disk.after_power_loss(survival), tmp_path, moment, what, opens=1, **SMALL)
 
 
+def test_what_a_start_saw_in_memory_only_refuses_no_later_one(tmp_path: Path) -> None:
+    """A sync fails, the next process reads what no disk holds, moves the mark and is killed; then memory is lost."""
+    syncs = [operation for operation in operations_of_script(tmp_path) if operation.kind == "sync"]
+    for operation in syncs:
+        disk, moment = run_with_error_at(tmp_path, operation.number, errno.EIO)
+        disk.on_operation = lambda _: None
+        run = StorageRun(tmp_path, disk, moment, **SMALL)
+        run.open()
+        disk.lose_power()
+        run.abandon()
+        disk.start_again()
+        found = disk.after_power_loss(nothing_survives)
+        check_disk(found, tmp_path, moment, f"EIO at {operation}, then power loss", opens=1, **SMALL)
+        disk.evict()
+        check_disk(disk, tmp_path, moment, f"EIO at {operation}, then eviction", opens=1, **SMALL)
+
+
 @pytest.mark.parametrize("partial", [False, True], ids=["nothing written", "half written"])
 def test_a_full_disk_at_any_operation_loses_nothing_acknowledged(tmp_path: Path, partial: bool) -> None:
     grows = ("create", "write", "allocate", "truncate", "make directory")
