@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, suppress
 
 from bookie.entry_log_metadata import RECORD_LENGTH_SIZE, is_live
 from bookie.entry_logs import CompactionLog
-from bookie.files import StorageCorruptException, is_no_space
+from bookie.files import StorageCorruptException, is_no_space, is_not_opened
 from bookie.gc_statistics import GcStatistics
 from bookie.index_file import slot_runs
 from bookie.ledger_store import LedgerStore
@@ -164,11 +164,14 @@ class Compactor:
             raise no_room
 
     def _sync_index(self) -> None:
-        """Want of space is an error like any other here: what the index says is no longer what is on the disk."""
+        """Want of space is an error like any other here: what the index says is no longer what is on the disk.
+
+        Want of a descriptor is none: nothing was tried, and the next sync tries it.
+        """
         try:
             self._store.index.sync()
         except OSError as error:
-            if is_no_space(error):
+            if is_no_space(error) and not is_not_opened(error):
                 raise OSError(errno.EIO, f"the index could not be synced: {error}") from error
             raise
 

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -30,17 +31,29 @@ class StorageStoppedException(OSError):
     """Storage is not open, or stopped after a disk error; nothing is accepted or acknowledged any more."""
 
 
+class NotOpenedException(OSError):
+    """There was no descriptor or no memory to open a file with: nothing was read or written."""
+
+
+def is_not_opened(error: BaseException) -> bool:
+    """Whether a file was not opened for want of descriptors or memory."""
+    return isinstance(error, NotOpenedException) or (
+        isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    )
+
+
 def is_no_space(error: BaseException) -> bool:
-    """Whether a write found no room on the disk, or no quota."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether a write found no room on the disk, or no quota, or could not begin since its file was not opened."""
+    return is_not_opened(error) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
 
 
 class FileSystem:
     """The real file system. Every method raises OSError."""
 
     def open(self, path: Path, flags: int) -> int:
-        """A file descriptor; `flags` are those of os.open."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        """A file descriptor; `flags` are those of os.open. A new file is for this user and its group."""
+        with _opening():
+            return os.open(path, flags | os.O_CLOEXEC, 0o640)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -106,7 +119,7 @@ class FileSystem:
 
     def sync_directory(self, path: Path) -> None:
         """Makes the names in a directory durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.open_file_system(path)
         try:
             os.fsync(fd)
         finally:
@@ -119,7 +132,8 @@ class FileSystem:
 
     def open_file_system(self, path: Path) -> int:
         """A descriptor of the file system that holds a directory, for sync_file_system; close it."""
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with _opening():
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync_file_system(self, fd: int) -> None:
         """Makes everything on the file system durable, contents and names, whoever wrote it.
@@ -136,7 +150,7 @@ class FileSystem:
     def make_directory(self, path: Path) -> bool:
         """Creates the directory; False when it was there already."""
         try:
-            path.mkdir()
+            path.mkdir(0o750)
         except FileExistsError:
             return False
         return True
@@ -173,7 +187,8 @@ class FileSystem:
         return True
 
     def list_directory(self, path: Path) -> list[str]:
-        return os.listdir(path)
+        with _opening():
+            return os.listdir(path)
 
     def unlink(self, path: Path) -> None:
         path.unlink()
@@ -189,6 +204,17 @@ class FileSystem:
     def rename(self, path: Path, target: Path) -> None:
         """Gives a file another name on the same file system, replacing what has that name."""
         path.rename(target)
+
+
+@contextmanager
+def _opening() -> Iterator[None]:
+    """Other calls than these may fail for want of memory as well, and have done something by then."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise NotOpenedException(error.errno, error.strerror, error.filename) from error
+        raise
 
 
 REAL_FILE_SYSTEM = FileSystem()

@@ -269,9 +269,15 @@ class LedgerCache:
             self._sync_files()
 
     def _open_guards(self) -> None:
-        if not self._guards and self._files.syncs_file_systems:
+        """All of them or none: what is written stands under the guard of every directory."""
+        if self._guards or not self._files.syncs_file_systems:
+            return
+        try:
             for directory in self._directories:
                 self._guards.append(self._files.open_file_system(directory))
+        except BaseException:
+            self._close_guards()
+            raise
 
     def sync(self) -> None:
         """Makes all updates durable, names included: one by one, or where there are many, the file systems at once."""

@@ -11,8 +11,9 @@ eviction from memory (`evict`, `forget_cached`) or a power loss brings back what
 
 A descriptor that is closed is given to the next file that is opened, as POSIX says: the lowest that is free.
 
-Every call goes through `on_operation` first, which may raise: that is how an error or a power loss comes at a chosen
-moment. Nothing here has a thread, a clock or randomness of its own; calls may come from several threads.
+Every call that changes something goes through `on_operation` first, which may raise: that is how an error or a power
+loss comes at a chosen moment. `on_opening` does so before every call that needs a descriptor of its own. Nothing here
+has a thread, a clock or randomness of its own; calls may come from several threads.
 
 Not its job: which moments are tried and what must hold afterwards (the tests), time that operations take.
 """
@@ -98,6 +99,8 @@ class MemoryDisk(FileSystem):
         self.operations = 0
         self.on_operation: Callable[[Operation], None] = lambda operation: None
         """Called before every operation. Raises to make it fail; its content is then as if it was under way."""
+        self.on_opening: Callable[[Path], None] = lambda path: None
+        """Called before a file or directory is opened, a directory also to be listed or synced. May raise."""
         for root in roots:
             for path in (root, *root.parents):
                 self._names.put(str(path), Inode(None))
@@ -187,6 +190,7 @@ class MemoryDisk(FileSystem):
     def open(self, path: Path, flags: int) -> int:
         with self._lock:
             self._need_power()
+            self.on_opening(path)
             inode = self._names.seen.get(str(path))
             if inode is None and not flags & os.O_CREAT:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -267,6 +271,7 @@ class MemoryDisk(FileSystem):
 
     def sync_directory(self, path: Path) -> None:
         with self._lock:
+            self.on_opening(path)
             self._operation("sync directory", path)
             self._names.sync(str(path))
 
@@ -277,6 +282,7 @@ class MemoryDisk(FileSystem):
     def open_file_system(self, path: Path) -> int:
         with self._lock:
             self._need_power()
+            self.on_opening(path)
             return self._take_descriptor(_Open(self._find(path), path, False))
 
     def sync_file_system(self, fd: int) -> None:
@@ -296,6 +302,7 @@ class MemoryDisk(FileSystem):
     def list_directory(self, path: Path) -> list[str]:
         with self._lock:
             self._need_power()
+            self.on_opening(path)
             self._find(path)
             return list(self._names.in_directory(str(path)))
 

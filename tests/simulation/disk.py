@@ -38,6 +38,8 @@ class DiskFaults:
     failing_syncs: float = 0.0
     failing_writes: float = 0.0
     failing_reads: float = 0.0
+    failing_opens: float = 0.0
+    """For want of descriptors, also of directories that are listed or synced."""
     flipped_reads: float = 0.0
     """Reads of entry logs that come back with a bit turned over: nothing else has checksums."""
 
@@ -144,8 +146,15 @@ class ProcessFiles(FileSystem):
 
     # FileSystem
 
+    def _need_descriptor(self, path: Path) -> None:
+        disk = self._disk
+        if disk.faults.failing_opens and disk.rng.random() < disk.faults.failing_opens:
+            disk.count("failed opens")
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
     def open(self, path: Path, flags: int) -> int:
         self._pass()
+        self._need_descriptor(path)
         fd = self._media.open(path, flags)
         if path.suffix == ".log":
             self._entry_logs.add(fd)
@@ -205,6 +214,7 @@ class ProcessFiles(FileSystem):
         self._media.forget_cached(fd)
 
     def sync_directory(self, path: Path) -> None:
+        self._need_descriptor(path)
         self._sync("sync directory", lambda: self._media.sync_directory(path))
 
     @property
@@ -212,6 +222,7 @@ class ProcessFiles(FileSystem):
         return True
 
     def open_file_system(self, path: Path) -> int:
+        self._need_descriptor(path)
         return self._media.open_file_system(path)
 
     def sync_file_system(self, fd: int) -> None:
@@ -244,6 +255,7 @@ class ProcessFiles(FileSystem):
 
     def list_directory(self, path: Path) -> list[str]:
         self._pass()
+        self._need_descriptor(path)
         return self._media.list_directory(path)
 
     def unlink(self, path: Path) -> None:

@@ -37,6 +37,7 @@ KINDS = (
     "full-disk",
     "failing-syncs",
     "failing-reads",
+    "failing-opens",
     "store-cut",
     "add-bookie",
 )
@@ -81,6 +82,7 @@ RATES = {
     "failing-syncs": 0.003,
     "failing-writes": 0.001,
     "failing-reads": 0.01,
+    "failing-opens": 0.01,
     "slow-disk": 30.0,
     "lost-metadata-calls": 0.1,
 }
@@ -157,6 +159,8 @@ class Faults:
                 faults.failing_writes = rate
             case "failing-reads":
                 faults.failing_reads = rate
+            case "failing-opens":
+                faults.failing_opens = rate
             case "slow-disk":
                 faults.slowness = max(1.0, rate)
 
@@ -297,6 +301,9 @@ class Faults:
             case "failing-reads":
                 before, disk.faults.failing_reads = disk.faults.failing_reads, 0.3
                 return lambda: setattr(disk.faults, "failing_reads", before)
+            case "failing-opens":
+                before, disk.faults.failing_opens = disk.faults.failing_opens, 0.3
+                return lambda: setattr(disk.faults, "failing_opens", before)
         return lambda: None
 
     def _cut(self, ways: list[tuple[str, str]]) -> Callable[[], None]:
@@ -400,7 +407,7 @@ class Faults:
         for bookie in bookies:
             faults = bookie.disk.faults
             faults.slowness, faults.failing_syncs, faults.failing_writes, faults.failing_reads = 1.0, 0.0, 0.0, 0.0
-            faults.flipped_reads = 0.0
+            faults.flipped_reads = faults.failing_opens = 0.0
             self._flipping.clear()
             bookie.disk.media.capacity = None
             bookie.resume()

@@ -378,3 +378,52 @@ def test_an_index_without_space_does_not_fill_the_entry_logs(tmp_path: Path) -> 
     moment = run.moment()
     run.storage.close()
     check_disk(disk.after_power_loss(nothing_survives), tmp_path, moment, "index without space", opens=1, **SMALL)
+
+
+class WithoutDescriptors(PatientRun):
+    """Every opening fails from the chosen one on, or that one alone, until there is room."""
+
+    def __init__(self, root: Path, disk: MemoryDisk, fails_at: int, *, once: bool) -> None:
+        super().__init__(root, disk, -1)
+        self.openings: list[Path] = []
+        self.once = once
+        self._fails_at = fails_at
+        disk.on_opening = self._on_opening
+
+    def _on_opening(self, path: Path) -> None:
+        number = len(self.openings)
+        self.openings.append(path)
+        if self._fails_at >= 0 and (number == self._fails_at if self.once else number >= self._fails_at):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    def make_room(self) -> None:
+        self._fails_at = -1
+        super().make_room()
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_storage_goes_on_after_a_file_that_it_had_no_descriptor_for(tmp_path: Path, once: bool) -> None:
+    """Any file, whatever it is opened for: nothing was written, so nothing is lost by trying again."""
+    run = WithoutDescriptors(tmp_path, new_disk(tmp_path), -1, once=once)
+    run.open()
+    start = len(run.openings)
+    run.storage.close()
+    run = WithoutDescriptors(tmp_path, new_disk(tmp_path), -1, once=once)
+    script(run)
+    names = list(run.openings)
+    run.storage.close()
+    assert len(names) - start > 40
+    for number in range(start, len(names)):
+        what = f"no descriptor {'at' if once else 'from'} opening {number}: {names[number].name}"
+        disk = new_disk(tmp_path)
+        run = WithoutDescriptors(tmp_path, disk, number, once=once)
+        script(run)
+        assert not run.acks.failures, what
+        moment = run.moment()
+        killed = disk.after_power_loss(nothing_survives)
+        run.make_room()
+        run.storage.close()
+        assert not disk.open_paths, what
+        check_disk(killed, tmp_path, moment, what, opens=1, **SMALL)
+        disk.on_opening = lambda path: None
+        check_disk(disk.after_power_loss(everything_survives), tmp_path, moment, what, opens=1, **SMALL)
