@@ -123,25 +123,24 @@ async def create_each(
     budget: StoreBudget,
     requests: Sequence[LedgerMetadataRequest],
     to_create: Callable[[LedgerMetadataRequest], CreateRequest],
-    store_failed: Callable[[MetaStoreException], None],
-) -> list[LedgerMetadataResponse]:
-    """One answer a request, in order. `store_failed` is told of each ledger that the store failed on."""
-    answers: list[LedgerMetadataResponse] = []
+) -> list[LedgerMetadataResponse | BKException]:
+    """One answer a request, in order; a failure as its exception."""
+    answers: list[LedgerMetadataResponse | BKException] = []
     for part in _parts(requests, _CREATED_AT_ONCE):
         wanted = [_checked(request, to_create) for request in part]
         good = [item for item in wanted if isinstance(item, CreateRequest)]
         async with budget.part_of_batch("create_many"):
             outcomes = iter(await factory.ledger_manager.create_many(good) if good else [])
         revision = await factory.revision()
-        for request, item in zip(part, wanted, strict=True):
+        for item in wanted:
             outcome = next(outcomes) if isinstance(item, CreateRequest) else item
-            if isinstance(outcome, MetaStoreException):
-                store_failed(outcome)
-            if isinstance(outcome, BKException):
-                answers.append(_failed(request.ledger_scope_id, request.ledger_id, outcome, revision))
-            else:
-                answers.append(success(outcome, revision))
+            answers.append(outcome if isinstance(outcome, BKException) else success(outcome, revision))
     return answers
+
+
+def not_created(request: LedgerMetadataRequest, error: BKException, revision: int) -> LedgerMetadataResponse:
+    """The answer to a request of a batch that failed."""
+    return _failed(request.ledger_scope_id, request.ledger_id, error, revision)
 
 
 def _checked(

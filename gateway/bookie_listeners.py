@@ -101,10 +101,14 @@ class BookieListeners:
                     bookies = await self._read()
                 except BKException as error:
                     log_event(_LOG, "bookies_not_read", logging.WARNING, error=error, note="it is tried again")
-                    self._changed = True
-                    await asyncio.sleep(self._retry_delay)
+                except Exception as error:
+                    # What one bookie has registered is not to end what is told of all.
+                    log_bug(_LOG, "bookies_not_read", error)
+                else:
+                    self._tell(bookies)
                     continue
-                self._tell(bookies)
+                self._changed = True
+                await asyncio.sleep(self._retry_delay)
         finally:
             self._task = None
 

@@ -156,6 +156,7 @@ class LedgerListeners:
         try:
             while watched.changed and watched.listeners:
                 watched.changed = False
+                followers: list[LedgerFollower] = []
                 try:
                     async with self._slots:
                         followers = _followers(watched)
@@ -176,8 +177,12 @@ class LedgerListeners:
                         error=error,
                         note="it is tried again",
                     )
-                    asyncio.get_running_loop().call_later(self._retry_delay, self._retry, ledger_id, watched)
-                    self._was_read(followers, error, False)
+                    self._read_failed(ledger_id, watched, followers, error)
+                    return
+                except Exception as error:
+                    log_bug(_LOG, "watched_ledger_not_read", error, ledger=ledger_id)
+                    unforeseen = BKException(f"ledger {ledger_id} could not be read; the gateway's log says why")
+                    self._read_failed(ledger_id, watched, followers, unforeseen)
                     return
                 self._tell(ledger_id, watched, stored)
                 self._was_read(followers, None, not watched.changed)
@@ -186,6 +191,12 @@ class LedgerListeners:
             # A successor may watch the same id by now; the store's watch is then the successor's.
             if ledger_id not in self._ledgers:
                 self._released(ledger_id)
+
+    def _read_failed(
+        self, ledger_id: LedgerId, watched: _Watched, followers: list[LedgerFollower], error: BKException
+    ) -> None:
+        asyncio.get_running_loop().call_later(self._retry_delay, self._retry, ledger_id, watched)
+        self._was_read(followers, error, False)
 
     def _retry(self, ledger_id: LedgerId, watched: _Watched) -> None:
         if self._ledgers.get(ledger_id) is watched:

@@ -127,10 +127,12 @@ class _Entry(LedgerFollower):
     # --- as a listener ------------------------------------------------------------------------------------------
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        self.answer = None
-        self.ledger = None if record is None else encode_ledger(record)
+        # Should the new state be one that can't be encoded, the old one is not served in its place.
+        self.answer = self.ledger = None
         if record is None:
             self.cache.gone(self)
+        else:
+            self.ledger = encode_ledger(record)
 
     def outdated(self) -> None:
         self.epoch = None

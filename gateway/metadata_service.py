@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import grpc
 
-from gateway.batches import BatchReader, create_each, over_batch
+from gateway.batches import BatchReader, create_each, not_created, over_batch
 from gateway.freshness import Freshness
 from gateway.guard import Context, abort, refuse
 from gateway.instance import Instance
@@ -42,6 +42,7 @@ from ledger.errors import (
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     TooManyRequestsException,
+    UnknownOutcomeException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import CreateRequest, LedgerManagerFactory, LedgerRecord
@@ -265,14 +266,31 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     async def _batch_create(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> BatchCreateResponse:
         await self._freshness.reach(max((request.min_revision for request in requests), default=0))
-        store_errors: list[MetaStoreException] = []
 
-        async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
-            return await create_each(self._factory, self._budget, new, self._to_create, store_errors.append)
+        async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse | BKException]:
+            return await create_each(self._factory, self._budget, new, self._to_create)
 
         await self._check_instance(requests, context)
-        responses = await self._tokens.once_each("Create", requests, create)
-        if store_errors and not any(response.code == StatusCode.SUCCESS for response in responses):
-            raise store_errors[0]
+        outcomes = await self._tokens.once_each("Create", requests, create)
+        if (error := _of_all(outcomes)) is not None:
+            raise error
         # Some were created: that must reach the caller, the others say that their outcome is not known.
+        revision = await self._factory.revision()
+        responses = [
+            not_created(request, outcome, revision) if isinstance(outcome, BKException) else outcome
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
         return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)
+
+
+def _of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:
+    """What a batch fails with as a whole: none was created, and at one at least for a reason outside the request."""
+    errors = [each for each in outcomes if isinstance(each, BKException)]
+    if len(errors) < len(outcomes):
+        return None
+    # The first kind that there is: where one outcome is not known, so is that of the batch.
+    for kind in (UnknownOutcomeException, MetaStoreException, TooManyRequestsException):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return None

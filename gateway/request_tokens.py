@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from ledger.errors import UnknownOutcomeException
+from ledger.errors import BKException, UnknownOutcomeException
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 
@@ -28,8 +28,10 @@ _MOST_BYTES = 16 * 1024 * 1024
 _MOST_UNKNOWN = 1_000
 
 
-Work = Callable[[Sequence[LedgerMetadataRequest]], Awaitable[Sequence[LedgerMetadataResponse]]]
-"""Carries requests out; one answer each, in order."""
+Outcome = LedgerMetadataResponse | BKException
+
+Work = Callable[[Sequence[LedgerMetadataRequest]], Awaitable[Sequence[Outcome]]]
+"""Carries requests out; one answer each, in order, or why there is none. May raise what is so for all of them."""
 
 _Answer = LedgerMetadataResponse | asyncio.Future[LedgerMetadataResponse]
 
@@ -68,14 +70,13 @@ class RequestTokens:
 
     async def once(self, method: str, request: LedgerMetadataRequest, work: Work) -> LedgerMetadataResponse:
         """The answer of `work`, which runs only if this very request was not answered or under way already."""
-        if not request.request_token:
-            return (await work([request]))[0]
-        return (await self.once_each(method, [request], work))[0]
+        (outcome,) = await (self.once_each(method, [request], work) if request.request_token else work([request]))
+        if isinstance(outcome, BKException):
+            raise outcome
+        return outcome
 
-    async def once_each(
-        self, method: str, requests: Sequence[LedgerMetadataRequest], work: Work
-    ) -> list[LedgerMetadataResponse]:
-        """The same for many: `work` gets those that are new, and answers in their order."""
+    async def once_each(self, method: str, requests: Sequence[LedgerMetadataRequest], work: Work) -> list[Outcome]:
+        """The same for many: `work` gets those that are new, and answers in their order; a failure as its exception."""
         answers: list[_Answer] = []
         new: list[_New] = []
         for request in requests:
@@ -92,7 +93,7 @@ class RequestTokens:
             task = asyncio.get_running_loop().create_task(self._work(new, work))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return [await asyncio.shield(a) if isinstance(a, asyncio.Future) else a for a in answers]
+        return [await _outcome(a) if isinstance(a, asyncio.Future) else a for a in answers]
 
     def knows(self, method: str, request: LedgerMetadataRequest) -> bool:
         """True for a request that `once` would not carry out anew."""
@@ -114,6 +115,11 @@ class RequestTokens:
                 raise
         else:
             for item, response in zip(new, responses, strict=True):
+                if isinstance(response, BKException):
+                    item.answer.set_exception(response)
+                    if isinstance(response, UnknownOutcomeException):
+                        self._keep_unknown(item, response)
+                    continue
                 if item.key is not None and response.code == StatusCode.SUCCESS:
                     self._keep(item.key, response.SerializeToString())
                 item.answer.set_result(response)
@@ -164,6 +170,13 @@ def _key(method: str, request: LedgerMetadataRequest) -> bytes:
     # How much a client has seen meanwhile does not make it another request.
     content.ClearField("min_revision")
     return hashlib.sha256(method.encode() + b"\0" + content.SerializeToString(deterministic=True)).digest()
+
+
+async def _outcome(answer: asyncio.Future[LedgerMetadataResponse]) -> Outcome:
+    try:
+        return await asyncio.shield(answer)
+    except BKException as error:
+        return error
 
 
 def _nobody_may_wait(answer: asyncio.Future[LedgerMetadataResponse]) -> None:

@@ -11,7 +11,8 @@ subscription, never a change (conflation), and what was unsubscribed or subscrib
 Invariants: answers of one subscription have strictly growing versions (M1) - but for the first, which is sent whenever
 the stored version differs from the one the client named; the newest state is always in the outbox or sent (M2); a
 removal is sent exactly once and ends the subscription - one that a new subscription to the same ledger overtakes is
-not sent, since the new one will say how it is; after `close_stream` nothing of the stream is left.
+not sent, since the new one will say how it is; after `close_stream` nothing of the stream is left. A state that can't
+be read (`DAMAGED`) is told once, as one more state, and whatever can be read after it is news.
 
 Not its job: reading the store, writing to streams, time (bookmarks).
 """
@@ -24,6 +25,9 @@ from typing import NamedTuple, Protocol
 from ledger.ledger_id import LedgerId
 
 StreamId = Hashable
+
+DAMAGED = -1
+"""The version of a state that is stored and can't be read; versions of others begin at 0."""
 
 
 class LedgerState(Protocol):
@@ -158,7 +162,8 @@ class WatchHub:
             return []
         if record is None:
             return self._remove(ledger_id, ledger)
-        if ledger.record is not None and record.version <= ledger.record.version:
+        known = ledger.record
+        if known is not None and (record.version == known.version or DAMAGED < record.version < known.version):
             return []
         ledger.record = record
         return [
@@ -186,6 +191,10 @@ class WatchHub:
                 subscription.version = record.version
                 return Answer(ledger_id, record)
         return None
+
+    def removals(self, stream_id: StreamId) -> int:
+        """How many removals wait to be taken: other than states, they are no subscription's any more."""
+        return len(self._streams[stream_id].removed)
 
     def has_answers(self, stream_id: StreamId) -> bool:
         """Whether `take` may give something."""

@@ -1,7 +1,8 @@
 """The Watch RPC: client streams over the watch hub.
 
 A stream has a reader (requests in) and a writer (answers out). The writer takes from the hub only when the client has
-taken what came before, so a slow client gets newest states, not a backlog. What the stream as a whole is told travels
+taken what came before, so a slow client gets newest states, not a backlog. Requests wait while too many answers do that
+are nobody's subscription: refusals, and removals. What the stream as a whole is told travels
 beside the answers: BOOKMARK when nothing was sent for a while, SUSPENDED and RESUMED when the store goes and comes
 back (a slow reader hears the newest of these only), DRAINING at once when the gateway is to stop. A request that can't
 be served is answered with its code; the stream goes on.
@@ -15,22 +16,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import grpc
 
 from gateway.encoded import EncodedLedger, encode_ledger
 from gateway.freshness import Freshness
 from gateway.guard import Context, abort
+from gateway.ledger_listeners import LedgerFollower
 from gateway.messages import failure, ledger_id_of, required_ledger_id
-from gateway.watch_hub import Answer, TooManySubscriptions, WatchHub
+from gateway.watch_hub import DAMAGED, Answer, LedgerState, TooManySubscriptions, WatchHub
 from ledger.errors import (
     BKException,
+    MetadataFormatException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
+from ledger.manager import LedgerManagerFactory, LedgerMetadataListener, LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
@@ -57,8 +61,8 @@ class _Stream:
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.direct: deque[LedgerMetadataResponse] = deque()
-        self.room = asyncio.Event()
-        self.room.set()
+        self.taken = asyncio.Event()
+        """Set whenever the client has taken something."""
         self.error: Exception | None = None
         self.draining = False
         self.store_event: LedgerMetadataResponse | None = None
@@ -72,19 +76,51 @@ class _Stream:
 
     def say(self, response: LedgerMetadataResponse) -> None:
         self.direct.append(response)
-        if len(self.direct) >= _DIRECT_LIMIT:
-            self.room.clear()
         self.wake.set()
 
     def next_direct(self) -> LedgerMetadataResponse | None:
         if self.store_event is not None:
             event, self.store_event = self.store_event, None
             return event
-        if not self.direct:
-            return None
-        if len(self.direct) <= _DIRECT_LIMIT:
-            self.room.set()
-        return self.direct.popleft()
+        return self.direct.popleft() if self.direct else None
+
+
+@dataclass(frozen=True, slots=True)
+class _DamagedLedger:
+    """A ledger whose metadata can't be read."""
+
+    ledger_id: LedgerId
+    error: MetadataFormatException
+    version: int = DAMAGED
+
+
+class _Listener(LedgerFollower):
+    """The store's listener of one ledger, for all of this gateway's streams."""
+
+    __slots__ = ("_ledger_id", "_on_damaged", "_on_state")
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        on_state: LedgerMetadataListener,
+        on_damaged: Callable[[LedgerId, MetadataFormatException], None],
+    ) -> None:
+        self._ledger_id = ledger_id
+        self._on_state = on_state
+        self._on_damaged = on_damaged
+
+    def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        self._on_state(ledger_id, record)
+
+    def outdated(self) -> None:
+        return
+
+    def reading(self) -> None:
+        return
+
+    def was_read(self, error: BKException | None, holds: bool) -> None:
+        if isinstance(error, MetadataFormatException):
+            self._on_damaged(self._ledger_id, error)
 
 
 class WatchService:
@@ -102,7 +138,7 @@ class WatchService:
         self._bookmark_seconds = bookmark_seconds
         self.hub = WatchHub(max_subscriptions)
         self._streams: dict[_Stream, None] = {}
-        self._listening: dict[LedgerId, int] = {}
+        self._listening: dict[LedgerId, tuple[int, _Listener]] = {}
         self._follow_lock = asyncio.Lock()
         self._suspended = False
         self._draining = False
@@ -168,13 +204,18 @@ class WatchService:
     async def _read_requests(self, stream: _Stream, requests: AsyncIterator[LedgerMetadataRequest]) -> None:
         try:
             async for request in requests:
-                await stream.room.wait()
+                await self._room(stream)
                 await self._handle(stream, request)
         except grpc.RpcError:
             return
         except Exception as error:
             stream.error = error
             stream.wake.set()
+
+    async def _room(self, stream: _Stream) -> None:
+        while len(stream.direct) >= _DIRECT_LIMIT or self.hub.removals(stream) >= _DIRECT_LIMIT:
+            stream.taken.clear()
+            await stream.taken.wait()
 
     async def _handle(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
         try:
@@ -214,8 +255,8 @@ class WatchService:
         # Either the ledger lives anew under its id, or the listener could not read it yet.
         try:
             record = await self._factory.ledger_manager.read(ledger_id)
-        except NoSuchLedgerExistsOnMetadataServerException:
-            # The store's listener is about to say so to everyone.
+        except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
+            # The store's listener is about to say so to everyone, or has.
             return
         self._on_state(ledger_id, record)
 
@@ -226,15 +267,16 @@ class WatchService:
         async with self._follow_lock:
             epoch = self.hub.epoch(ledger_id)
             listening = self._listening.get(ledger_id)
-            if epoch == listening:
+            if epoch == (listening and listening[0]):
                 return
             manager = self._factory.ledger_manager
             if listening is not None:
                 del self._listening[ledger_id]
-                await manager.unregister_listener(ledger_id, self._on_state)
+                await manager.unregister_listener(ledger_id, listening[1])
             if epoch is not None:
-                await manager.register_listener(ledger_id, self._on_state)
-                self._listening[ledger_id] = epoch
+                listener = _Listener(ledger_id, self._on_state, self._on_damaged)
+                await manager.register_listener(ledger_id, listener)
+                self._listening[ledger_id] = (epoch, listener)
 
     async def _forget(self, stream: _Stream) -> None:
         for number, ledger_id in enumerate(self.hub.close_stream(stream), 1):
@@ -249,9 +291,14 @@ class WatchService:
     def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         if record is None:
             self._listening.pop(ledger_id, None)
-        self._states_told += 1
         # Encoded once, however many are told.
-        state = None if record is None else encode_ledger(record)
+        self._tell(ledger_id, None if record is None else encode_ledger(record))
+
+    def _on_damaged(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
+        self._tell(ledger_id, _DamagedLedger(ledger_id, error))
+
+    def _tell(self, ledger_id: LedgerId, state: LedgerState | None) -> None:
+        self._states_told += 1
         now = asyncio.get_running_loop().time()
         for stream in self.hub.state(ledger_id, state):
             assert isinstance(stream, _Stream)
@@ -270,6 +317,7 @@ class WatchService:
                 return
             while (response := stream.next_direct()) is not None:
                 yield response
+                stream.taken.set()
             if self.hub.has_answers(stream):
                 async for answer in self._turn(stream):
                     yield answer
@@ -294,6 +342,7 @@ class WatchService:
             if answer is None:
                 return
             yield _answer_message(answer, revision)
+            stream.taken.set()
             stream.waits_since = loop.time()
 
 
@@ -306,6 +355,8 @@ async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
 
 
 def _answer_message(answer: Answer, revision: int) -> WatchResponse:
+    if isinstance(answer.record, _DamagedLedger):
+        return failure(answer.record.error, answer.ledger_id, revision)
     if answer.record is not None:
         assert isinstance(answer.record, EncodedLedger)
         return answer.record.answer(revision)

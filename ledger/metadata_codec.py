@@ -9,7 +9,7 @@ A CLOSED ledger without a last entry id is refused as damaged: the Java reader t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from google.protobuf import text_format
@@ -106,6 +106,8 @@ def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> Ledge
     closed = message.state == _FORMAT_CLOSED
     has_password = message.HasField("password")
     segments = message.segment
+    custom_metadata = {entry.key: entry.value for entry in message.customMetadata}
+    _check_texts(custom_metadata, "a key of the custom metadata")
     try:
         return LedgerMetadata(
             ensemble_size=message.ensembleSize,
@@ -123,7 +125,7 @@ def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> Ledge
             digest_type=_DIGEST_TYPES[message.digestType] if has_password else None,
             password=message.password if has_password else None,
             ctime_ms=message.ctime if message.HasField("ctime") else None,
-            custom_metadata={entry.key: entry.value for entry in message.customMetadata},
+            custom_metadata=custom_metadata,
             creator_token=message.cToken,
             format_version=format_version,
         )
@@ -147,8 +149,17 @@ def _first_entry_id(segment: LedgerMetadataFormat.Segment) -> int:
     return segment.firstEntryId
 
 
-_fragment = lru_cache(_FRAGMENTS_KEPT)(Fragment)
-"""Ledgers of a listing share most of their ensembles: one object for all of them."""
+@lru_cache(_FRAGMENTS_KEPT)
+def _fragment(first_entry_id: int, ensemble: tuple[str, ...]) -> Fragment:
+    """Ledgers of a listing share most of their ensembles: one object for all of them."""
+    _check_texts(ensemble, "a bookie id")
+    return Fragment(first_entry_id, ensemble)
+
+
+def _check_texts(texts: Iterable[object], what: str) -> None:
+    """Protobuf gives text that is not UTF-8 as bytes, and what has it can't be passed on."""
+    if not all(isinstance(text, str) for text in texts):
+        raise MetadataFormatException(f"ledger metadata is damaged: {what} that is not UTF-8")
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ exactly once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -19,10 +20,13 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerMetadataListener, LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from reporting.logs import log_event
 from thinclient.gateway_channel import GatewayChannel
 from thinclient.gateway_failures import failure_in_words
 from thinclient.messages import record_of, scoped
 from thinclient.one_gateway import Gateway
+
+_LOG = logging.getLogger(__name__)
 
 _LONGEST_SILENCE = 25.0
 """Seconds; a gateway sends a bookmark at least every 10."""
@@ -150,6 +154,9 @@ class MetadataWatch:
             except BKException:
                 return  # damaged metadata of one ledger: there is nothing to tell, and the others are not to suffer
             self._take_record(record, response.revision)
+        elif response.code == StatusCode.LEDGER_METADATA_ERROR:
+            # A listener hears records only; the next one that can be read comes by itself.
+            log_event(_LOG, "watched_ledger_damaged", logging.WARNING, ledger=ledger_id, error=response.message)
 
     def _take_record(self, record: LedgerRecord, revision: int) -> None:
         listeners = self._listeners.get(record.ledger_id)

@@ -22,6 +22,7 @@ class Store:
     def __init__(self) -> None:
         self.state: tuple[int, int] | None = (0, 1)
         self.failures = 0
+        self.error: Exception = MetaStoreException("away")
         self.reads = 0
         self.running = 0
         self.most_running = 0
@@ -44,7 +45,7 @@ class Store:
         self.running -= 1
         if self.failures:
             self.failures -= 1
-            raise MetaStoreException("away")
+            raise self.error
         if self.state is None:
             return None
         version, incarnation = self.state
@@ -101,9 +102,10 @@ async def test_changes_during_a_read_cause_one_more_read(store: Store, listeners
 
 
 @pytest.mark.asyncio
-async def test_failed_read_is_tried_again(store: Store, listeners: LedgerListeners) -> None:
+@pytest.mark.parametrize("error", [MetaStoreException("away"), ValueError("nobody foresaw it")])
+async def test_failed_read_is_tried_again(store: Store, listeners: LedgerListeners, error: Exception) -> None:
     listener = Listener()
-    store.failures = 3
+    store.failures, store.error = 3, error
     listeners.add(LEDGER, listener)
     await asyncio.wait_for(listener.called.wait(), 30)
     assert listener.told == [0]

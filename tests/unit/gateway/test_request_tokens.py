@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.request_tokens import RequestTokens
-from ledger.errors import MetaStoreException
+from gateway.request_tokens import Outcome, RequestTokens
+from ledger.errors import MetaStoreException, UnknownOutcomeException
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 
@@ -26,12 +26,12 @@ class Work:
         self.open.set()
         self.error: Exception | None = None
 
-    async def __call__(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+    async def __call__(self, requests: Sequence[LedgerMetadataRequest]) -> list[Outcome]:
         self.begun.set()
         await self.open.wait()
         if self.error is not None:
             raise self.error
-        answers = []
+        answers: list[Outcome] = []
         for _ in requests:
             self.done += 1
             answers.append(LedgerMetadataResponse(code=self.code, ledger_id=self.done))
@@ -131,3 +131,26 @@ async def test_old_answers_are_forgotten() -> None:
     for _ in range(2):
         await tokens.once("Create", request(b"a"), work)
     assert work.done == 2
+
+
+async def test_the_outcome_of_one_of_a_batch_that_is_not_known_stays_so() -> None:
+    """The same batch again made its ledger anew: as many as there were attempts."""
+
+    class SomeUnknown(Work):
+        async def __call__(self, requests: Sequence[LedgerMetadataRequest]) -> list[Outcome]:
+            answers: list[Outcome] = list(await super().__call__(requests))
+            return [
+                UnknownOutcomeException("lost") if each.request_token == b"lost" else answer
+                for each, answer in zip(requests, answers, strict=True)
+            ]
+
+    tokens, work = RequestTokens(), SomeUnknown()
+    batch = [request(b"a"), request(b"lost"), request(b"b")]
+    first = await tokens.once_each("Create", batch, work)
+    again = await tokens.once_each("Create", batch, work)
+    assert work.done == 3
+    for outcomes in (first, again):
+        assert isinstance(outcomes[1], UnknownOutcomeException)
+    assert (first[0], first[2]) == (again[0], again[2])
+    with pytest.raises(UnknownOutcomeException, match="lost"):
+        await tokens.once("Create", request(b"lost"), work)

@@ -1,0 +1,154 @@
+"""What the store holds and nobody can read: it is said of the one that is concerned, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from gateway.embedded.change_feed import ledger_key
+from gateway.embedded.factory import SqliteLedgerManagerFactory
+from gateway.embedded.store import Transaction
+from gateway.server import GatewayServer
+from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from ledger.manager import BookieSet
+from ledger.metadata import LedgerMetadata
+from ledger.metadata_codec import encode
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from tests.integration.gateway.conftest import Recorder, some_metadata, unscoped
+
+pytestmark = pytest.mark.asyncio
+
+NOT_UTF_8 = b"\xff\xfe\xfd"
+
+
+@dataclass
+class Setting:
+    factory: SqliteLedgerManagerFactory
+    stub: Any
+
+    async def store(self, ledger_id: int, metadata: bytes) -> None:
+        """Stores metadata as they are, as the next version."""
+        key = ledger_key(unscoped(ledger_id))
+
+        def put(transaction: Transaction) -> None:
+            transaction.ledger_changed(key)
+            transaction.execute("UPDATE ledgers SET metadata = ?, version = version + 1 WHERE key = ?", (metadata, key))
+
+        await self.factory._store.change(put)
+
+    async def read(self, ledger_id: int) -> LedgerMetadataResponse:
+        answer: LedgerMetadataResponse = await self.stub.Read(LedgerMetadataRequest(ledger_id=ledger_id))
+        return answer
+
+
+@pytest_asyncio.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    factory = SqliteLedgerManagerFactory(str(tmp_path / "metadata.db"))
+    await factory.initialize()
+    server = GatewayServer(factory)
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield Setting(factory, LedgerMetadataServiceStub(channel))
+    await server.stop(0)
+    await factory.close()
+
+
+def with_text_that_is_none(metadata: LedgerMetadata) -> bytes:
+    """As protobuf stores it, but for one bookie id, which is `b-3` otherwise."""
+    return encode(metadata).replace(b"b-3", NOT_UTF_8)
+
+
+async def test_a_watch_tells_of_metadata_that_can_not_be_read_and_of_what_comes_after(setting: Setting) -> None:
+    metadata = some_metadata()
+    await setting.factory.ledger_manager.create(unscoped(1), metadata)
+    watch = setting.stub.Watch()
+    await watch.write(LedgerMetadataRequest(ledger_id=1))
+    assert (await watch.read()).version == 0
+    await setting.store(1, with_text_that_is_none(metadata))
+    damaged = await watch.read()
+    assert (damaged.code, damaged.ledger_id) == (StatusCode.LEDGER_METADATA_ERROR, 1)
+    assert "UTF-8" in damaged.message
+    # So is one who comes later.
+    other = setting.stub.Watch()
+    await other.write(LedgerMetadataRequest(ledger_id=1, expected_version=0))
+    assert (await other.read()).code == StatusCode.LEDGER_METADATA_ERROR
+    await setting.store(1, encode(metadata))
+    for stream in (watch, other):
+        assert (await stream.read()).version == 2
+
+
+async def test_a_version_that_can_not_be_told_does_not_leave_the_one_before_in_its_place(setting: Setting) -> None:
+    metadata = some_metadata()
+    await setting.factory.ledger_manager.create(unscoped(1), metadata)
+    assert (await setting.read(1)).version == 0
+    told = Recorder()
+    await setting.factory.ledger_manager.register_listener(unscoped(1), told)
+    await told.until_version(0)
+    await setting.store(1, with_text_that_is_none(metadata))
+    await setting.factory.catch_up(0)
+    assert (await setting.read(1)).code == StatusCode.LEDGER_METADATA_ERROR
+    await setting.store(1, encode(metadata))
+    await told.until_version(2)
+    assert (await setting.read(1)).version == 2
+
+
+async def test_a_registration_that_can_not_be_read_hides_no_other_bookie(setting: Setting) -> None:
+    told = Recorder()
+    await setting.factory.service_discovery.watch_bookies(BookieSet.WRITABLE, told)
+    registrations = setting.factory.registration_manager
+    good = BookieServiceInfo("good:1", (Endpoint("bookie", "good", 1, BOOKIE_RPC),), {"property": "value"})
+    bad = BookieServiceInfo("bad:1", good.endpoints, good.properties)
+    await registrations.register_bookie(bad, read_only=False)
+
+    def damage(transaction: Transaction) -> None:
+        transaction.bookies_changed()
+        content = bad.encode().replace(b"value", b"\xff" * 5)
+        transaction.execute("UPDATE registrations SET content = ? WHERE bookie_id = ?", (content, "bad:1"))
+
+    await setting.factory._store.change(damage)
+    await registrations.register_bookie(good, read_only=False)
+    found = await told.until(lambda bookies: len(bookies) == 2)
+    assert [bookie.info for bookie in found] == [BookieServiceInfo.legacy("bad:1"), good]
+
+
+async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledgers that do not exist end their subscriptions, so the limit of those did not bound what was to be told."""
+    from gateway import watch_service
+
+    monkeypatch.setattr(watch_service, "_DIRECT_LIMIT", 10)
+    service = watch_service.WatchService(setting.factory, max_subscriptions=10)
+    stream, asked = watch_service._Stream(), 0
+    service.hub.open_stream(stream)
+
+    async def requests() -> AsyncIterator[LedgerMetadataRequest]:
+        nonlocal asked
+        for asked in range(1, 1001):
+            yield LedgerMetadataRequest(ledger_id=asked)
+            await setting.factory.catch_up(0)
+
+    reader = asyncio.create_task(service._read_requests(stream, requests()))
+    while service.hub.removals(stream) < 10:
+        await setting.factory.catch_up(0)
+    for _ in range(20):
+        await setting.factory.catch_up(0)
+    assert service.hub.removals(stream) <= 20
+    assert asked < 100
+    # Whoever reads goes on.
+    waiting = asked
+    answers = service._responses(stream)
+    for _ in range(50):
+        await anext(answers)
+    assert asked > waiting
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
