@@ -123,6 +123,12 @@ class Copy:
 
     def run_until(self, batches: int, at_random: random.Random) -> None:
         """A driver that is killed after so many batches, at a moment of its own in the next one."""
+        running = self.stopped_after(batches, at_random)
+        running.kill()
+        running.end()
+
+    def stopped_after(self, batches: int, at_random: random.Random) -> Driver:
+        """A driver that stands still after so many batches, at a moment of its own in the next one."""
         running = self.driver()
         done = 0
         for line in running.lines():
@@ -130,9 +136,9 @@ class Copy:
             if done >= batches:
                 threading.Event().wait(at_random.random() * 2)
                 break
-        running.kill()
-        running.end()
+        os.killpg(running.process.pid, signal.SIGSTOP)
         assert done >= batches, "".join(running.errors[-30:])
+        return running
 
     def finish(self) -> None:
         running = self.driver(now=True)
@@ -191,18 +197,67 @@ def test_a_driver_that_is_killed_again_and_again(
     copy.check()
 
 
+@contextmanager
+def gateway_of_three(metadata_uri: str, directory: Path) -> Iterator[str]:
+    """`bookgate gateway --workers 3`, each of which hands out ids of a block of its own."""
+    command = [sys.executable, "-m", "gateway.cli", "--json", "--port", "0", "--workers", "3"]
+    with (directory / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--metadata-uri", metadata_uri], stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    with process:
+        assert process.stdout is not None
+        try:
+            yield f"grpc://{json.loads(process.stdout.readline())['gateway']}"
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def over_zookeeper(directory: Path, name: str, master: str) -> Iterator[Copy]:
+    with (
+        LocalZooKeeper(directory / "zookeeper") as zookeeper,
+        StandaloneCluster(directory / "cluster", metadata_uri=zookeeper.metadata_uri()),
+        gateway_of_three(zookeeper.metadata_uri(), directory) as gateways,
+        BookKeeper.connect(gateways) as client,
+    ):
+        yield Copy(client, gateways, directory, name, master)
+
+
+def check_that_ids_tell_nothing_of_time(client: BookKeeper) -> None:
+    """Else the test would see nothing of what it is for."""
+    records = [record for page in client.list_ledgers() for record in page]
+    by_age = sorted(records, key=lambda record: record.creation_ms or 0)
+    assert by_age != records, "every gateway handed out ascending ids"
+
+
 @full_only
 @pytest.mark.timeout(900)
 def test_metadata_in_zookeeper_and_executors_apart(tmp_path: Path) -> None:
-    with (
-        LocalZooKeeper(tmp_path / "zookeeper") as zookeeper,
-        StandaloneCluster(tmp_path / "cluster", metadata_uri=zookeeper.metadata_uri()) as cluster,
-        BookKeeper.connect(cluster.gateway_uri) as client,
-    ):
-        copy = Copy(client, cluster.gateway_uri, tmp_path, "zookeeper", SEPARATE)
+    with over_zookeeper(tmp_path, "zookeeper", SEPARATE) as copy:
         copy.feed(4, 400)
         copy.run_until(2, random.Random(7))
         copy.finish()
+        check_that_ids_tell_nothing_of_time(copy.client)
+        copy.check()
+
+
+@full_only
+@pytest.mark.timeout(1800)
+def test_a_driver_that_stands_still_goes_on_beside_its_successor(tmp_path: Path) -> None:
+    with over_zookeeper(tmp_path, "stale", HERE) as copy:
+        for seed in range(3):
+            # More than it can copy until it stops: its successor has something to do, and it will find that out.
+            copy.feed(3, 800)
+            stale = copy.stopped_after(1 + seed, random.Random(seed))
+            copy.finish()
+            os.killpg(stale.process.pid, signal.SIGCONT)
+            for _ in stale.lines():
+                pass
+            assert stale.end() != 0, "it goes on as if it were alone"
+        copy.feed(1, 50)
+        copy.finish()
+        check_that_ids_tell_nothing_of_time(copy.client)
         copy.check()
 
 

@@ -37,7 +37,8 @@ def _share(wanted: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
     left = limit - sum(grants.values())
     small = [ledger_id for ledger_id, granted in grants.items() if not granted and wanted[ledger_id]]
     begin = turn * max(1, limit) % len(small) if small else 0
-    rest = [ledger_id for ledger_id, granted in grants.items() if granted and granted < wanted[ledger_id]]
+    # What has its share exactly gets no more: of the others there are more than entries left.
+    rest = [ledger_id for ledger_id, granted in grants.items() if granted and wanted[ledger_id] * limit % total]
     for ledger_id in (small[begin:] + small[:begin] + rest)[:left]:
         grants[ledger_id] += 1
     return grants

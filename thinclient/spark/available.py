@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.manager import LedgerRecord
-from thinclient.spark.entries import FIRST_PAUSE_SECONDS, length_at, listing_ends, read_records
+from thinclient.spark.entries import length_at, listing_ends, read_records
 from thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset
 from thinclient.spark.options import Options
 from thinclient.spark.planning import Shapes, Slice, check_digest_type, is_wanted, readable_record, wanted_range
 from thinclient.spark.pushdown import Interval
 from thinclient.spark.sink_protocol import Committed, SinkState, sink_state
+from thinclient.spark.slice_reads import FIRST_PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper

@@ -22,11 +22,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from ledger.bookie_info import BookieServiceInfo
 from ledger.manager import BookieSet
 from thinclient.spark import arrow
-from thinclient.spark.entries import Losses, readable_slices, selected_records, task_entries
+from thinclient.spark.entries import readable_slices, selected_records
 from thinclient.spark.job_metrics import counted
 from thinclient.spark.options import Options
 from thinclient.spark.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
 from thinclient.spark.pushdown import EVERYTHING, Bounds
+from thinclient.spark.slice_reads import Losses, task_entries
 from thinclient.spark.worker_client import clients
 
 if TYPE_CHECKING:

@@ -48,7 +48,8 @@ shows the claimed ledger alone. So a lead that a claim names and the listing lac
 
 *It stays committed.* Deleted is what was seen uncommitted, at that version. A ledger of a committed write is marked, or
 is named by its lead; if the listing lacks the lead, the claim names it. (A lead that somebody deletes before the marks
-of step 5 are set takes those with it that lack theirs.)
+of step 5 are set takes those with it that lack theirs. A write of which somebody deletes every ledger was never
+there: a driver that stood still for so long may commit it again.)
 
 **Readers.** A ledger without these keys is no ledger of a sink: always read. Of the others (the sources' default):
 

@@ -29,19 +29,13 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import DigestType, LedgerMetadata
 from thinclient.blocking import BookKeeper
-from thinclient.spark.entries import (
-    Losses,
-    listing_ends,
-    readable_slices,
-    selected_records,
-    slice_entries,
-    task_entries,
-)
+from thinclient.spark.entries import listing_ends, readable_slices, selected_records
 from thinclient.spark.option_values import LedgerRange
 from thinclient.spark.options import Options, ReadMode
 from thinclient.spark.planning import Shapes, Slice, readable_record, wanted_range
 from thinclient.spark.pushdown import Bounds
 from thinclient.spark.sink_protocol import Write, attempt_metadata, with_mark
+from thinclient.spark.slice_reads import Losses, slice_entries, task_entries
 from thinclient.spark.worker_client import WorkerClients
 
 ENTRY_SIZE = 10

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from thinclient.spark.admission import admit
@@ -194,6 +194,7 @@ WAITING = st.dictionaries(
 
 
 @given(WAITING, st.integers(1, 3000), st.integers(0, 5))
+@example({0: Backlog(2, 0), 1: Backlog(3, 0), 2: Backlog(3, 0)}, 4, 0)
 def test_a_limit_of_entries_is_exact_and_shared_in_proportion(
     waiting: dict[int, Backlog], limit: int, turn: int
 ) -> None:

@@ -38,9 +38,9 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import Fragment
 from thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
 from thinclient.one_bookie import record_on
-from thinclient.spark.entries import FIRST_PAUSE_SECONDS
 from thinclient.spark.options import DEFAULT_NUM_RETRIES
 from thinclient.spark.planning import Shapes, Slice, readable_record
+from thinclient.spark.slice_reads import FIRST_PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from thinclient.blocking import BookKeeper, ReadHandle
