@@ -187,7 +187,8 @@ class MetadataCache:
             if not self._dropped:
                 self._wake.clear()
                 try:
-                    await asyncio.wait_for(self._wake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
                 except TimeoutError:
                     self._drop_idle()
             await self._release()

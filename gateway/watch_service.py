@@ -348,7 +348,8 @@ class WatchService:
 
 async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
     try:
-        await asyncio.wait_for(wake.wait(), timeout_seconds)
+        async with asyncio.timeout(timeout_seconds):
+            await wake.wait()
     except TimeoutError:
         return False
     return True

@@ -77,7 +77,8 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), grace_seconds + _KILL_AFTER_SECONDS)
+            async with asyncio.timeout(grace_seconds + _KILL_AFTER_SECONDS):
+                await process.wait()
         except TimeoutError:
             log_event(_LOG, "worker", logging.ERROR, state="killed", worker=self.number, pid=process.pid)
             with contextlib.suppress(ProcessLookupError):

@@ -86,7 +86,8 @@ class ChangeFeed:
             except BKException as error:
                 log_event(_LOG, "changes_not_read", logging.WARNING, error=error, note="it is tried again")
             try:
-                await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+                async with asyncio.timeout(self._poll_seconds):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
             # Own commits do not show in data_version.

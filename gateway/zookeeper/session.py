@@ -149,7 +149,8 @@ class ZooKeeperSession:
         check_files(self._settings)
         self._start_client()
         try:
-            await asyncio.wait_for(self._connected.wait(), self._connect_timeout)
+            async with asyncio.timeout(self._connect_timeout):
+                await self._connected.wait()
         except TimeoutError:
             await self.close()
             raise MetaStoreException(
@@ -287,7 +288,8 @@ class ZooKeeperSession:
         deadline = asyncio.get_running_loop().time() + self._call_timeout
         if not self._connected.is_set():
             try:
-                await asyncio.wait_for(self._connected.wait(), self._call_timeout)
+                async with asyncio.timeout(self._call_timeout):
+                    await self._connected.wait()
             except TimeoutError:
                 raise StoreUnreachableException(f"ZooKeeper ({self._servers}) is out of reach") from None
         call = self._kazoo.call(make(self._kazoo), self._generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -132,3 +133,28 @@ async def test_lag_is_that_of_the_stream_that_takes_nothing(
         waiting.cancel()
     assert lags[0] >= 59
     assert lags[1] == 0
+
+
+async def test_a_stream_that_is_cancelled_in_the_moment_of_news_ends(service: WatchService) -> None:
+    """It once went on for ever, and its subscriptions with it: the wait had lost the cancellation."""
+
+    async def requests() -> AsyncIterator[LedgerMetadataRequest]:
+        await asyncio.Event().wait()
+        yield LedgerMetadataRequest()
+
+    async def follow() -> None:
+        async for _ in service.serve(requests(), None):  # type: ignore[arg-type]
+            pass
+
+    stream = asyncio.ensure_future(follow())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert service.stream_count == 1
+    (waiting,) = service._streams
+    # The wait's own task has its result before whoever waits for it goes on.
+    waiting.wake.set()
+    await asyncio.sleep(0)
+    stream.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stream
+    assert service.stream_count == 0
