@@ -111,6 +111,9 @@ class _Connection(asyncio.Protocol):
             else:
                 self.end("the server goes away")
             return
+        if frame.kind is Kind.PING:
+            self.send(Frame(Kind.PONG, 0))
+            return
         call = self._calls.get(frame.call)
         if call is None:
             return

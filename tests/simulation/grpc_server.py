@@ -29,6 +29,9 @@ from tests.simulation.grpc_frames import (
 Observe = Callable[[str, str, int, bool, bytes], None]
 """Told of a message: method, peer, the call's number, whether it is sent (or read by its handler), its bytes."""
 
+_KEEPALIVE_TIME_MS, _KEEPALIVE_TIMEOUT_MS = 7_200_000, 20_000
+"""Of gRPC, where nothing else is said."""
+
 _EVERY_INTERFACE = {"0.0.0.0", "::", "[::]"}
 
 
@@ -189,20 +192,39 @@ class ServerConnection(asyncio.Protocol):
         self._frames = FrameReader()
         self._calls: dict[int, ServedCall] = {}
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
+        self._watchdog: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._watch()
         host, port = transport.get_extra_info("peername")[:2]
         self.peer = f"ipv4:{host}:{port}"
         self.server.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
         for frame in self._frames.feed(data):
             self._take(frame)
 
+    def _watch(self) -> None:
+        """Asks a client that is silent whether it is there, and gives it up where no answer comes."""
+        ask_after, give_up_after = self.server.keepalive
+        silence = self._loop.time() - self._heard
+        if silence >= ask_after + give_up_after and self._transport is not None:
+            self._transport.abort()
+            return
+        if silence >= ask_after:
+            self.send(Frame(Kind.PING, 0))
+        pause = (give_up_after if silence >= ask_after else 0.0) + ask_after - silence
+        self._watchdog = self._loop.call_later(max(pause, 0.01), self._watch)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         self.server.connections.pop(self, None)
         for call in list(self._calls.values()):
             self._cancel(call)
@@ -266,8 +288,15 @@ class SimulatedGrpcServer:
         options: Any = None,
         observe: Observe | None = None,
     ) -> None:
+        """Of the options, those of keepalive count: a client that is silent for longer is given up."""
         self._interceptors = interceptors
         self.observe = observe
+        given = dict(options or ())
+        self.keepalive = (
+            given.get("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS) / 1000,
+            given.get("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS) / 1000,
+        )
+        """Seconds of silence after which a client is asked, and then given up."""
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._addresses: list[tuple[str, int]] = []
         self._listeners: list[asyncio.AbstractServer] = []

@@ -45,6 +45,8 @@ from tests.simulation.zookeeper import Ensemble
 
 _PATIENCE_SECONDS = 40.0
 _QUIET_SECONDS = 12.0
+_GONE_SECONDS = 45.0
+"""After which a gateway has given up a client whose going it could not hear."""
 _PAUSE_SECONDS = 0.3
 _CALM_SECONDS = 2.0
 """Of work once all is healed: what begins to watch then has no trouble in its life (M2)."""
@@ -126,7 +128,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
         recorder.add(GatewayWatches(recorder.now, gateway.name, gateway.watched, gateway.wanted))
     for name in names:
         await world.on(processes[name], clients[name].unwatch_all())
-    await asyncio.sleep(_QUIET_SECONDS)
+    await asyncio.sleep(_GONE_SECONDS)
     for gateway in store.gateways:
         recorder.add(GatewayWatches(recorder.now, gateway.name, gateway.watched, ()))
 
