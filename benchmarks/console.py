@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.harness import QUICK
 from bookie.standalone import StandaloneCluster
-from gateway.drivers import create_factory
+from gateway.drivers import ensure_cluster
 from gateway.embedded.change_feed import ledger_key
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
@@ -32,12 +32,6 @@ from tests.integration.browser import chromium
 LEDGERS = 50_000 if QUICK else 1_000_000
 ROUNDS = 11
 _KINDS = 1000
-
-
-async def make_store(uri: str) -> None:
-    factory = create_factory(uri)
-    await factory.initialize()
-    await factory.close()
 
 
 def make_ledgers(path: Path) -> None:
@@ -90,7 +84,7 @@ def memory_mib(pid: int) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         uri = f"sqlite://{directory}/metadata.sqlite"
-        asyncio.run(make_store(uri))
+        asyncio.run(ensure_cluster(uri))
         make_ledgers(Path(directory) / "metadata.sqlite")
         options = ("--set=gc_wait_seconds=3600",)
         with StandaloneCluster(Path(directory), bookies=1, metadata_uri=uri, bookie_options=options) as cluster:

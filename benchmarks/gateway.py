@@ -7,6 +7,7 @@ that build up state (subscriptions, sessions, the listing of a large tree) are m
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import sys
@@ -21,6 +22,7 @@ from statistics import quantiles
 from benchmarks.gateway_setting import GatewayProcess, populate, rewrite, server_figure
 from benchmarks.harness import QUICK, Row, compare, compare_once, report
 from benchmarks.load_process import LoadProcess, call_all
+from gateway.drivers import ensure_cluster
 from gateway.zookeeper.local_server import LocalZooKeeper
 
 _SECONDS = 1.5 if QUICK else 3.0
@@ -57,7 +59,9 @@ class Setting:
 @contextmanager
 def _setting(zookeeper: LocalZooKeeper, name: str) -> Iterator[Setting]:
     root = f"/{name}/ledgers"
-    with GatewayProcess(zookeeper.metadata_uri(root)) as gateway:
+    uri = zookeeper.metadata_uri(root)
+    asyncio.run(ensure_cluster(uri))
+    with GatewayProcess(uri) as gateway:
         yield Setting(zookeeper, root, gateway)
 
 

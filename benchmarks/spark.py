@@ -30,8 +30,8 @@ from benchmarks.harness import PAIRS, QUICK, Row, compare_once, figures, report
 from benchmarks.load_process import LoadProcess, rss_bytes, serve
 from bookie.main_job_spark import local_spark
 from bookie.standalone import StandaloneCluster
+from gateway.drivers import ensure_cluster
 from gateway.embedded.change_feed import ledger_key
-from gateway.embedded.factory import SqliteLedgerManagerFactory
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import encode
@@ -248,13 +248,7 @@ def _many_small(cluster: StandaloneCluster, spark: SparkSession) -> Row:
 
 def fill(path: Path, ledgers: int) -> None:
     """A metadata store with closed ledgers, as if they had been created one by one."""
-
-    async def make() -> None:
-        factory = SqliteLedgerManagerFactory(str(path))
-        await factory.initialize()
-        await factory.close()
-
-    asyncio.run(make())
+    asyncio.run(ensure_cluster(f"sqlite://{path.absolute()}"))
     ensembles = [[f"10.0.0.{1 + (first + index) % 9}:3181" for index in range(3)] for first in range(9)]
 
     def rows() -> Iterator[tuple[bytes, int, int, bytes]]:

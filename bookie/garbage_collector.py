@@ -40,7 +40,7 @@ from bookie.storage import Storage
 from bookie.threads import REAL_THREADS, Threads
 from bookie.throttle import StoppedException
 from ledger.errors import BKException
-from ledger.manager import LedgerManagerFactory
+from ledger.manager import LedgerManagerFactory, Membership
 from reporting.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
@@ -73,14 +73,16 @@ class GarbageCollector:
         config: GarbageCollectionConfig,
         storage: Storage,
         metadata: LedgerManagerFactory,
-        bookie_id: str,
+        membership: Membership,
         *,
         files: FileSystem = REAL_FILE_SYSTEM,
         locks: ReplicationLocks | None = None,
         clock: Callable[[], float] | None = None,
         threads: Threads = REAL_THREADS,
     ) -> None:
-        """Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment.
+        """`membership` is what the bookie's cookie says: no other cluster's metadata count.
+
+        Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment.
 
         `clock` is that of the schedule and the rates, in seconds; by default that of `threads`.
         """
@@ -107,7 +109,7 @@ class GarbageCollector:
         self._stopping = threads.event()
         self._thread: Executor | None = None
         self._ledgers = LedgerCollector(
-            config, storage, metadata, bookie_id, self.statistics, locks, self._clock, self._in_thread
+            config, storage, metadata, membership, self.statistics, locks, self._clock, self._in_thread
         )
         self.logs = EntryLogCollector(
             files, storage, self._stopping, self.statistics, self._rate(), self._clock, config.target_log_bytes
@@ -163,9 +165,15 @@ class GarbageCollector:
 
     # Asking
 
-    def trigger(self, force: bool = True, major: bool | None = None, minor: bool | None = None) -> None:
-        """Asks for a run now. `major` and `minor` say which compaction may run; None: unless suspended. Any thread."""
-        asked = Trigger(force, major, minor)
+    def trigger(
+        self, force: bool = True, major: bool | None = None, minor: bool | None = None, *, ledgers: bool = False
+    ) -> None:
+        """Asks for a run now. Any thread.
+
+        `major` and `minor` say which compaction may run; None: unless suspended. `ledgers`: what the metadata lacks
+        goes at once, without the wait for a second run, and however much it is.
+        """
+        asked = Trigger(force, major, minor, ledgers)
         with self._asked:
             self._trigger = asked if self._trigger is None else self._trigger.merged(asked)
         self._wake_up()
@@ -269,7 +277,7 @@ class GarbageCollector:
         try:
             statistics.begin(GcPhase.LEDGERS)
             await self._in_thread(self.logs.settle_leftovers)
-            await self._ledgers.collect()
+            await self._ledgers.collect(forced=trigger.ledgers)
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)

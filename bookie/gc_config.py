@@ -22,6 +22,10 @@ class GarbageCollectionConfig:
     over_replicated_wait_seconds: float = 86400.0
     metadata_rate: float = 1000.0
     metadata_timeout_seconds: float = 20.0
+    max_deleted_share: float = 0.5
+    """Of the ledgers held: a run that would delete more is held back until it is forced."""
+    mass_deletion_ledgers: int = 10
+    """A run that would delete fewer is never held back."""
     force_when_no_space: bool = False
     target_log_bytes: int = 0
     """Entry logs smaller than this are taken for logs of this size: compaction merges them."""

@@ -32,6 +32,12 @@ class GcSettings(BaseSettings, ConsistentSettings):
         True,
         description="verifyMetadataOnGC: a ledger's metadata is read before it goes; BookKeeper's default: off",
     )
+    gc_max_deleted_share: float = Field(
+        0.5, ge=0, le=1, description="a run that would delete more of the ledgers held is held back until it is forced"
+    )
+    gc_mass_deletion_ledgers: int = Field(
+        10, ge=1, description="runs that would delete fewer ledgers are never held back"
+    )
     gc_overreplicated_wait_seconds: float = Field(
         86400.0, description="gcOverreplicatedLedgerWaitTime: between looks for ledgers that others hold; 0: off"
     )
@@ -67,6 +73,8 @@ class GcSettings(BaseSettings, ConsistentSettings):
             verify_metadata=self.verify_metadata_on_gc,
             over_replicated_wait_seconds=self.gc_overreplicated_wait_seconds,
             metadata_rate=self.gc_metadata_op_rate_limit,
+            max_deleted_share=self.gc_max_deleted_share,
+            mass_deletion_ledgers=self.gc_mass_deletion_ledgers,
             force_when_no_space=self.is_force_gc_allow_when_no_space,
             target_log_bytes=entry_log_bytes if self.use_target_entry_log_size_for_gc else 0,
             location_compaction_seconds=self.entry_location_compaction_interval_seconds,

@@ -39,6 +39,8 @@ class GcStatistics:
     kept_candidates: int = 0
     """Ledgers that a listing lacked and that were kept: their metadata is there, or could not be read."""
     failed_listings: int = 0
+    held_back_ledgers: int = 0
+    """Ledgers that the last run would have deleted, had they not been most of what is held; 0 when it was not so."""
     major_compactions: int = 0
     minor_compactions: int = 0
     reclaimed_by_compaction: int = 0
@@ -88,6 +90,7 @@ class GcCollector(Collector):
             _PREFIX + "KEPT_CANDIDATES", "ledgers missing in a listing that were not collected", s.kept_candidates
         )
         yield _counter("FAILED_LISTINGS", "runs that could not list the metadata", s.failed_listings)
+        yield _gauge("HELD_BACK_LEDGERS", "ledgers that the last run did not dare to delete", s.held_back_ledgers)
         yield _counter("MAJOR_COMPACTION_TOTAL", "major compactions", s.major_compactions)
         yield _counter("MINOR_COMPACTION_TOTAL", "minor compactions", s.minor_compactions)
         yield counter(

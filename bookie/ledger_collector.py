@@ -3,9 +3,13 @@
 In this order: the local ids first, then the metadata's listing to its end, then each candidate once more.
 
 Nothing is deleted unless the listing came to its end in order, and the store caught up with what it knew when the
-listing began. Then each candidate's metadata is read, and only "there is no such ledger" lets it go; whoever trusts the
-listing alone turns `verify_metadata` off. Whatever else happens, be it an error, silence beyond the timeout, or a
-candidate whose metadata is there, keeps ledgers (S2, F13).
+listing began. Whose metadata these are is asked before the listing and before each batch of deletions: only those of
+the cluster that the bookie's own cookie names count. (What a gateway lists is the client's to check, page by page.)
+What is missing has to be missing in the next run as well, a period later, and must not be most of what is held, unless
+somebody forces the run (`core.ledger_deletion`). Then each candidate's metadata is read, and only "there is no such
+ledger" lets it go; whoever trusts the listing alone turns `verify_metadata` off. A ledger that is written to after that
+question was asked stays: it was made anew under its id. Whatever else happens, be it an error, silence beyond the
+timeout, or a candidate whose metadata is there, keeps ledgers (S2, F13).
 
 Ledgers that other bookies hold in this one's stead go as well, now and then, under the lock of whoever replicates them.
 
@@ -22,12 +26,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from bookie.core.garbage_collection import LedgerComparison, is_over_replicated
+from bookie.core.ledger_deletion import Quarantine, is_mass_deletion
 from bookie.gc_config import GarbageCollectionConfig
 from bookie.gc_statistics import GcStatistics
 from bookie.storage import Storage
-from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
 from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
+from ledger.manager import LedgerManagerFactory, LedgerRecord, Membership
 from reporting.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -63,40 +68,91 @@ class LedgerCollector:
         config: GarbageCollectionConfig,
         storage: Storage,
         metadata: LedgerManagerFactory,
-        bookie_id: str,
+        membership: Membership,
         statistics: GcStatistics,
         locks: ReplicationLocks | None,
         clock: Callable[[], float],
         in_thread: InThread,
     ) -> None:
-        """Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment."""
+        """`membership` is that of the bookie's own cookie.
+
+        Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment.
+        """
         self._config = config
         self._storage = storage
         self._metadata = metadata
-        self._bookie_id = bookie_id
+        self._membership = membership
+        self._quarantine = Quarantine(config.wait_seconds)
         self._statistics = statistics
         self._locks = locks
         self._clock = clock
         self._in_thread = in_thread
         self._last_over_replicated = clock()
 
-    async def collect(self) -> None:
-        """One pass. Raises StoppedException or OSError of storage; a failure of the metadata keeps every ledger."""
+    async def collect(self, *, forced: bool = False) -> None:
+        """One pass; `forced`: without the wait, and however much would go.
+
+        Raises StoppedException or OSError of storage; a failure of the metadata keeps every ledger.
+        """
         local = await self._in_thread(self._storage.ledger_ids)
         self._statistics.active_ledgers = len(local)
         try:
+            await self._require_own_cluster()
             await self._collect_over_replicated(local)
             missing = await self._missing_in_metadata(local)
         except Exception as error:
             # Whatever it is, the metadata is not known.
-            self._statistics.failed_listings += 1
-            level = logging.WARNING if isinstance(error, (BKException, TimeoutError)) else logging.ERROR
-            log_event(
-                _log, "ledgers_not_listed", level, error=error or type(error).__name__, note="no ledger is collected"
-            )
+            self._not_listed(error)
             return
-        for start in range(0, len(missing), _DELETE_AT_ONCE):
-            await self._delete(await self._confirmed(missing[start : start + _DELETE_AT_ONCE]))
+        chosen = self._chosen(missing, len(local), forced)
+        for start in range(0, len(chosen), _DELETE_AT_ONCE):
+            candidates = chosen[start : start + _DELETE_AT_ONCE]
+            with self._storage.watch_writes(candidates):
+                confirmed = await self._confirmed(candidates)
+                try:
+                    await self._require_own_cluster()
+                except (BKException, TimeoutError) as error:
+                    self._not_listed(error)
+                    return
+                await self._delete(confirmed)
+
+    def _not_listed(self, error: Exception) -> None:
+        self._statistics.failed_listings += 1
+        known = isinstance(error, (BKException, TimeoutError)) and not isinstance(error, WrongClusterException)
+        log_event(
+            _log,
+            "ledgers_not_listed",
+            logging.WARNING if known else logging.ERROR,
+            error=error or type(error).__name__,
+            note="no ledger is collected",
+        )
+
+    async def _require_own_cluster(self) -> None:
+        """Raises WrongClusterException."""
+        await self._within_timeout(self._metadata.registration_manager.verify(self._membership))
+
+    def _chosen(self, missing: Sequence[int], local: int, forced: bool) -> Sequence[int]:
+        """Which of the ledgers that the metadata lacks are to be deleted now."""
+        due = self._quarantine.due(missing, self._clock())
+        if forced:
+            due = array("q", missing)
+        config, statistics = self._config, self._statistics
+        held_back = not forced and is_mass_deletion(
+            len(due), local, config.max_deleted_share, config.mass_deletion_ledgers
+        )
+        statistics.held_back_ledgers = len(due) if held_back else 0
+        if not held_back:
+            return due
+        log_event(
+            _log,
+            "ledgers_held_back",
+            logging.ERROR,
+            count=len(due),
+            of=local,
+            first_ledger=due[0],
+            note="the metadata lacks most ledgers; if they were deleted, run `bookgate gc trigger --force-ledgers`",
+        )
+        return ()
 
     async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
         """Local ids that a complete listing lacks. `local` was taken before."""
@@ -147,12 +203,14 @@ class LedgerCollector:
         return answers
 
     async def _delete(self, numbers: Sequence[int]) -> None:
+        """Deletes what nobody has written to since it is watched."""
         if not numbers:
             return
-        await self._in_thread(lambda: self._storage.delete_ledgers(numbers))
-        self._statistics.deleted_ledgers += len(numbers)
-        self._statistics.active_ledgers -= len(numbers)
-        log_event(_log, "ledgers_collected", count=len(numbers), first_ledger=numbers[0])
+        deleted = await self._in_thread(lambda: self._storage.delete_ledgers(numbers, unwritten=True))
+        self._statistics.deleted_ledgers += len(deleted)
+        self._statistics.active_ledgers -= len(deleted)
+        if deleted:
+            log_event(_log, "ledgers_collected", count=len(deleted), first_ledger=deleted[0])
 
     async def _within_timeout(self, call: Awaitable[T]) -> T:
         async with asyncio.timeout(self._config.metadata_timeout_seconds):
@@ -170,7 +228,7 @@ class LedgerCollector:
             return
         for start in range(0, len(local), _READ_AT_ONCE):
             for answer in await self._read(local[start : start + _READ_AT_ONCE]):
-                if isinstance(answer, LedgerRecord) and is_over_replicated(answer.metadata, self._bookie_id):
+                if isinstance(answer, LedgerRecord) and is_over_replicated(answer.metadata, self._membership.bookie_id):
                     await self._delete_over_replicated(self._locks, answer.ledger_id)
         self._last_over_replicated = self._clock()
 
@@ -178,10 +236,12 @@ class LedgerCollector:
         if not await locks.try_acquire(ledger_id):
             return
         try:
-            # Once more under the lock: a replication may have ended here meanwhile.
-            record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
-            if is_over_replicated(record.metadata, self._bookie_id):
-                await self._delete([ledger_id.ledger_id])
+            await self._require_own_cluster()
+            with self._storage.watch_writes([ledger_id.ledger_id]):
+                # Once more under the lock: a replication may have ended here meanwhile.
+                record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
+                if is_over_replicated(record.metadata, self._membership.bookie_id):
+                    await self._delete([ledger_id.ledger_id])
         except NoSuchLedgerExistsOnMetadataServerException:
             return
         finally:

@@ -101,29 +101,38 @@ class LedgerTable:
         return ledger
 
     def delete(
-        self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None], on_fenced: Callable[[int], None]
-    ) -> None:
-        """Deletes the ledger from its index, and lets `discard` drop what is in memory.
+        self, ledger_id: LedgerId, discard: Callable[[StoredLedger | None], bool], on_fenced: Callable[[int], None]
+    ) -> bool:
+        """Deletes the ledger from its index, and lets `discard` drop what is in memory (None: nothing is).
 
-        `on_fenced` is told its id if it was fenced, before anybody can miss it. From here on nobody finds the ledger in
-        the index; `deleted` says when that no longer needs to be remembered.
+        Where `discard` refuses, the ledger stays as it is: False. `on_fenced` is told its id if it was fenced, before
+        anybody can miss it. From here on nobody finds the ledger in the index; `deleted` says when that no longer needs
+        to be remembered.
         """
         key = (ledger_id.scope_id, ledger_id.ledger_id)
         with self._lock:
-            ledger = self._recent.pop(key, None) or self._held.get(key)
+            ledger = self._recent.get(key) or self._held.get(key)
+            if not discard(ledger):
+                return False
+            self._recent.pop(key, None)
             self._held.pop(key, None)
             self._newest = None
             if ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id):
                 on_fenced(ledger_id.ledger_id)
-            if ledger is not None:
-                discard(ledger)
             self._deleting.add(key)
             self._deleted_here.add(ledger_id.ledger_id)
             self._index(ledger_id).delete(ledger_id)
+            return True
 
     def drop(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> None:
         """Deletes the ledger at once, as a replay does that learns that it was deleted before. Raises OSError."""
-        self.delete(ledger_id, discard, lambda number: None)
+
+        def discard_known(ledger: StoredLedger | None) -> bool:
+            if ledger is not None:
+                discard(ledger)
+            return True
+
+        self.delete(ledger_id, discard_known, lambda number: None)
         self._index(ledger_id).sync()
         self.deleted()
         self.is_made_anew(ledger_id)  # the journal says so already

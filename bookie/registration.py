@@ -58,11 +58,12 @@ async def check_cookie(
     bookie_id: str,
     registration: RegistrationManager,
     files: FileSystem = REAL_FILE_SYSTEM,
-) -> None:
+) -> str:
     """Refuses directories that are another bookie's; stamps those of a new bookie. The directories are locked.
 
-    The directories are stamped before the metadata store: a crash in between leaves directories that hold nothing but
-    a cookie, which the next start takes for new. Raises InvalidCookieException.
+    Returns the instance id of the cluster, which the cookies now name everywhere. The directories are stamped before
+    the metadata store: a crash in between leaves directories that hold nothing but a cookie, which the next start takes
+    for new. Raises InvalidCookieException.
     """
     instance_id = await registration.cluster_instance_id()
     master = cookie.Cookie.build(bookie_id, config.journals, config.ledgers, instance_id, config.indexes)
@@ -76,14 +77,15 @@ async def check_cookie(
         allow_expansion=config.allow_storage_expansion,
     )
     if decision is cookie.Decision.OK:
-        return
+        return instance_id
     content = master.encode()
     if decision is cookie.Decision.NEW_ENVIRONMENT:
         directories.write_version_files(files, dict.fromkeys(paths, content))
         await registration.write_cookie(bookie_id, content, None)
         log_event(_log, "directories_stamped", bookie=bookie_id)
-        return
+        return instance_id
     # The metadata store last: what its cookie does not list yet is new, so a start that was cut short is repeated.
     directories.write_version_files(files, dict.fromkeys(paths, content))
     await registration.write_cookie(bookie_id, content, stored.version if stored else None)
     log_event(_log, "directories_added", bookie=bookie_id)
+    return instance_id

@@ -49,7 +49,7 @@ from gateway.binding import backlog_for
 from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.errors import BKException
-from ledger.manager import LedgerManagerFactory
+from ledger.manager import LedgerManagerFactory, Membership
 from reporting.logs import add_to_every_line, log_event
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class BookieServer:
             self._stack.push_async_callback(gateway.stop, hosted.drain_seconds)
 
         await self._serve_entries(storage, entry_listener)
-        self._collect_garbage(storage, factory, bookie_id)
+        self._collect_garbage(storage, factory)
         self._verify_limbo(storage, factory, bookie_id)
         if http_listener is not None:
             await self._serve_http(storage, http_listener, factory, bookie_id)
@@ -189,7 +189,7 @@ class BookieServer:
 
     async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
-        config, registration = self._config, factory.registration_manager
+        config = self._config
         kept = config.storage()
         self.storage = storage = Storage(
             replace(kept, open_file_limit=min(kept.open_file_limit, config.descriptor_shares().open_logs)),
@@ -200,13 +200,15 @@ class BookieServer:
         )
         self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
-        await check_cookie(config, bookie_id, registration, self._doors.files)
+        instance_id = await check_cookie(config, bookie_id, factory.registration_manager, self._doors.files)
+        self._membership = Membership(bookie_id, instance_id)
+        factory.join(self._membership)
         self._monitor = DiskMonitor(
             config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage, config.journals
         )
         self._state = StateManager(
             self._mode,
-            registration,
+            factory.registration_manager,
             config.ledgers,
             persist=config.persist_bookie_status,
             now_ms=lambda: int(self._doors.threads.wall_clock() * 1000),
@@ -283,7 +285,7 @@ class BookieServer:
             storage,
             factory,
             client,
-            lambda: check_cookie(self._config, bookie_id, factory.registration_manager, self._doors.files),
+            partial(check_cookie, self._config, bookie_id, factory.registration_manager, self._doors.files),
             self.statistics,
             self._gateway_metrics,
             bookie_id,
@@ -301,12 +303,12 @@ class BookieServer:
 
         self._stack.push_async_callback(stop_admin)
 
-    def _collect_garbage(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
+    def _collect_garbage(self, storage: Storage, factory: LedgerManagerFactory) -> None:
         collector = GarbageCollector(
             self._config.garbage_collection(storage.config.entry_log_max_bytes),
             storage,
             factory,
-            bookie_id,
+            self._membership,
             files=self._doors.files,
             threads=self._doors.threads,
         )

@@ -7,6 +7,7 @@ whatever ports are free. Children end with their parent, however that ends: they
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,10 +15,14 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+from gateway.drivers import ensure_cluster
+from ledger.errors import BKException
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
@@ -142,8 +147,19 @@ def _read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> byte
     return result[0] if result else None
 
 
+def make_cluster(metadata_uri: str) -> None:
+    """Makes a cluster in a metadata store where nothing is. Raises ClusterException."""
+    if metadata_uri.startswith(("grpc:", "grpcs:")):
+        return
+    try:
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
+            thread.submit(lambda: asyncio.run(ensure_cluster(metadata_uri))).result()
+    except BKException as error:
+        raise ClusterException(str(error)) from error
+
+
 class StandaloneCluster:
-    """A cluster in a data directory; as a context manager it starts and stops with the block.
+    """A cluster in a data directory; as a context manager it starts and stops with the block. The first start makes it.
 
     `metadata_uri` None keeps the metadata in the data directory. A port of 0 chooses free ones; another is the first
     bookie's, the next bookies taking the next. Raises ClusterException.
@@ -208,6 +224,7 @@ class StandaloneCluster:
     def start(self) -> None:
         """Starts all bookies; when one does not start, stops the others again."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_cluster(self.metadata_uri)
         try:
             for process in self.processes:
                 process.start()

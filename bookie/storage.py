@@ -53,6 +53,7 @@ from bookie.replay_start import starts_of_replay
 from bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
 from bookie.storage_config import StorageConfig
 from bookie.store_factory import open_stores
+from bookie.stored_ledger import StoredLedger
 from bookie.threads import REAL_THREADS, Threads
 from bookie.write_cache import WriteCache
 from ledger.ledger_id import LedgerId
@@ -362,22 +363,45 @@ class Storage(LedgerWrites):
 
     # Deleting
 
-    def delete_ledgers(self, numbers: Sequence[int]) -> None:
+    @contextmanager
+    def watch_writes(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Within the block `delete_ledgers` with `unwritten` leaves out what is written to from now on.
+
+        One block at a time: garbage collection's, which asks the metadata in between whether the ledgers exist.
+        """
+        self._cache.watch(numbers)
+        try:
+            yield
+        finally:
+            self._cache.watch(())
+
+    def delete_ledgers(self, numbers: Sequence[int], *, unwritten: bool = False) -> list[int]:
         """Blocking: forgets ledgers of scope 0, durably; their bytes in entry logs are for garbage collection.
 
+        With `unwritten` only those of which nothing came since `watch_writes`. Returns what was deleted.
         Entries that are only cached go as well. What the journal still holds of them may bring them back at a replay.
         Raises OSError, StorageStoppedException.
         """
         with self.exclusive():
             try:
-                for number in numbers:
-                    self._table.delete(LedgerId.unscoped(number), self._cache.discard, self._deleted.add)
+                gone = [number for number in numbers if self._delete(number, unwritten)]
                 for store in self.stores:
                     store.index.sync()
             finally:
                 # Also where there was no space: what is made anew under such an id must be found when it is flushed.
                 self._table.deleted()
-        self.on_deleted(numbers)
+        self.on_deleted(gone)
+        return gone
+
+    def _delete(self, number: int, unwritten: bool) -> bool:
+        def discard(ledger: StoredLedger | None) -> bool:
+            if unwritten:
+                return self._cache.discard_unwritten(number, ledger)
+            if ledger is not None:
+                self._cache.discard(ledger)
+            return True
+
+        return self._table.delete(LedgerId.unscoped(number), discard, self._deleted.add)
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
         """Whether the ledger was fenced when it was deleted here, within the last days: it takes no normal add."""

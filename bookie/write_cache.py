@@ -13,6 +13,7 @@ operations, orders adds and swaps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple
 
@@ -52,6 +53,8 @@ class WriteCache:
         self._active_headers: set[StoredLedger] = set()
         self._flushing: dict[StoredLedger, Table] = {}
         self._flushing_bytes = 0
+        self._unwritten: set[int] = set()
+        """Of the ledgers watched those of which nothing came since."""
 
     def put(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> bool:
         """Adds an entry or replaces it. True when the active half is due for a flush.
@@ -64,6 +67,8 @@ class WriteCache:
                 table = self._new_table(ledger)
             table[entry_id] = packet
             self._active_bytes += len(packet) + ENTRY_OVERHEAD
+            if self._unwritten:
+                self._unwritten.discard(ledger.number)
         return 2 * self._active_bytes >= self._capacity
 
     def _new_table(self, ledger: StoredLedger) -> Table:
@@ -84,18 +89,36 @@ class WriteCache:
             if ledger not in self._active_headers:
                 self._active_headers.add(ledger)
                 self._active_bytes += HEADER_OVERHEAD
+            self._unwritten.discard(ledger.number)
         return 2 * self._active_bytes >= self._capacity
+
+    def watch(self, numbers: Iterable[int]) -> None:
+        """From now on it is noted which of these ledgers something comes for; in place of those watched before."""
+        with self._lock:
+            self._unwritten = set(numbers)
+
+    def discard_unwritten(self, number: int, ledger: StoredLedger | None) -> bool:
+        """`discard` of a watched ledger, None where it is not in memory; False if something came for it since."""
+        with self._lock:
+            if number not in self._unwritten:
+                return False
+            if ledger is not None:
+                self._discard(ledger)
+            return True
 
     def discard(self, ledger: StoredLedger) -> None:
         """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
         with self._lock:
-            ledger.deleted = True
-            table = self._active.pop(ledger, None)
-            if table is not None:
-                self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table) + LEDGER_OVERHEAD
-            if ledger in self._active_headers:
-                self._active_headers.remove(ledger)
-                self._active_bytes -= HEADER_OVERHEAD
+            self._discard(ledger)
+
+    def _discard(self, ledger: StoredLedger) -> None:
+        ledger.deleted = True
+        table = self._active.pop(ledger, None)
+        if table is not None:
+            self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table) + LEDGER_OVERHEAD
+        if ledger in self._active_headers:
+            self._active_headers.remove(ledger)
+            self._active_bytes -= HEADER_OVERHEAD
 
     def ledgers(self) -> set[StoredLedger]:
         """Ledgers of which something is not flushed yet."""

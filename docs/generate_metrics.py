@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from bookie.config import load_config
 from bookie.server import BookieServer
+from gateway.drivers import ensure_cluster
 from thinclient import BookKeeper
 from thinclient.metrics import ClientMetric
 from thinclient.spark.job_metrics import JobMetrics, render
@@ -90,6 +91,7 @@ async def measured() -> tuple[str, list[ClientMetric]]:
             gateway_port=0,
             http_port=0,
         )
+        await ensure_cluster(config.metadata_uri)
         server = BookieServer(config)
         try:
             await server.start()

@@ -8,6 +8,7 @@ nobody empties the wrong cluster by habit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ import typer
 from gateway.cluster_admin import ClusterAdmin, ClusterSummary
 from gateway.config import GatewayConfig
 from gateway.drivers import create_admin
-from ledger.errors import BKException
+from ledger.errors import BKException, LedgerExistException
 from reporting.groups import new_group
 from reporting.output import AsJson, Yes, confirm, print_result
 
@@ -34,8 +35,18 @@ Config = Annotated[Path | None, typer.Option(help="TOML file with the settings o
 
 
 @app.command()
-def init(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJson = False) -> None:
+def init(
+    metadata_uri: MetadataUri = None,
+    config: Config = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Where there is a cluster, leave it as it is and show it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Makes a cluster; fails where there is one.
+
+    The first step of each cluster: bookies and gateways refuse a store without one, and never make it. It belongs into
+    what is done once, not into what runs at each start: a store that is gone must not become a new cluster unasked.
 
     JSON: the cluster, as `bookgate cluster info` has it.
 
@@ -44,7 +55,8 @@ def init(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJso
     """
 
     async def work(admin: ClusterAdmin) -> ClusterSummary:
-        await admin.initialize()
+        with contextlib.suppress(*((LedgerExistException,) if exist_ok else ())):
+            await admin.initialize()
         return await admin.summary()
 
     _print(_with_admin(metadata_uri, config, work), as_json)

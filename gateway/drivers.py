@@ -6,19 +6,30 @@ Which package serves which scheme is told by `ledger.drivers`. The module of a d
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import cast
 
 from gateway.cluster_admin import ClusterAdmin
 from gateway.store_settings import DEFAULTS, StoreSettings
 from ledger.drivers import load_driver
-from ledger.errors import IncorrectParameterException
+from ledger.errors import IncorrectParameterException, LedgerExistException
 from ledger.manager import LedgerManagerFactory
 
 
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> LedgerManagerFactory:
     """The factory of a URI's scheme, not yet connected. Raises IncorrectParameterException."""
     return load_driver(uri)(uri, settings)
+
+
+async def ensure_cluster(uri: str, settings: StoreSettings = DEFAULTS) -> None:
+    """Makes a cluster where nothing is. Only for whoever was told to: a store that is not there is mostly another one.
+
+    Raises IncorrectParameterException, MetaStoreException.
+    """
+    async with create_admin(uri, settings) as admin:
+        with contextlib.suppress(LedgerExistException):
+            await admin.initialize()
 
 
 def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> ClusterAdmin:

@@ -3,13 +3,15 @@
 A client that moves between gateways says which revision it has seen; nothing older may be answered (M4). What is held
 here (cached metadata, watched ledgers) lags behind the store until the store's events were delivered. `reach` makes
 sure of it with one catch-up for all callers that wait; a caller is served only by a catch-up that began after it came.
-A revision that a client makes up costs a catch-up and is believed no further than the store confirms it.
+A revision beyond all that the store has is refused: the client has seen a later state of it, so it was put back to an
+older one, or is another's. It costs a catch-up, and an answer to it would deny what is known to have happened.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from ledger.errors import WrongClusterException
 from ledger.manager import LedgerManagerFactory
 
 _ALL = 0
@@ -27,7 +29,10 @@ class Freshness:
         self._next: asyncio.Task[None] | None = None
 
     async def reach(self, revision: int) -> None:
-        """Returns once all that is held here is at least as new as `revision`. Raises MetaStoreException."""
+        """Returns once all that is held here is at least as new as `revision`.
+
+        Raises MetaStoreException, WrongClusterException for a revision that the store has not come to.
+        """
         if revision <= self._reached:
             return
         self._wanted = max(self._wanted, revision)
@@ -36,6 +41,11 @@ class Freshness:
             self._next.add_done_callback(_nobody_may_wait)
         # Others wait for it too, so a caller that goes away does not cancel it.
         await asyncio.shield(self._next)
+        if revision > self._reached:
+            raise WrongClusterException(
+                f"the metadata store is at revision {self._reached} and the client has seen revision {revision}: it "
+                "was put back to an older state, or is another cluster's; a client that is started anew is served"
+            )
 
     async def _catch_up(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:

@@ -2,8 +2,8 @@
 
 A store out of reach is UNAVAILABLE, a limit RESOURCE_EXHAUSTED, and what nobody foresaw is logged and becomes INTERNAL
 without details: the caller gets no traceback and the server goes on. Domain outcomes are answered by the handlers
-themselves, in the response's code. Where the store had no connection, trailing metadata says that nothing was done: a
-client may then ask for a change elsewhere without having to find out first.
+themselves, in the response's code. Where the store had no connection, or is not the one that the client knows, trailing
+metadata says that nothing was done: a client may then ask for a change elsewhere without having to find out first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import Any, NoReturn
 
 import grpc
 
-from ledger.errors import BKException, MetaStoreException, StoreUnreachableException, TooManyRequestsException
+from ledger.errors import (
+    BKException,
+    MetaStoreException,
+    StoreUnreachableException,
+    TooManyRequestsException,
+    WrongClusterException,
+)
 from ledger.gateway_keys import NOT_DONE
 from reporting.logs import log_bug
 
@@ -43,7 +49,7 @@ async def abort(context: Context, method: str, error: Exception) -> NoReturn:
     code, details = grpc_status(error)
     if not isinstance(error, BKException):
         log_bug(_LOG, "call_failed", error, method=method)
-    if isinstance(error, StoreUnreachableException):
+    if isinstance(error, (StoreUnreachableException, WrongClusterException)):
         await refuse(context, code, details)
     await context.abort(code, details)
     raise AssertionError("abort returned")

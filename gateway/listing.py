@@ -1,9 +1,11 @@
 """Iterate: all ledgers of a scope, in responses of bounded size (M5).
 
-The manager lists ids in ascending order; here they are cut into responses, with metadata read on request. The last
-response, and only it, has `end`: a listing that can't be finished ends with an error instead. Held at any time: the ids
-of one response, and with metadata the response that is being sent and the page that is read for the next, both bounded
-by their bytes. Responses with metadata are made in slices that give way to everybody else on the loop.
+Each response says whose ledgers these are, and the last one only after it was asked again: what a listing lacks may be
+deleted by whoever reads it. The manager lists ids in ascending order; here they are cut into responses, with metadata
+read on request. The last response, and only it, has `end`: a listing that can't be finished ends with an error instead.
+Held at any time: the ids of one response, and with metadata the response that is being sent and the page that is read
+for the next, both bounded by their bytes. Responses with metadata are made in slices that give way to everybody else on
+the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from ledger.errors import (
     BKException,
     IncorrectParameterException,
     MetadataFormatException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
+    StoreUnreachableException,
     TooManyRequestsException,
 )
 from ledger.id_set import encode_ids
@@ -55,6 +59,12 @@ class _Response:
 
     fields: GetLedgerRangesResponse
     ledgers: list[bytes]
+
+    def of(self, cluster: str | None) -> _Response:
+        """The same, saying whose ledgers these are, where that is known."""
+        if cluster is not None:
+            self.fields.cluster_instance_id = cluster
+        return self
 
     def encode(self) -> bytes:
         return b"".join((self.fields.SerializeToString(), *self.ledgers))
@@ -94,16 +104,28 @@ class Listing:
 
     async def _all(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
         """Each held back until it is known whether it is the last."""
+        cluster = await self._cluster()
         held: _Response | None = None
         async with aclosing(self._responses(request)) as responses:
             async for response in responses:
                 if held is not None:
-                    yield held
+                    yield held.of(cluster)
                 held = response
         held = held or _Response(GetLedgerRangesResponse(serialized_ranges=encode_ids([])), [])
         held.fields.end = True
         held.fields.ledger_scope_id = request.ledger_scope_id
-        yield held
+        if await self._cluster() != cluster:
+            raise MetaStoreException("the cluster in the metadata store was replaced by another during the listing")
+        yield held.of(cluster)
+
+    async def _cluster(self) -> str | None:
+        """The cluster's instance id; None for one without, which Apache BookKeeper allows."""
+        try:
+            return await self._factory.registration_manager.cluster_instance_id()
+        except StoreUnreachableException:
+            raise
+        except MetaStoreException:
+            return None
 
     async def _responses(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
         limit = min(request.limit_per_response or DEFAULT_LEDGERS_A_RESPONSE, MAX_LEDGERS_A_RESPONSE)

@@ -142,6 +142,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         self, request: GetLedgerRangesRequest, context: Context
     ) -> AsyncIterator[GetLedgerRangesResponse | bytes]:
         try:
+            await self._freshness.reach(request.min_revision)
             async with aclosing(self._listing.iterate(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
                     yield response

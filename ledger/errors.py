@@ -235,6 +235,10 @@ class StoreUnreachableException(MetaStoreException):
     """There was no connection to the store: whatever was asked of it, it surely did not do."""
 
 
+class WrongClusterException(MetaStoreException):
+    """The store that answers is another cluster's, or was put back to an older state than was seen before."""
+
+
 class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its answer lost: it may or may not have happened."""
 

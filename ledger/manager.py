@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ledger.bookie_info import BookieServiceInfo, Lease
-from ledger.errors import BKException, MetadataFormatException
+from ledger.errors import BKException, MetadataFormatException, WrongClusterException
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_codec import decode, encode
@@ -225,8 +225,44 @@ class ServiceDiscovery(ABC):
         """Raises MetaStoreException when the cluster was never initialised."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Which bookie a process is, and of which cluster, as the cookie in its directories says."""
+
+    bookie_id: str
+    instance_id: str
+
+    def check(self, instance_id: str, cookie: object | None) -> None:
+        """What a store says its cluster is, and what it has as the bookie's cookie, if anything.
+
+        Raises WrongClusterException unless it is the bookie's own cluster and knows it.
+        """
+        if instance_id != self.instance_id:
+            raise WrongClusterException(
+                f"the metadata store is that of cluster {instance_id}, bookie {self.bookie_id} belongs to cluster "
+                f"{self.instance_id}; is its file or ledgers root the right one?"
+            )
+        if cookie is None:
+            raise WrongClusterException(
+                f"the metadata store of cluster {instance_id} has no cookie of bookie {self.bookie_id}: the store was "
+                "put back to an older state, or the bookie was decommissioned"
+            )
+
+
 class RegistrationManager(ABC):
     """What a bookie tells of itself: its registration, its cookie, and the cluster it belongs to."""
+
+    membership: Membership | None = None
+    """Checked whenever this bookie registers, also when that is done anew (`LedgerManagerFactory.join`)."""
+
+    async def check_membership(self, bookie_id: str) -> None:
+        """Before it registers: raises WrongClusterException for the bookie of `membership` elsewhere."""
+        if self.membership is not None and self.membership.bookie_id == bookie_id:
+            await self.verify(self.membership)
+
+    async def verify(self, membership: Membership) -> None:
+        """Raises WrongClusterException unless the store is that of the bookie's cluster, and knows the bookie."""
+        membership.check(await self.cluster_instance_id(), await self.read_cookie(membership.bookie_id))
 
     @abstractmethod
     async def cluster_instance_id(self) -> str:
@@ -238,7 +274,7 @@ class RegistrationManager(ABC):
 
         The store forgets the registration when this process is gone. It is renewed over store sessions.
         Raises LedgerExistException when another live process holds this bookie id, or another owner in this process:
-        each lease is one, and so is the process itself, which registers without.
+        each lease is one, and so is the process itself, which registers without. Raises WrongClusterException.
         """
 
     @abstractmethod
@@ -274,9 +310,10 @@ class LedgerManagerFactory(ABC):
 
     @abstractmethod
     async def initialize(self) -> None:
-        """Connects, creates what a fresh cluster lacks, and checks that the stored layout is the configured one.
+        """Connects to the cluster that is there, and checks that the stored layout is the configured one.
 
-        Raises MetaStoreException when the store is out of reach, IncorrectParameterException when LAYOUT disagrees.
+        Raises MetaStoreException when the store is out of reach or has no cluster, IncorrectParameterException when
+        LAYOUT disagrees.
         """
 
     @property
@@ -309,6 +346,11 @@ class LedgerManagerFactory(ABC):
     def client_restarts(self) -> int:
         """How often the library that speaks to the store had ended by itself, and was started anew."""
         return 0
+
+    def join(self, membership: Membership) -> None:
+        """This process is that bookie, of that cluster: from now on it registers nowhere else, and a listing of
+        another cluster's ledgers is an error."""
+        self.registration_manager.membership = membership
 
     @abstractmethod
     async def revision(self) -> int:

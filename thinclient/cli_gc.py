@@ -29,6 +29,12 @@ def trigger(
     bookie: BookieName = None,
     major: Major = False,
     minor: Minor = False,
+    ledgers: Annotated[
+        bool,
+        typer.Option(
+            "--force-ledgers", help="Ledgers without metadata go at once, however many: no second run is waited for."
+        ),
+    ] = False,
     http: HttpAddress = None,
     token: Token = None,
     token_file: TokenFile = None,
@@ -37,14 +43,20 @@ def trigger(
 ) -> None:
     """Collects garbage now; with --major or --minor that compaction runs whether it is due or not.
 
-    JSON: {"triggered": true, "major": …, "minor": …}.
+    A ledger goes when two runs, `gc_wait_seconds` apart, find no metadata of it; runs in between free what earlier ones
+    have let go. --force-ledgers is for when you know that the metadata is right: it skips that wait, and the check
+    that a run does not delete most of what the bookie holds.
+
+    JSON: {"triggered": true, "major": …, "minor": …, "ledgers": …}.
 
     \b
     Example: bookgate gc trigger bookie-1 --major
     """
-    body = {"forceMajor": major, "forceMinor": minor} if major or minor else None
-    admin_of(context, gateways, bookie, http, token, token_file).put(_GC, body)
-    print_result({"triggered": True, "major": major, "minor": minor}, as_json)
+    body = {"forceMajor": major, "forceMinor": minor} if major or minor else {}
+    if ledgers:
+        body["forceLedgers"] = True
+    admin_of(context, gateways, bookie, http, token, token_file).put(_GC, body or None)
+    print_result({"triggered": True, "major": major, "minor": minor, "ledgers": ledgers}, as_json)
 
 
 @gc_app.command()

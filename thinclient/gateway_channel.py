@@ -153,6 +153,8 @@ class GatewayChannel:
         self.rng = rng
         self.revision = 0
         """The highest store revision seen: no answer may be older."""
+        self.cluster: str | None = None
+        """Instance id of the cluster that a bookie belongs to: what another one lists is no listing."""
         self.trouble = asyncio.Event()
         """Set when a gateway failed: there may be others."""
 

@@ -37,6 +37,7 @@ from ledger.manager import (
     LedgerManagerFactory,
     LedgerMetadataListener,
     LedgerRecord,
+    Membership,
     RegistrationManager,
     ServiceDiscovery,
 )
@@ -358,6 +359,10 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
     @property
     def connected(self) -> bool:
         return self._connected
+
+    def join(self, membership: Membership) -> None:
+        super().join(membership)
+        self.gateways.cluster = membership.instance_id
 
     async def revision(self) -> int:
         """The highest revision that this client has seen."""

@@ -2,7 +2,8 @@
 
 A stream that breaks off, stands still or ends early is gone on with at the next gateway: a read of many asks for those
 that are missing, a listing goes on after the last id received. A listing ends with the gateway's end mark or with an
-error, and never goes back (M5). Whatever came gives the rest its whole time anew.
+error, and never goes back (M5). Of a client that belongs to a cluster, each page is of that one. Whatever came gives
+the rest its whole time anew.
 
 Not its job: what an answer says of a ledger, and changes (`metadata`); whom to ask (`gateway_channel`).
 """
@@ -15,14 +16,16 @@ from typing import TypeVar
 
 from grpc.aio import AioRpcError
 
-from ledger.errors import BKException, MetaStoreException
+from ledger.errors import BKException, MetaStoreException, WrongClusterException
 from ledger.id_set import unsigned
 from ledger.manager import LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from thinclient.gateway_channel import GatewayChannel
 from thinclient.gateway_failures import check_transient
 from thinclient.messages import code_error
+from thinclient.one_gateway import Gateway
 
 T = TypeVar("T")
 
@@ -86,7 +89,9 @@ async def pages_of(
     attempts = gateways.attempts("list ledgers", 2 * gateways.timeout)
     while True:
         gateway = await attempts.next()
-        request = wire.GetLedgerRangesRequest(limit_per_response=limit, include_metadata=include_metadata)
+        request = wire.GetLedgerRangesRequest(
+            limit_per_response=limit, include_metadata=include_metadata, min_revision=gateways.revision
+        )
         for name, value in (("ledger_scope_id", scope_id or None), ("start_after", after), ("end_before", before)):
             if value is not None:
                 setattr(request, name, value)
@@ -95,6 +100,7 @@ async def pages_of(
         try:
             with gateways.outstanding("list ledgers"):
                 async for page in _each_within(aiter(call), gateways.timeout):
+                    await _require_cluster(gateways, gateway, page)
                     if _check_page(page, after):
                         after = page.last_ledger_id
                         yield page
@@ -106,9 +112,26 @@ async def pages_of(
             reason = check_transient(gateway, "list ledgers", error)
         except TimeoutError:
             reason = f"the listing stood still for {gateways.timeout:g} s"
+        except WrongClusterException as error:
+            reason = str(error)
         finally:
             call.cancel()
         attempts.failed(gateway, reason)
+
+
+async def _require_cluster(gateways: GatewayChannel, gateway: Gateway, page: wire.GetLedgerRangesResponse) -> None:
+    """Raises WrongClusterException for a page of another cluster than the one that this client belongs to, if any.
+
+    A gateway of a version that does not say it is asked.
+    """
+    if gateways.cluster is None:
+        return
+    found = page.cluster_instance_id
+    if not found:
+        request = discovery.GetClusterInfoRequest()
+        found = (await gateway.discovery.GetClusterInfo(request, timeout=gateways.timeout)).instance_id
+    if found != gateways.cluster:
+        raise WrongClusterException(f"it lists cluster {found}, not {gateways.cluster}")
 
 
 async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterator[T]:

@@ -3,7 +3,8 @@
 A registration is a lease, kept by a stream to one gateway (`registration_stream`, which knows when that is to be left).
 Each new stream has a higher epoch, by which the next gateway knows that it may take the registration over. Where the
 old stream still stands, it is kept up until the new gateway has the registration (make before break), so discovery
-never lacks the bookie as long as one gateway works within the rest of the lease.
+never lacks the bookie as long as one gateway works within the rest of the lease. A gateway of another cluster, or one
+whose store has no cookie of the bookie, is passed over.
 
 States of a keeper: seeking a gateway → held by a stream → leaving (seeks the next, the stream still up) → held …; ended
 by `unregister`. Only the first registration fails; afterwards it is tried for ever.
@@ -15,6 +16,8 @@ import asyncio
 import contextlib
 import logging
 
+from grpc.aio import AioRpcError
+
 from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id
 from ledger.errors import (
     BKException,
@@ -25,12 +28,13 @@ from ledger.errors import (
     MetadataVersionException,
     MetaStoreException,
 )
-from ledger.manager import RegistrationManager, ServiceDiscovery, Versioned
+from ledger.manager import Membership, RegistrationManager, ServiceDiscovery, Versioned
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from reporting.logs import log_event
 from thinclient.gateway_channel import Attempts, GatewayChannel
+from thinclient.gateway_failures import failure_in_words
 from thinclient.one_gateway import Gateway
 from thinclient.registration_stream import PATIENCE_LEASES, Refused, RegisterStream
 
@@ -45,8 +49,16 @@ _FIRST_REGISTRATION_SECONDS = 60.0
 class _Keeper:
     """Keeps one bookie registered."""
 
-    def __init__(self, gateways: GatewayChannel, lease_id: str, info: BookieServiceInfo, read_only: bool) -> None:
+    def __init__(
+        self,
+        gateways: GatewayChannel,
+        lease_id: str,
+        info: BookieServiceInfo,
+        read_only: bool,
+        membership: Membership | None,
+    ) -> None:
         self._gateways = gateways
+        self._membership = membership
         self._lease_id = lease_id
         self._epoch = 0
         self._wanted = (info, read_only)
@@ -119,6 +131,12 @@ class _Keeper:
 
     async def _move(self, gateway: Gateway, attempts: Attempts, patience: float = PATIENCE_LEASES) -> None:
         """Registers at a gateway and lets the former one go. A failure is noted. Raises Refused."""
+        try:
+            await self._verify(gateway)
+        except (AioRpcError, BKException) as error:
+            words = failure_in_words(gateway, "verify the cluster", error) if isinstance(error, AioRpcError) else error
+            attempts.failed(gateway, str(words))
+            return
         self._epoch += 1
         sent, first = self._wanted, self._request()
         first.sequence = 1
@@ -146,6 +164,18 @@ class _Keeper:
         if former is not None:
             former.close()
         self._moved.set()
+
+    async def _verify(self, gateway: Gateway) -> None:
+        """Raises WrongClusterException for a gateway of another cluster, or of one that does not know the bookie."""
+        membership, timeout = self._membership, self._gateways.timeout
+        if membership is None:
+            return
+        cluster = await gateway.discovery.GetClusterInfo(discovery.GetClusterInfoRequest(), timeout=timeout)
+        request = wire.ReadCookieRequest(bookie_id=membership.bookie_id)
+        cookie = await gateway.registration.ReadCookie(request, timeout=timeout)
+        _check(cluster.code, cluster.message, "describe the cluster")
+        _check(cookie.code, cookie.message, "read the bookie's cookie")
+        membership.check(cluster.instance_id, cookie.cookie if cookie.HasField("cookie") else None)
 
     async def _keep(self) -> None:
         attempts = self._gateways.attempts("keep the bookie registered", None)
@@ -195,7 +225,9 @@ class RpcRegistrationManager(RegistrationManager):
         check_bookie_id(info.bookie_id)
         keeper = self._keepers.get(info.bookie_id)
         if keeper is None:
-            keeper = _Keeper(self._gateways, self._lease_id, info, read_only)
+            own = self.membership is not None and self.membership.bookie_id == info.bookie_id
+            membership = self.membership if own else None
+            keeper = _Keeper(self._gateways, self._lease_id, info, read_only, membership)
             await keeper.start()
             self._keepers[info.bookie_id] = keeper
             return

@@ -27,6 +27,7 @@ def console_collection_rows(collector: GarbageCollector) -> list[Row]:
             "ledgers": counted.active_ledgers,
             "deletedLedgers": counted.deleted_ledgers,
             "failedListings": counted.failed_listings,
+            "heldBackLedgers": counted.held_back_ledgers,
             "keptCandidates": counted.kept_candidates,
             "reclaimedByDeletion": counted.reclaimed_by_deletion,
             "reclaimedByCompaction": counted.reclaimed_by_compaction,

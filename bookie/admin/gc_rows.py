@@ -15,10 +15,12 @@ from gateway.admin.api import Body, Call, NoBody, NoQuery, Row, change, get
 
 
 class GcBody(Body):
-    """Which compaction may run; what is absent may unless it is suspended."""
+    """Which compaction may run; what is absent may unless it is suspended. `forceLedgers`: ledgers without metadata
+    go at once, however many they are."""
 
     major: bool = Field(False, alias="forceMajor")
     minor: bool = Field(False, alias="forceMinor")
+    ledgers: bool = Field(False, alias="forceLedgers")
 
 
 class _SomeBody(Body):
@@ -49,7 +51,12 @@ def gc_rows(collector: GarbageCollector) -> list[Row]:
 
     async def run(call: Call[NoQuery, GcBody]) -> Any:
         body, given = call.body, call.body.model_fields_set
-        collector.trigger(True, body.major if "major" in given else None, body.minor if "minor" in given else None)
+        collector.trigger(
+            True,
+            body.major if "major" in given else None,
+            body.minor if "minor" in given else None,
+            ledgers=body.ledgers,
+        )
         return "Triggered GC on this bookie."
 
     async def details(_call: Call[NoQuery, NoBody]) -> Any:

@@ -48,7 +48,7 @@ class BookieView:
     storage: Storage
     factory: LedgerManagerFactory
     client: OwnClient
-    check_cookie: Callable[[], Awaitable[None]]
+    check_cookie: Callable[[], Awaitable[object]]
     requests: BookieStatistics
     gateway: GatewayMetrics | None
     """Of the gateway that it hosts."""

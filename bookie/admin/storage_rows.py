@@ -47,7 +47,7 @@ class CompactBody(Body):
     locations: str = Field("", alias="entryLocations", description="paths separated by commas; default: all")
 
 
-def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[None]], *, may_expand: bool) -> list[Row]:
+def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[object]], *, may_expand: bool) -> list[Row]:
     """`check_cookie` compares the cookies as a start does, and stamps directories that have joined."""
     config = storage.config
     compacting: set[Path] = set()

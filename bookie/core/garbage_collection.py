@@ -208,11 +208,15 @@ class CompactionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What one run was asked for. `major` and `minor` None: unless suspended."""
+    """What one run was asked for. `major` and `minor` None: unless suspended.
+
+    `ledgers`: what the metadata lacks goes at once, however much it is.
+    """
 
     force: bool = False
     major: bool | None = None
     minor: bool | None = None
+    ledgers: bool = False
 
     def merged(self, other: Trigger) -> Trigger:
         """Both asks in one run; the later one, `other`, wins where they differ."""
@@ -220,6 +224,7 @@ class Trigger:
             self.force or other.force,
             self.major if other.major is None else other.major,
             self.minor if other.minor is None else other.minor,
+            self.ledgers or other.ledgers,
         )
 
 

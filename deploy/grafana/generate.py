@@ -128,6 +128,7 @@ BOOKIE = Dashboard(
                     "Trouble",
                     "none",
                     (value("bookie_gc_FAILED_LISTINGS"), f"{EACH} failed listings"),
+                    (value("bookie_gc_HELD_BACK_LEDGERS"), f"{EACH} ledgers held back"),
                     (value("bookie_gc_RECLAIM_FAILED_TO_DELETE"), f"{EACH} logs not removable"),
                 ),
             ),

@@ -17,7 +17,7 @@ from gateway.embedded.discovery import LEDGER_MANAGER_NAME
 from gateway.embedded.process_identity import surely_dead
 from gateway.embedded.registration import instance_id, wall_clock_ms
 from gateway.embedded.store import SqliteStore, Transaction
-from ledger.errors import IllegalOpException, LedgerExistException, MetaStoreException
+from ledger.errors import IllegalOpException, MetaStoreException
 
 
 class SqliteClusterAdmin(ClusterAdmin):
@@ -28,7 +28,7 @@ class SqliteClusterAdmin(ClusterAdmin):
         self._store: SqliteStore | None = None
 
     async def connect(self) -> None:
-        """Opens nothing yet: opening makes the file."""
+        """Opens nothing yet: there may be no file."""
 
     async def close(self) -> None:
         store, self._store = self._store, None
@@ -37,15 +37,16 @@ class SqliteClusterAdmin(ClusterAdmin):
 
     async def initialize(self) -> None:
         try:
-            # Of several that try at once one makes the file.
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        except FileExistsError:
-            raise LedgerExistException(
-                f"{self._path} is there already; to begin anew, use `bookgate cluster nuke` first"
-            ) from None
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o644))
         except OSError as error:
             raise MetaStoreException(f"the metadata database {self._path} can't be made: {error.strerror}") from error
-        await self._opened()
+        store = SqliteStore(self._path)
+        try:
+            await store.create()
+        except BaseException:
+            await store.close()
+            raise
+        self._store = store
 
     async def require_cluster(self) -> None:
         await self._opened()
@@ -74,15 +75,14 @@ class SqliteClusterAdmin(ClusterAdmin):
 
     async def _opened(self) -> SqliteStore:
         if self._store is None:
-            _require_file(self._path)
-            self._store = SqliteStore(self._path)
-            await self._store.open()
+            store = SqliteStore(self._path)
+            try:
+                await store.open()
+            except BaseException:
+                await store.close()
+                raise
+            self._store = store
         return self._store
-
-
-def _require_file(path: str) -> None:
-    if not Path(path).exists():
-        raise MetaStoreException(f"there is no cluster at {path}; `bookgate cluster init` makes one")
 
 
 def _remove(path: str) -> None:

@@ -24,7 +24,7 @@ from gateway.claims import Claims, Held, MovedOnException, held_by_another, move
 from gateway.embedded.process_identity import identity_of, surely_dead
 from gateway.embedded.store import SqliteStore, Transaction
 from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of, same_life
-from ledger.errors import BKException, MetadataVersionException
+from ledger.errors import BKException, MetadataVersionException, WrongClusterException
 from ledger.manager import RegistrationManager, Versioned
 from reporting.logs import log_event
 
@@ -54,6 +54,8 @@ class SqliteRegistrationManager(RegistrationManager):
         self._claims = Claims()
         self._held = self._claims.held
         self._renewal: asyncio.Task[None] | None = None
+        self._cluster: str | None = None
+        """Whose the registrations are that are renewed."""
 
     async def cluster_instance_id(self) -> str:
         return await self._store.read(instance_id)
@@ -64,6 +66,7 @@ class SqliteRegistrationManager(RegistrationManager):
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
         self._claims.check(info)
+        await self.check_membership(info.bookie_id)
         if info.bookie_id in self._held:
             # A renewal between the change and its end must not take it back.
             self._held[info.bookie_id] = (info, read_only)
@@ -187,7 +190,14 @@ class SqliteRegistrationManager(RegistrationManager):
                 self._claims.drop(bookie_id, held)
 
     def _renew_all(self, transaction: Transaction) -> dict[str, Held]:
-        """Renews what is held; returns what of it is not this one's any more."""
+        """Renews what is held; returns what of it is not this one's any more.
+
+        What was registered in this cluster is not carried over into another that was made in its file.
+        """
+        cluster = instance_id(transaction)
+        if self._cluster not in (None, cluster):
+            raise WrongClusterException(f"the metadata store is cluster {cluster} now, it was {self._cluster}")
+        self._cluster = cluster
         moved: dict[str, Held] = {}
         for bookie_id, held in list(self._held.items()):
             try:
@@ -209,7 +219,7 @@ class SqliteRegistrationManager(RegistrationManager):
         return self._take(transaction, info, read_only)
 
 
-def instance_id(connection: sqlite3.Connection) -> str:
+def instance_id(connection: sqlite3.Connection | Transaction) -> str:
     value: str = connection.execute("SELECT value FROM meta WHERE name = 'instance_id'").fetchone()[0]
     return value
 

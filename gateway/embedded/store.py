@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from ledger.errors import MetaStoreException, UnknownOutcomeException
+from ledger.errors import LedgerExistException, MetaStoreException, UnknownOutcomeException
 
 T = TypeVar("T")
 
@@ -70,8 +70,12 @@ class SqliteStore:
         return self._healthy
 
     async def open(self) -> None:
-        """Opens the file, creating it where it is missing. Raises MetaStoreException naming the file."""
-        await self._in_worker(self._open)
+        """Opens a cluster's file. Raises MetaStoreException naming the file, also where it is no cluster's."""
+        await self._in_worker(lambda: self._open(_check))
+
+    async def create(self) -> None:
+        """Makes an empty file that of a new cluster, and opens it. Raises as `open`, LedgerExistException."""
+        await self._in_worker(lambda: self._open(_create))
 
     async def close(self) -> None:
         """Releases the file; a second call does nothing."""
@@ -117,14 +121,14 @@ class SqliteStore:
             raise MetaStoreException(f"the metadata database {self.path} is not open")
         return self._connection
 
-    def _open(self) -> None:
-        directory = Path(self.path).parent
-        if not directory.is_dir():
-            raise MetaStoreException(f"the metadata database {self.path} needs the directory {directory}; create it")
+    def _open(self, establish: Callable[[sqlite3.Connection, str], None]) -> None:
+        # SQLite would make it.
+        if not Path(self.path).is_file():
+            raise _no_cluster(self.path)
         connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None)
         try:
             connection.execute("PRAGMA synchronous=FULL")
-            _create_or_check(connection, self.path)
+            _in_one_transaction(connection, lambda: establish(connection, self.path))
             connection.execute("PRAGMA journal_mode=WAL").fetchone()
         except BaseException:
             connection.close()
@@ -183,27 +187,43 @@ def revision_of(connection: sqlite3.Connection) -> int:
     return revision
 
 
-def _create_or_check(connection: sqlite3.Connection, path: str) -> None:
-    """Makes a fresh file a metadata store, or checks that it is one. One process wins, the others find it made."""
+def _no_cluster(path: str) -> MetaStoreException:
+    return MetaStoreException(
+        f"there is no cluster at {path}; is the path right, and its file system mounted? If there is to be a new "
+        "cluster, `bookgate cluster init` makes it"
+    )
+
+
+def _in_one_transaction(connection: sqlite3.Connection, work: Callable[[], None]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if application == APPLICATION_ID:
-            if version != SCHEMA_VERSION:
-                raise MetaStoreException(
-                    f"the metadata database {path} has schema version {version}, this program knows {SCHEMA_VERSION}; "
-                    "use the version of Bookgate that wrote it"
-                )
-        elif connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            raise MetaStoreException(f"{path} is a database of something else, not a metadata database")
-        else:
-            _create(connection)
-        _add_creation_time(connection)
+        work()
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+def _check(connection: sqlite3.Connection, path: str) -> None:
+    """Raises MetaStoreException for what is no cluster's file, or one of another version."""
+    if not _is_cluster(connection, path):
+        raise _no_cluster(path)
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        raise MetaStoreException(
+            f"the metadata database {path} has schema version {version}, this program knows {SCHEMA_VERSION}; "
+            "use the version of Bookgate that wrote it"
+        )
+    _add_creation_time(connection)
+
+
+def _is_cluster(connection: sqlite3.Connection, path: str) -> bool:
+    """False for an empty file. Raises MetaStoreException for a database of something else."""
+    if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
+        return True
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise MetaStoreException(f"{path} is a database of something else, not a metadata database")
+    return False
 
 
 def _add_creation_time(connection: sqlite3.Connection) -> None:
@@ -213,7 +233,10 @@ def _add_creation_time(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE ledgers ADD COLUMN created_ms INTEGER")
 
 
-def _create(connection: sqlite3.Connection) -> None:
+def _create(connection: sqlite3.Connection, path: str) -> None:
+    """Of several that try at once one makes it. Raises LedgerExistException, MetaStoreException."""
+    if _is_cluster(connection, path):
+        raise LedgerExistException(f"{path} is a cluster's already; to begin anew, use `bookgate cluster nuke` first")
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)
     connection.executemany(

@@ -16,7 +16,9 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEm
 
 from gateway.cluster_admin import ClusterAdmin, ClusterSummary
 from gateway.metadata_uri import ZooKeeperUri
-from gateway.store_settings import StoreSettings
+from gateway.store_settings import DEFAULTS, StoreSettings
+from gateway.zookeeper.discovery import no_cluster
+from gateway.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
 from gateway.zookeeper.layout import (
     DEFAULT_MANAGER,
     FACTORY_CLASSES,
@@ -37,10 +39,15 @@ _OF_RECOVERY = ("underreplication/ledgers", "underreplication/locks")
 class ZooKeeperClusterAdmin(ClusterAdmin):
     """See the module."""
 
-    def __init__(self, uri: ZooKeeperUri, settings: StoreSettings) -> None:
+    def __init__(
+        self,
+        uri: ZooKeeperUri,
+        settings: StoreSettings = DEFAULTS,
+        make_handler: MakeHandler = ThreadHandler,
+    ) -> None:
         self._uri = uri
         self._paths = ClusterPaths(uri.ledgers_root)
-        self._session = ZooKeeperSession(uri.servers, settings=settings)
+        self._session = ZooKeeperSession(uri.servers, settings=settings, make_handler=make_handler)
 
     async def connect(self) -> None:
         await self._session.start()
@@ -115,7 +122,7 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
 
     async def _restore_directories(self) -> None:
         with contextlib.suppress(KazooException, BKException):
-            await ensure_node(self._session, self._paths.read_only)
+            await ensure_node(self._session, self._paths.read_only, self._paths.root)
 
     async def _registered(self) -> tuple[set[str], set[str]]:
         writable = set(await children_or_none(self._session, self._paths.available) or ())
@@ -131,10 +138,7 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
         return manager_of_layout(content, configured, self._paths.layout)
 
     def _no_cluster(self) -> MetaStoreException:
-        return MetaStoreException(
-            f"ZooKeeper ({self._session.servers}) has no cluster at {self._paths.root}; "
-            "is the ledgers root right? `bookgate cluster init` makes one"
-        )
+        return no_cluster(self._session, self._paths)
 
     async def _put(self, path: str, content: bytes) -> None:
         try:

@@ -110,6 +110,14 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
             return None
 
 
+def no_cluster(session: ZooKeeperSession, paths: ClusterPaths) -> MetaStoreException:
+    """Says that there is no cluster, and what to do."""
+    return MetaStoreException(
+        f"ZooKeeper ({session.servers}) has no cluster at {paths.root}; are its servers, the chroot and the ledgers "
+        "root the right ones? If there is to be a new cluster, `bookgate cluster init` makes it"
+    )
+
+
 async def read_instance_id(session: ZooKeeperSession, paths: ClusterPaths) -> str:
     """The cluster's id. Raises MetaStoreException when the cluster was never initialised."""
     try:

@@ -1,8 +1,9 @@
 """ZooKeeper as a `LedgerManagerFactory`: `zk+hierarchical://host:2181/ledgers` and its relatives.
 
-`initialize` connects, makes a fresh cluster where LAYOUT is missing, and checks LAYOUT where it is there. A fresh
-cluster is made in one transaction where not even the root exists, so nobody sees half of one; where another process
-is faster, its cluster is used. Source: metadata page, sections 3, 4 and 7.
+`initialize` connects and checks LAYOUT. A cluster is never made here: a store without one is refused, since it is more
+likely to be the wrong store than a new one, and whoever came up on an empty cluster would let all bookies delete what
+they hold. Where the cluster is there and only LAYOUT is missing, it is written, as Apache BookKeeper's clients do.
+Source: metadata page, sections 3, 4 and 7.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.cluster_admin import ZooKeeperClusterAdmin
-from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery
+from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery, no_cluster
 from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
 from gateway.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
-from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, cluster_nodes, manager_of_layout
+from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, encode_layout, manager_of_layout
 from gateway.zookeeper.ledger_manager import ZooKeeperLedgerManager
 from gateway.zookeeper.ledger_paths import paths_of
-from gateway.zookeeper.nodes import ensure_node, parent_of
+from gateway.zookeeper.nodes import parent_of
 from gateway.zookeeper.registration import ZooKeeperRegistrationManager
 from gateway.zookeeper.session import ZooKeeperSession
 from ledger.errors import IncorrectParameterException, MetaStoreException
@@ -127,9 +128,9 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     def _id_generator(self) -> IdGenerator:
         root = self._paths.root
         if self._manager_name == "flat":
-            return ShortIdGenerator(self._session, f"{root}/ID-")
+            return ShortIdGenerator(self._session, f"{root}/ID-", root)
         if self._manager_name == "legacyhierarchical":
-            return ShortIdGenerator(self._session, f"{root}/idgen/ID-")
+            return ShortIdGenerator(self._session, f"{root}/idgen/ID-", root)
         return LongIdGenerator(self._session, root)
 
     def _reconnected(self, new_session: bool) -> None:
@@ -151,15 +152,21 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     # --- the cluster's nodes ------------------------------------------------------------------------------------
 
     async def _establish_cluster(self) -> str:
-        """Makes what is missing; returns the ledger manager's name."""
+        """The ledger manager's name; LAYOUT and the list of read-only bookies are made where they are missing.
+
+        Raises MetaStoreException where there is no cluster.
+        """
         configured = self._uri.manager
         await self._session.sync(parent_of(self._paths.root))
         layout = await self._read_layout()
         if layout is None:
-            await self._create_cluster(configured or DEFAULT_MANAGER)
+            if await self._session.exists(self._paths.instance_id) is None:
+                raise no_cluster(self._session, self._paths)
+            with contextlib.suppress(NodeExistsError):
+                await self._session.create(self._paths.layout, encode_layout(configured or DEFAULT_MANAGER))
             layout = await self._read_layout()
         if layout is None:
-            raise MetaStoreException(f"{self._paths.layout} was removed while the cluster was being made")
+            raise no_cluster(self._session, self._paths)
         name = manager_of_layout(layout, configured, self._paths.layout)
         with contextlib.suppress(NodeExistsError, NoNodeError):
             await self._session.create(self._paths.read_only)
@@ -170,19 +177,6 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
             return (await self._session.get(self._paths.layout))[0]
         except NoNodeError:
             return None
-
-    async def _create_cluster(self, manager: str) -> None:
-        nodes = cluster_nodes(self._paths, manager)
-        parent = parent_of(self._paths.root)
-        if parent != "/":
-            await ensure_node(self._session, parent)
-        try:
-            await self._session.create_together(nodes)
-        except NodeExistsError:
-            # The root is there: somebody was faster, or has made it by hand.
-            for path, content in nodes[1:]:
-                with contextlib.suppress(NodeExistsError):
-                    await self._session.create(path, content)
 
 
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> ZooKeeperLedgerManagerFactory:

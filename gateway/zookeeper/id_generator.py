@@ -45,9 +45,13 @@ class IdGenerator(Protocol):
 class ShortIdGenerator:
     """31-bit ids."""
 
-    def __init__(self, session: ZooKeeperSession, prefix: str, *, open_to_all: bool = False) -> None:
-        """`prefix`: path and beginning of the name of the sequential nodes. `open_to_all`: see `ensure_node`."""
+    def __init__(self, session: ZooKeeperSession, prefix: str, root: str, *, open_to_all: bool = False) -> None:
+        """`prefix`: path and beginning of the name of the sequential nodes, below the ledgers root `root`.
+
+        `open_to_all`: see `ensure_node`.
+        """
         self._session = session
+        self._root = root
         self._prefix = prefix
         self._open_to_all = open_to_all
 
@@ -69,7 +73,7 @@ class ShortIdGenerator:
             try:
                 return await self._session.reserve_numbers(self._prefix, count)
             except NoNodeError:
-                await ensure_node(self._session, parent_of(self._prefix), open_to_all=self._open_to_all)
+                await ensure_node(self._session, parent_of(self._prefix), self._root, open_to_all=self._open_to_all)
             except UnknownOutcomeException:
                 # A lost answer costs numbers, nothing else.
                 lost_answers += 1
@@ -82,7 +86,8 @@ class LongIdGenerator:
 
     def __init__(self, session: ZooKeeperSession, root: str) -> None:
         self._session = session
-        self._short = ShortIdGenerator(session, f"{root}/idgen/ID-")
+        self._root = root
+        self._short = ShortIdGenerator(session, f"{root}/idgen/ID-", root)
         self._directory = f"{root}/idgen-long"
         self._present: bool | None = None
         self._hobs: list[int] | None = None
@@ -94,7 +99,7 @@ class LongIdGenerator:
             try:
                 return await self._short.reserve(count)
             except LedgerIdOverflowException:
-                await ensure_node(self._session, self._directory, open_to_all=True)
+                await ensure_node(self._session, self._directory, self._root, open_to_all=True)
                 self._present = True
         return await self._reserve_long(count)
 
@@ -103,7 +108,7 @@ class LongIdGenerator:
             hob = await self._current_hob()
             if hob >= _OVERFLOW:
                 raise LedgerIdOverflowException("the 63-bit ledger ids are used up")
-            low = ShortIdGenerator(self._session, f"{self._hob_path(hob)}/ID-", open_to_all=True)
+            low = ShortIdGenerator(self._session, f"{self._hob_path(hob)}/ID-", self._root, open_to_all=True)
             try:
                 numbers = await low.reserve(count)
                 return range(hob << 32 | numbers.start, hob << 32 | numbers.stop)
@@ -130,7 +135,7 @@ class LongIdGenerator:
         return sorted(int(text) for text in digits if len(text) >= _SEQUENCE_DIGITS and text.isdigit())
 
     async def _create_hob(self, hob: int) -> None:
-        await ensure_node(self._session, self._hob_path(hob), open_to_all=True)
+        await ensure_node(self._session, self._hob_path(hob), self._root, open_to_all=True)
         self._hobs = None
 
     async def _delete_hobs(self, hobs: list[int]) -> None:

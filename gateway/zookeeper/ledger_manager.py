@@ -297,7 +297,7 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def _create_or_find(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> Creator:
         """Who created the ledger that is there now. Of one that is gone by now nobody can tell."""
         try:
-            await create_with_parents(self._session, self._path(ledger_id), data)
+            await create_with_parents(self._session, self._path(ledger_id), data, self._paths.root)
         except NodeExistsError:
             if not _has_token(metadata):
                 return Creator.ANOTHER

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from gateway.zookeeper.session import ZooKeeperSession
+from ledger.errors import MetaStoreException
 
 _REMOVED_TOGETHER = 500
 
 
-async def ensure_node(session: ZooKeeperSession, path: str, *, open_to_all: bool = False) -> None:
-    """Makes sure that an empty persistent node and everything above it is there.
+async def ensure_node(session: ZooKeeperSession, path: str, root: str = "/", *, open_to_all: bool = False) -> None:
+    """Makes sure that an empty persistent node and what is above it, below `root`, is there.
 
-    `open_to_all`: made here, it is open to every client even where the settings restrict nodes to their creator.
+    The root itself is never made: where it is gone a cluster is gone, and another one must not begin by itself. Raises
+    MetaStoreException then. `open_to_all`: made here, it is open to every client even where the settings restrict nodes
+    to their creator.
     """
     while True:
         try:
@@ -22,21 +25,32 @@ async def ensure_node(session: ZooKeeperSession, path: str, *, open_to_all: bool
         except NodeExistsError:
             return
         except NoNodeError:
-            await ensure_node(session, parent_of(path))
+            await _ensure_above(session, path, root)
         else:
             return
 
 
-async def create_with_parents(session: ZooKeeperSession, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-    """Creates a node, and what is missing above it as often as somebody removes that meanwhile.
+async def create_with_parents(
+    session: ZooKeeperSession, path: str, data: bytes, root: str, *, ephemeral: bool = False
+) -> None:
+    """Creates a node, and what is missing above it, as often as somebody removes that meanwhile; never the root.
 
-    Raises NodeExistsError.
+    Raises NodeExistsError, and MetaStoreException where the root is gone.
     """
     while True:
         try:
             return await session.create(path, data, ephemeral=ephemeral)
         except NoNodeError:
-            await ensure_node(session, parent_of(path))
+            await _ensure_above(session, path, root)
+
+
+async def _ensure_above(session: ZooKeeperSession, path: str, root: str) -> None:
+    parent = parent_of(path)
+    if len(parent) <= len(root):
+        raise MetaStoreException(
+            f"ZooKeeper has no {root}: the cluster was removed, or the ledgers root or chroot is wrong"
+        )
+    await ensure_node(session, parent, root)
 
 
 async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) -> None:

@@ -102,7 +102,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         path = self._paths.cookie(check_bookie_id(bookie_id))
         try:
             if expected_version is None:
-                await create_with_parents(self._session, path, cookie)
+                await create_with_parents(self._session, path, cookie, self._paths.root)
             else:
                 await self._session.set(path, cookie, _real_version(bookie_id, expected_version))
         except NodeExistsError:
@@ -135,9 +135,10 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                     await self.unregister_bookie(bookie_id, info.lease)
 
     async def _put(self, info: BookieServiceInfo, read_only: bool) -> None:
+        await self.check_membership(info.bookie_id)
         target, other = self._lists(info.bookie_id, read_only)
         if read_only:
-            await ensure_node(self._session, self._paths.read_only)
+            await ensure_node(self._session, self._paths.read_only, self._paths.root)
         await self._check_not_moved_on(info, other)
         await self._create_own(info, target)
         await self._delete(other, lambda stored, own: own or info.may_replace(stored))
@@ -158,7 +159,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def _create_own(self, info: BookieServiceInfo, path: str) -> None:
         content = info.encode()
         try:
-            await create_with_parents(self._session, path, content, ephemeral=True)
+            await create_with_parents(self._session, path, content, self._paths.root, ephemeral=True)
             return
         except NodeExistsError:
             pass
@@ -166,7 +167,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             return
         await self._wait_until_gone(info.bookie_id, path)
         try:
-            await create_with_parents(self._session, path, content, ephemeral=True)
+            await create_with_parents(self._session, path, content, self._paths.root, ephemeral=True)
         except NodeExistsError:
             raise held_by_another(info.bookie_id) from None
 

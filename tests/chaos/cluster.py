@@ -20,6 +20,7 @@ from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.manager import BookieSet
 from tests.integration.bookie.forked_bookie import ForkedBookie
 from tests.integration.cutting_proxy import CuttingConnector, CuttingProxy
+from tests.stores import made
 from thinclient import BookKeeper
 from thinclient.config import load_config
 from thinclient.metadata import RpcLedgerManagerFactory
@@ -128,7 +129,7 @@ class ChaosCluster:
     async def __aenter__(self) -> Self:
         try:
             await asyncio.to_thread(self.zookeeper.start)
-            uri = self.zookeeper.metadata_uri("/chaos/ledgers")
+            uri = made(self.zookeeper.metadata_uri("/chaos/ledgers"))
             self.bookies = [ChaosBookie(self._root, f"bookie-{n}", uri) for n in range(self._size)]
             # The first brings the cluster's nodes into being.
             await asyncio.to_thread(self.bookies[0].start)

@@ -62,6 +62,11 @@ class ComposeCluster:
                     start_new_session=True,
                 )
 
+    def run(self, name: str) -> int:
+        """Runs a service that ends by itself; its exit code."""
+        self.start(name)
+        return self._processes.pop(name).wait(60)
+
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> int:
         """Ends a service and waits for it; its exit code."""
         process = self._processes.pop(name)

@@ -32,6 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeCluster
         running.start(*zookeepers)
         for name in zookeepers:
             running.wait_until(name, lambda name=name: "Mode: " in srvr(running.addresses[name]))
+        assert running.run("cluster-init") == 0
         bookies = running.names("bookie")
         running.start(*bookies, "prometheus")
         for name in bookies:
@@ -105,7 +106,7 @@ def test_the_bookies_settings_are_sound() -> None:
 
 
 def test_what_is_mounted_is_there_and_every_volume_is_used() -> None:
-    sources = [volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"]]
+    sources = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())]
     for source in sources:
         assert (FOLDER / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
     assert {source for source in sources if not source.startswith(".")} == set(COMPOSE["volumes"])

@@ -22,6 +22,7 @@ from bookie.standalone import StandaloneCluster
 from gateway.config import GatewayConfig
 from tests.deploy.prometheus_server import DEPLOY
 from tests.deploy.test_metrics_reference import gateway_alone
+from thinclient.cli import app as bookgate
 
 FOLDER = DEPLOY / "kubernetes"
 KINDS = ("bookies", "sidecar")
@@ -117,6 +118,18 @@ def test_selectors_find_the_pods(kind: str) -> None:
     assert governing["spec"]["clusterIP"] == "None"
     assert one(kind, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
     assert one(kind, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_the_cluster_is_made_once_where_the_bookies_look_for_it(version: str) -> None:
+    [job] = documents(FOLDER / "cluster-init.yaml")
+    kubernetes_validate.validate(job, version, strict=True)
+    assert "ttlSecondsAfterFinished" not in job["spec"], "or applying it again would run it again"
+    [only] = job["spec"]["template"]["spec"]["containers"]
+    settings = load_config(FOLDER / "bookies" / "bookie.toml", data_dir=Path("/d"))
+    assert only["args"][:2] == ["cluster", "init"]
+    assert only["args"][-1] == f"--metadata-uri={settings.metadata_uri}"
+    assert CliRunner().invoke(bookgate, [*only["args"], "--help"]).exit_code == 0
 
 
 def test_bookies_keep_apart() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from bookie.configuration.cli import app as config_app
 from tests.deploy.prometheus_server import DEPLOY, ROOT
+from tests.stores import made
 from thinclient.blocking import BookKeeper
 from thinclient.cli import app as bookgate
 
@@ -70,7 +71,8 @@ def test_a_bookie_lives_without_memory_that_is_written_and_executed(tmp_path: Pa
     if ctypes.CDLL(None).prctl(_PR_GET_MDWE, 0, 0, 0, 0) < 0:
         pytest.skip("this kernel does not know it")
     confined = f"import ctypes, runpy; assert ctypes.CDLL(None).prctl({_PR_SET_MDWE}, 1, 0, 0, 0) == 0; "
-    settings = [f"--data-dir={tmp_path}", f"--metadata-uri=sqlite://{tmp_path}/m", "--port=0", "--gateway-port=0"]
+    uri = made(f"sqlite://{tmp_path}/m")
+    settings = [f"--data-dir={tmp_path}", f"--metadata-uri={uri}", "--port=0", "--gateway-port=0"]
     settings += ["--http-port=0", "--host=127.0.0.1", f"--set=storage_type={storage}", "--json", "--stop-with-parent"]
     command = [sys.executable, "-c", confined + "runpy.run_module('bookie', run_name='__main__')", *settings]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
@@ -85,9 +87,9 @@ def test_a_bookie_lives_without_memory_that_is_written_and_executed(tmp_path: Pa
 
 
 def test_the_user_is_made() -> None:
-    made = (DEPLOY / "systemd" / "bookgate.sysusers.conf").read_text().splitlines()[-1].split()
+    user = (DEPLOY / "systemd" / "bookgate.sysusers.conf").read_text().splitlines()[-1].split()
     for unit in UNITS:
-        assert made[:2] == ["u", value(unit, "User")]
+        assert user[:2] == ["u", value(unit, "User")]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

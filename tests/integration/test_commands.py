@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from bookie.cookie import Cookie
 from bookie.standalone import StandaloneCluster
 from ledger import metadata_codec
+from tests.stores import made as made_in
 from thinclient.cli import app
 from thinclient.one_bookie import ranges_of_bookie
 
@@ -205,7 +206,7 @@ def test_cookies(run: Run, standalone_cluster: StandaloneCluster, tmp_path: Path
 def test_a_bookie_is_made_and_emptied(tmp_path: Path) -> None:
     data = tmp_path / "data"
     options = (
-        *("--set", f"metadata_uri=sqlite://{tmp_path}/metadata.db", "--set", "bookie_id=b"),
+        *("--set", f"metadata_uri={made_in(f'sqlite://{tmp_path}/metadata.db')}", "--set", "bookie_id=b"),
         *("--set", f"data_dir={data}"),
     )
     made = command("bookie", "init", *options)

@@ -23,6 +23,7 @@ from gateway.server import GatewayServer
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
 from tests.integration.bookie.in_process import running_bookie
+from tests.stores import made
 from thinclient.config import ClientConfig
 
 TIMEOUT = 1.0
@@ -109,7 +110,7 @@ async def test_registrations_that_lead_nowhere(tmp_path: Path) -> None:
     silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)
     silent_port = silent.sockets[0].getsockname()[1]
     async with running_bookie(tmp_path) as server:
-        factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+        factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
         await factory.initialize()
         registration = factory.registration_manager
         entry = int(str(server.addresses["bookie"]).rpartition(":")[2])

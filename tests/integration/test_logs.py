@@ -14,6 +14,7 @@ from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.requests import Status
 from tests.integration.bookie.entry_client import WRONG_KEY, EntryClient, add
 from tests.integration.cluster import restart
+from tests.stores import made
 from tests.unit.reporting.log_lines import Line, parsed
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def clients_that_misbehave(bookie: BookieProcess) -> None:
 
 def port_in_use(bookie: BookieProcess, directory: Path) -> None:
     """A bookie and a gateway that want a port which is taken end with one line, in the form of the log."""
-    uri = f"--metadata-uri=sqlite://{directory}/other.db"
+    uri = f"--metadata-uri={made(f'sqlite://{directory}/other.db')}"
     port = bookie.addresses["bookie"].rpartition(":")[2]
     others = (f"--data-dir={directory}/other", "--host=127.0.0.1", "--gateway-port=0", "--http-port=0")
     for command in (["bookie", "start", *others], ["gateway", "start"]):

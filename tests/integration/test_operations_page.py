@@ -22,6 +22,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet
 from tests.deploy.hosts import Hosts, blocks
 from tests.deploy.prometheus_server import ROOT
+from tests.stores import made
 from thinclient.blocking import BookKeeper
 from thinclient.cli import app as bookgate
 
@@ -67,7 +68,7 @@ def cluster(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
     [(_, prelude)] = blocks(PAGE, "Step by step")
     root = tmp_path_factory.mktemp("hosts")
     variables = {"LEDGER": ""}
-    hosts = Hosts(root, zookeeper.metadata_uri("/operations"), names, prelude, variables)
+    hosts = Hosts(root, made(zookeeper.metadata_uri("/operations")), names, prelude, variables)
     try:
         for name in names[:4]:
             hosts.run("systemctl start bookgate-bookie", name)
@@ -174,9 +175,9 @@ def test_moving_from_java_bookies(cluster: Cluster) -> None:
 def test_security(cluster: Cluster) -> None:
     cluster.steps("Security")
     folder = cluster.hosts.home("bookie-1") / "etc/bookgate"
-    for made in (folder / "http-token.new", folder / "tokens"):
-        assert len(made.read_text().strip()) == 64
-        assert made.stat().st_mode & 0o777 == 0o640
+    for file in (folder / "http-token.new", folder / "tokens"):
+        assert len(file.read_text().strip()) == 64
+        assert file.stat().st_mode & 0o777 == 0o640
 
 
 def test_every_block_of_the_steps_is_run() -> None:

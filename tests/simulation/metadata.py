@@ -66,6 +66,7 @@ class MemoryMetadata:
         self.loop = loop
         self._network = network
         self._session_seconds = session_seconds
+        self.instance_id = "simulated"
         self.ledgers: dict[LedgerId, LedgerRecord] = {}
         self.cookies: dict[str, Versioned[bytes]] = {}
         self.registrations: dict[str, _Registration] = {}
@@ -255,7 +256,7 @@ class _Discovery(ServiceDiscovery):
         return end
 
     async def cluster_info(self) -> ClusterInfo:
-        return ClusterInfo("simulated", "MemoryMetadata")
+        return ClusterInfo(self._store.instance_id, "MemoryMetadata")
 
 
 class _Registrations(RegistrationManager):
@@ -263,9 +264,11 @@ class _Registrations(RegistrationManager):
         self._store = store
 
     async def cluster_instance_id(self) -> str:
-        return "simulated"
+        await self._store.request()
+        return self._store.instance_id
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        await self.check_membership(info.bookie_id)
         await self._store.request()
         self._store.register(info, read_only, CURRENT.get())
         await self._store.answer()

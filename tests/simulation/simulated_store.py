@@ -17,6 +17,7 @@ from gateway.config import GatewayConfig
 from gateway.limits import Limits
 from gateway.metadata_uri import parse_zookeeper
 from gateway.server import GatewayServer
+from gateway.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from gateway.zookeeper.ledger_paths import paths_of
 from ledger.errors import BKException
@@ -165,9 +166,18 @@ class SimulatedStore:
         self.ensemble.start()
         for server in self.ensemble.servers:
             await self.start_server(server)
+        operator = self.world.new_process("operator", "operator")
+        self.world.network.host("operator").up = True
+        await self.world.on(operator, self._make_cluster(operator))
         for gateway in self.gateways:
             if not await gateway.start():
                 raise RuntimeError(f"{gateway.name} did not start")
+
+    async def _make_cluster(self, process: Process) -> None:
+        """What `bookgate cluster init` does."""
+        admin = ZooKeeperClusterAdmin(self._zookeeper, make_handler=self._handlers(process))
+        async with admin:
+            await admin.initialize()
 
     async def start_server(self, server: Server) -> None:
         process = self._processes[server.name] = self.world.new_process(server.name, server.name)
@@ -221,17 +231,20 @@ class SimulatedStore:
         rng = self.world.random(f"metadata of client {self._clients}")
         return RpcLedgerManagerFactory(self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated)
 
-    def zookeeper_factory(self, process: Process) -> ZooKeeperLedgerManagerFactory:
+    def _handlers(self, process: Process) -> Callable[[], SimulatedKazooHandler]:
         threads = SimulatedThreads(self.world.loop, process)
 
         def blocked(how: str) -> None:
             self.world.fail(NoProgress(f"{process.name}: {how}"))
 
+        return lambda: SimulatedKazooHandler(threads, blocked)
+
+    def zookeeper_factory(self, process: Process) -> ZooKeeperLedgerManagerFactory:
         return ZooKeeperLedgerManagerFactory(
             self._zookeeper,
             session_timeout_seconds=SESSION_SECONDS,
             call_timeout_seconds=5.0,
-            make_handler=lambda: SimulatedKazooHandler(threads, blocked),
+            make_handler=self._handlers(process),
         )
 
 

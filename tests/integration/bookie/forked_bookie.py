@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bookie.config import BookieConfig
 from bookie.server import BookieServer
+from tests.stores import made
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
@@ -48,6 +49,7 @@ class ForkedBookie:
 
     def start(self) -> None:
         """Forks; `wait_until_serving` waits for it."""
+        made(str(self._settings["metadata_uri"]))
         self._pipe, childs = _context.Pipe()
         self._process = _context.Process(target=_run, args=(self._settings, self._root / "bookie.log", childs))
         self._process.start()

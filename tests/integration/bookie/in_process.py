@@ -10,6 +10,7 @@ from typing import Any
 
 from bookie.config import load_config
 from bookie.server import BookieServer
+from tests.stores import made
 
 
 @contextlib.asynccontextmanager
@@ -18,6 +19,7 @@ async def running_bookie(root: Path, **settings: Any) -> AsyncIterator[BookieSer
     values: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0, "bookie_id": "bookie"}
     values.update(metadata_uri=f"sqlite://{root}/metadata.db", host="127.0.0.1")
     config = load_config(data_dir=root, **{**values, **settings})
+    made(config.metadata_uri)
     server = BookieServer(config)
     try:
         await server.start()

@@ -25,6 +25,7 @@ from gateway.http import gateway_rows
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
 from tests.integration.bookie.in_process import running_bookie
+from tests.stores import made
 from thinclient import BookKeeper
 
 API = "/api/v1"
@@ -53,7 +54,7 @@ async def write(bookie: BookieServer, *payloads: bytes) -> int:
 
 async def make_ledgers(root: Path, scope_id: int, ids: range) -> None:
     """Metadata of ledgers, put into the store at its back door."""
-    uri = f"sqlite://{root}/metadata.db"
+    uri = made(f"sqlite://{root}/metadata.db")
     factory = create_factory(uri, GatewayConfig.load(None, {"metadata_uri": uri}))
     await factory.initialize()
     try:
@@ -250,7 +251,7 @@ async def test_bad_requests_are_told_what_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
-    uri = f"sqlite://{tmp_path}/metadata.db"
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
     settings = GatewayConfig.load(None, {"metadata_uri": uri})
     factory = create_factory(uri, settings)
     await factory.initialize()

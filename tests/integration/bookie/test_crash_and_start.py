@@ -27,6 +27,7 @@ from tests.integration.bookie.entry_client import (
     read,
 )
 from tests.integration.cluster import restart
+from tests.stores import made
 
 
 def kill_and_restart(bookie: BookieProcess) -> None:
@@ -164,7 +165,7 @@ def test_a_port_in_use_is_named(tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run_bookie(
-            f"--metadata-uri=sqlite://{tmp_path}/m.sqlite",
+            f"--metadata-uri={made(f'sqlite://{tmp_path}/m.sqlite')}",
             f"--data-dir={tmp_path}/b",
             f"--{kind}={port}",
             *free_ports(but=kind),
@@ -204,7 +205,7 @@ def test_a_directory_of_another_cluster_is_refused(own_cluster: StandaloneCluste
     first = own_cluster.processes[0]
     first.kill()
     result = run_bookie(
-        f"--metadata-uri=sqlite://{tmp_path}/other.sqlite",
+        f"--metadata-uri={made(f'sqlite://{tmp_path}/other.sqlite')}",
         f"--data-dir={first.data_dir}",
         "--bookie-id=bookie-1",
         *free_ports(),

@@ -65,7 +65,8 @@ def log_bytes(root: Path) -> int:
 
 
 async def run_forced(bookie: BookieServer, body: object = None) -> None:
-    """Asks for a run, and waits for the end of it."""
+    """Asks for a run that waits for no second one, and waits for the end of it."""
+    body = {"forceLedgers": True} if body is None else body
     runs = bookie.garbage_collector.statistics.runs
     assert "riggered" in await http(bookie, "/api/v1/bookie/gc", body, "PUT")
     await until(lambda: bookie.garbage_collector.statistics.runs > runs)

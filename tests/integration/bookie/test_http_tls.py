@@ -20,6 +20,7 @@ from ledger.bookie_info import HTTP, TLS_EXTENSION
 from ledger.errors import IncorrectParameterException
 from tests.integration.bookie.certificates import Files, authority, client_context, stranger
 from tests.integration.bookie.in_process import running_bookie
+from tests.stores import made
 from thinclient.config import ClientConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -72,7 +73,7 @@ async def test_http_over_tls_needs_a_certificate(tmp_path: Path) -> None:
 
 async def test_a_gateway_alone_speaks_tls_over_http(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    uri = f"sqlite://{tmp_path}/metadata.db"
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
     given = {"tls_cert": str(files.certificate), "tls_key": str(files.key), "http_tls": True}
     settings = GatewayConfig.load(None, {"metadata_uri": uri, **given})
     factory = create_factory(uri, settings)

@@ -26,6 +26,7 @@ from ledger.manager import BookieSet, LedgerManagerFactory
 from ledger.requests import Request, Status
 from tests.integration.bookie.entry_client import EntryClient, add, fence, read
 from tests.integration.gateway.test_zookeeper import expire
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -125,13 +126,13 @@ async def running(root: Path, uri: str, view_uri: str | None = None, **settings:
 
 
 def sqlite(root: Path) -> str:
-    return f"sqlite://{root}/metadata.db"
+    return made(f"sqlite://{root}/metadata.db")
 
 
 @asynccontextmanager
 async def on_store(kind: str, root: Path, zookeeper: LocalZooKeeper) -> AsyncIterator[Running]:
     if kind == "zookeeper":
-        uri = zookeeper.metadata_uri(f"/{root.name}")
+        uri = made(zookeeper.metadata_uri(f"/{root.name}"))
         async with running(root, uri) as bookie:
             yield bookie
         return
@@ -276,15 +277,15 @@ async def test_dirty_tells_of_a_running_bookie(tmp_path: Path) -> None:
 async def test_a_new_session_registers_the_bookie_in_the_mode_it_is_in(
     tmp_path: Path, zookeeper: LocalZooKeeper
 ) -> None:
-    made: list[LedgerManagerFactory] = []
+    factories: list[LedgerManagerFactory] = []
 
     def remembered(uri: str, settings: GatewayConfig) -> LedgerManagerFactory:
-        made.append(create_factory(uri, settings))
-        return made[-1]
+        factories.append(create_factory(uri, settings))
+        return factories[-1]
 
     doors = Doors(metadata=remembered)
-    async with running(tmp_path, zookeeper.metadata_uri(f"/{tmp_path.name}"), doors=doors) as bookie:
-        factory = made[0]
+    async with running(tmp_path, made(zookeeper.metadata_uri(f"/{tmp_path.name}")), doors=doors) as bookie:
+        factory = factories[0]
         assert isinstance(factory, ZooKeeperLedgerManagerFactory)
         bookie.disk.used = 960
         await bookie.until_listed(0, 1)

@@ -16,6 +16,7 @@ from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerManagerFactory, LedgerRecord
 from ledger.metadata import LedgerMetadata
+from tests.stores import made
 
 _ROOTS = itertools.count()
 
@@ -23,7 +24,7 @@ STORES = ("sqlite", "zookeeper")
 
 
 @pytest.fixture(params=STORES)
-def metadata_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that nobody has used yet."""
     if request.param == "sqlite":
         return f"sqlite://{tmp_path}/metadata.db"
@@ -32,8 +33,19 @@ def metadata_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def zookeeper_uri(zookeeper: LocalZooKeeper) -> str:
+def metadata_uri(empty_uri: str) -> str:
+    """A store with a fresh cluster."""
+    return made(empty_uri)
+
+
+@pytest.fixture
+def empty_zookeeper_uri(zookeeper: LocalZooKeeper) -> str:
     return zookeeper.metadata_uri(f"/test/{next(_ROOTS)}/ledgers")
+
+
+@pytest.fixture
+def zookeeper_uri(empty_zookeeper_uri: str) -> str:
+    return made(empty_zookeeper_uri)
 
 
 @pytest_asyncio.fixture

@@ -15,6 +15,7 @@ import pytest
 
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from tests.stores import made
 
 COMMAND = [sys.executable, "-m", "gateway.cli"]
 
@@ -65,7 +66,7 @@ def test_errors_are_one_line(arguments: list[str], hint: str) -> None:
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        result = run("--metadata-uri", f"sqlite://{tmp_path}/m.db", "--port", port)
+        result = run("--metadata-uri", made(f"sqlite://{tmp_path}/m.db"), "--port", port)
     assert result.returncode == 1
     assert result.stderr == f"error: port {port} of 127.0.0.1 is in use; choose another or stop its owner\n"
 

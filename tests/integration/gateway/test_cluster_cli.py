@@ -21,8 +21,10 @@ from gateway.drivers import create_factory
 from gateway.metadata_uri import parse_zookeeper
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.bookie_info import BookieServiceInfo
+from ledger.errors import MetaStoreException
 from ledger.manager import CreateRequest, LedgerManagerFactory
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
+from tests.stores import made
 
 BOOKIE = BookieServiceInfo.legacy("h:1")
 
@@ -66,22 +68,38 @@ async def fill(factory: LedgerManagerFactory) -> None:
     await factory.registration_manager.write_cookie("h:1", b"cookie", None)
 
 
-def test_init_makes_a_cluster_once(metadata_uri: str) -> None:
-    made = done("init", "--metadata-uri", metadata_uri)
+def test_init_makes_a_cluster_once(empty_uri: str) -> None:
+    made = done("init", "--metadata-uri", empty_uri)
     assert (len(made["instance_id"]), made["ledgers"], made["known_bookies"]) == (36, 0, 0)
-    refused("already", "init", "--metadata-uri", metadata_uri)
-    assert done("info", "--metadata-uri", metadata_uri) == made
+    refused("already", "init", "--metadata-uri", empty_uri)
+    assert done("info", "--metadata-uri", empty_uri) == made
 
     async def instance_id(factory: LedgerManagerFactory) -> str:
         return (await factory.service_discovery.cluster_info()).instance_id
 
-    assert with_store(metadata_uri, instance_id) == made["instance_id"]
+    assert with_store(empty_uri, instance_id) == made["instance_id"]
 
 
-def test_looking_at_a_cluster_that_is_not_there_makes_none(metadata_uri: str) -> None:
+def test_init_may_leave_a_cluster_as_it_is(metadata_uri: str) -> None:
+    with_store(metadata_uri, fill)
+    before = done("info", "--metadata-uri", metadata_uri)
+    assert done("init", "--exist-ok", "--metadata-uri", metadata_uri) == before
+
+
+def test_nobody_makes_a_cluster_by_connecting(empty_uri: str) -> None:
+    async def nothing(_factory: LedgerManagerFactory) -> None:
+        raise AssertionError("it is connected")
+
+    for _ in range(2):
+        with pytest.raises(MetaStoreException, match="cluster init"):
+            with_store(empty_uri, nothing)
+    refused("cluster init", "info", "--metadata-uri", empty_uri)
+
+
+def test_looking_at_a_cluster_that_is_not_there_makes_none(empty_uri: str) -> None:
     for command in ("info", "format", "nuke"):
-        refused("cluster init", command, "--metadata-uri", metadata_uri)
-    done("init", "--metadata-uri", metadata_uri)
+        refused("cluster init", command, "--metadata-uri", empty_uri)
+    done("init", "--metadata-uri", empty_uri)
 
 
 def test_info_counts(metadata_uri: str) -> None:
@@ -138,7 +156,7 @@ def test_nuke_leaves_nothing_and_init_begins_anew(metadata_uri: str) -> None:
 
 
 def test_format_of_an_sqlite_file_that_a_gateway_watches(tmp_path: Path) -> None:
-    uri = f"sqlite://{tmp_path}/m.db"
+    uri = made(f"sqlite://{tmp_path}/m.db")
 
     async def watch(factory: LedgerManagerFactory) -> None:
         record = await factory.ledger_manager.create(None, some_metadata())
@@ -157,7 +175,8 @@ def test_format_of_an_sqlite_file_that_a_gateway_watches(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("manager", ["flat", "longhierarchical", "hierarchical"])
-def test_managers_of_zookeeper(zookeeper_uri: str, zookeeper: LocalZooKeeper, manager: str) -> None:
+def test_managers_of_zookeeper(empty_zookeeper_uri: str, zookeeper: LocalZooKeeper, manager: str) -> None:
+    zookeeper_uri = empty_zookeeper_uri
     uri = zookeeper_uri.replace("hierarchical", manager)
     assert manager in done("init", "--metadata-uri", uri)["ledger_manager"].lower()
     with_store(uri, fill)

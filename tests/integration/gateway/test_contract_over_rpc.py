@@ -23,6 +23,7 @@ from tests.integration.gateway.test_store_contract import (
     TestManyLedgers,
 )
 from tests.integration.gateway.test_store_contract import TestLedgers as StoreLedgers
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -43,9 +44,9 @@ class TestLedgers(StoreLedgers):
 @pytest.fixture(params=STORES)
 def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/metadata.db"
+        return made(f"sqlite://{tmp_path}/metadata.db")
     server: LocalZooKeeper = request.getfixturevalue("zookeeper")
-    return server.metadata_uri(f"/rpc/{tmp_path.name}/ledgers")
+    return made(server.metadata_uri(f"/rpc/{tmp_path.name}/ledgers"))
 
 
 @pytest_asyncio.fixture

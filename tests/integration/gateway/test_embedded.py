@@ -21,6 +21,7 @@ from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import LedgerExistException, MetaStoreException
 from ledger.manager import BookieSet, LedgerRecord
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -107,8 +108,14 @@ def content_of(path: str) -> bytes:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def empty_path(tmp_path: Path) -> str:
     return str(tmp_path / "metadata.db")
+
+
+@pytest.fixture
+def path(empty_path: str) -> str:
+    made(f"sqlite://{empty_path}")
+    return empty_path
 
 
 async def opened(path: str, lease_seconds: float = 3600) -> SqliteLedgerManagerFactory:
@@ -121,13 +128,14 @@ class TestFile:
     @pytest.mark.parametrize(
         "content", [b"not a database at all, but long enough to look at", b"SQLite format 3\0garbage"]
     )
-    async def test_file_that_is_no_database_is_named(self, path: str, content: bytes) -> None:
-        put(path, content)
-        with pytest.raises(MetaStoreException, match=path):
-            await opened(path)
-        assert content_of(path) == content
+    async def test_file_that_is_no_database_is_named(self, empty_path: str, content: bytes) -> None:
+        put(empty_path, content)
+        with pytest.raises(MetaStoreException, match=empty_path):
+            await opened(empty_path)
+        assert content_of(empty_path) == content
 
-    async def test_database_of_something_else_is_left_alone(self, path: str) -> None:
+    async def test_database_of_something_else_is_left_alone(self, empty_path: str) -> None:
+        path = empty_path
         connection = sqlite3.connect(path)
         connection.execute("CREATE TABLE other (x)")
         connection.close()

@@ -18,6 +18,7 @@ from gateway.zookeeper.session import ZooKeeperSession
 from ledger.errors import UnknownOutcomeException
 from ledger.manager import CreateRequest, LedgerRecord
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
+from tests.stores import made as made_in
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,9 +57,9 @@ def java_like_ids(client: Any, prefix: str, stop: threading.Event) -> list[int]:
     ],
 )
 async def test_two_gateways_and_java_never_share_an_id(
-    zookeeper_uri: str, kazoo: Any, manager: str, below: str
+    empty_zookeeper_uri: str, kazoo: Any, manager: str, below: str
 ) -> None:
-    uri = zookeeper_uri.replace("hierarchical", manager)
+    uri = made_in(empty_zookeeper_uri.replace("hierarchical", manager))
     root = parse_zookeeper(uri).ledgers_root
     factories = [await opened(uri), await opened(uri)]
     if "long" in below:

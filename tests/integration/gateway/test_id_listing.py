@@ -18,6 +18,7 @@ from gateway.metadata_uri import parse_zookeeper
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.manager import CreateRequest, LedgerManager, LedgerManagerFactory, LedgerRecord
 from tests.integration.gateway.conftest import some_metadata, unscoped
+from tests.stores import made
 
 MANAGERS = ("flat", "legacyhierarchical", "hierarchical", "longhierarchical", "sqlite")
 LARGEST = 2**63 - 1
@@ -40,10 +41,10 @@ def ids_of(manager: str) -> st.SearchStrategy[int]:
 def uri_of(manager: str, server: LocalZooKeeper) -> str:
     """A store that nobody has used yet."""
     if manager == "sqlite":
-        return f"sqlite://{tempfile.mkdtemp()}/metadata.db"
+        return made(f"sqlite://{tempfile.mkdtemp()}/metadata.db")
     root = f"/listing/{next(_ROOTS)}/ledgers"
     if manager != "legacyhierarchical":
-        return server.metadata_uri(root, manager)
+        return made(server.metadata_uri(root, manager))
     # No URI names it: it is what LAYOUT of an old cluster says.
     client: Any = KazooClient(server.address)
     client.start()

@@ -30,6 +30,7 @@ from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie
 from tests.integration.gateway.conftest import STORES, Recorder
+from tests.stores import made
 from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
@@ -76,9 +77,9 @@ class Setting:
 @pytest.fixture(params=STORES)
 def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/metadata.db"
+        return made(f"sqlite://{tmp_path}/metadata.db")
     server: LocalZooKeeper = request.getfixturevalue("zookeeper")
-    return server.metadata_uri(f"/registration/{tmp_path.name}/ledgers")
+    return made(server.metadata_uri(f"/registration/{tmp_path.name}/ledgers"))
 
 
 @pytest_asyncio.fixture

@@ -20,6 +20,7 @@ import pytest_asyncio
 from bookie.standalone import BookieProcess
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.manager import BookieSet
+from tests.stores import made as made_in
 from thinclient import BookKeeper
 from thinclient.metadata import RpcLedgerManagerFactory
 
@@ -70,7 +71,7 @@ async def cluster(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> AsyncIterato
     async with AsyncExitStack() as stack:
         gateways = []
         for _ in range(2):
-            gateway = await asyncio.to_thread(GatewayProcess.start, own_zookeeper.metadata_uri())
+            gateway = await asyncio.to_thread(GatewayProcess.start, made_in(own_zookeeper.metadata_uri()))
             stack.callback(gateway.kill)
             gateways.append(gateway)
         made = Cluster(own_zookeeper, gateways, [])

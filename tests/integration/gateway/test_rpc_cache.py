@@ -20,6 +20,7 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,7 +110,7 @@ def _store_watches(server: LocalZooKeeper) -> int:
 
 
 async def test_one_store_watch_a_ledger_for_cache_and_watchers_together(own_zookeeper: LocalZooKeeper) -> None:
-    gateway = await Gateway(create_factory(own_zookeeper.metadata_uri())).start()
+    gateway = await Gateway(create_factory(made(own_zookeeper.metadata_uri()))).start()
     ids = [(await gateway.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))).ledger_id for _ in range(10)]
     before = await asyncio.to_thread(_store_watches, own_zookeeper)
     watches = [gateway.stub.Watch() for _ in range(5)]
@@ -124,7 +125,7 @@ async def test_one_store_watch_a_ledger_for_cache_and_watchers_together(own_zook
 
 
 async def test_cache_is_empty_after_a_lost_connection(own_zookeeper: LocalZooKeeper) -> None:
-    gateway = await Gateway(create_factory(own_zookeeper.metadata_uri())).start()
+    gateway = await Gateway(create_factory(made(own_zookeeper.metadata_uri()))).start()
     ledger_id = (await gateway.stub.Create(pb.LedgerMetadataRequest(metadata=METADATA))).ledger_id
     watch = gateway.stub.Watch()
     await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))

@@ -22,6 +22,7 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,7 +51,7 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(tmp_path: Path, **limits: Any) -> AsyncIterator[Gateway]:
-    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
     server = GatewayServer(factory, limits=Limits(**limits))
     yield Gateway(factory, server, await server.start())

@@ -15,6 +15,7 @@ from ledger.id_set import unsigned
 from ledger.ledger_id import LedgerId
 from ledger.manager import CreateRequest, LedgerRecord
 from tests.integration.gateway.conftest import some_metadata
+from tests.stores import made
 from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
@@ -26,7 +27,7 @@ IDS = [-(2**63), -(2**63) + 5, -7, -1, 0, 3, 20, 2**63 - 1]
 @pytest_asyncio.fixture
 async def ledgers(tmp_path: Path) -> AsyncIterator[RpcLedgerManager]:
     """A client's view of a gateway over the embedded store, with these ledgers."""
-    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
     server = GatewayServer(factory)
     client = RpcLedgerManagerFactory(f"grpc://127.0.0.1:{await server.start()}")

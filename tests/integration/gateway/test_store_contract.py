@@ -20,6 +20,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, StoredLedger
 from ledger.metadata_codec import decode
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
+from tests.stores import made
 
 Factories = tuple[LedgerManagerFactory, LedgerManagerFactory]
 
@@ -398,7 +399,7 @@ class TestCluster:
 
 @pytest.mark.parametrize("scope", [1, -1, 2**63 - 1])
 async def test_embedded_store_keeps_scopes_apart(tmp_path: object, scope: int) -> None:
-    factory = create_factory(f"sqlite://{tmp_path}/m.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/m.db"))
     await factory.initialize()
     manager = factory.ledger_manager
     for number in (3, -4):

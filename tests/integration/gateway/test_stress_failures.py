@@ -33,6 +33,7 @@ from tests.integration.gateway.stress import (
     size,
     until,
 )
+from tests.stores import made
 from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
@@ -69,7 +70,7 @@ def scattered(server: LocalZooKeeper, count: int) -> list[int]:
 
 class TestIterate:
     async def test_listing_goes_on_at_another_gateway(self, own_zookeeper: LocalZooKeeper) -> None:
-        with gateway_processes(own_zookeeper.metadata_uri(), 2) as gateways:
+        with gateway_processes(made(own_zookeeper.metadata_uri()), 2) as gateways:
             numbers = await in_thread(scattered, own_zookeeper, size(3_000, 50_000))
             async with clients_of(gateways, 1) as (client,):
                 for victim in (0, 1):
@@ -86,7 +87,7 @@ class TestIterate:
                     await in_thread(gateways[1 - victim].start)
 
     async def test_listing_that_nobody_can_finish_is_an_error(self, own_zookeeper: LocalZooKeeper) -> None:
-        with gateway_processes(own_zookeeper.metadata_uri(), 1) as gateways:
+        with gateway_processes(made(own_zookeeper.metadata_uri()), 1) as gateways:
             await in_thread(scattered, own_zookeeper, 5_000)
             client = RpcLedgerManagerFactory(client_uri(gateways), timeout=2)
             await client.initialize()
@@ -100,7 +101,7 @@ class TestIterate:
 
     async def test_store_killed_in_the_middle_is_an_error(self, own_zookeeper: LocalZooKeeper) -> None:
         """F13: a read error has ended a listing as if there were no more."""
-        async with gateway_here(own_zookeeper.metadata_uri(), call_timeout_seconds=1.0) as (_, server):
+        async with gateway_here(made(own_zookeeper.metadata_uri()), call_timeout_seconds=1.0) as (_, server):
             await in_thread(scattered, own_zookeeper, 5_000)
             client = RpcLedgerManagerFactory(f"grpc://{server.address}", timeout=3)
             await client.initialize()
@@ -219,7 +220,7 @@ class TestStore:
     @pytest.mark.parametrize("how", ["suspended", "killed"])
     async def test_under_load(self, own_zookeeper: LocalZooKeeper, how: str) -> None:
         """Creates, writes, reads, listings and watches, while ZooKeeper goes and comes back."""
-        with gateway_processes(own_zookeeper.metadata_uri(), 2) as gateways:
+        with gateway_processes(made(own_zookeeper.metadata_uri()), 2) as gateways:
             async with clients_of(gateways, size(6, 20)) as clients:
                 load = Load(clients)
                 await load.start()
@@ -305,7 +306,7 @@ class Load:
 async def test_session_expired_in_the_middle_of_everything(own_zookeeper: LocalZooKeeper) -> None:
     """ZooKeeper stands still for longer than a session lives; what was created through either gateway is there."""
     async with AsyncExitStack() as stack:
-        uri = own_zookeeper.metadata_uri()
+        uri = made(own_zookeeper.metadata_uri())
         gateways = [
             await stack.enter_async_context(gateway_here(uri, session_timeout_seconds=1.0, call_timeout_seconds=3.0))
             for _ in range(2)

@@ -25,6 +25,7 @@ from tests.integration.gateway.stress import (
     until,
 )
 from tests.integration.gateway.test_zookeeper import expire, root_of, watches_below
+from tests.stores import made
 from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
@@ -115,7 +116,7 @@ class TestExpiries:
     async def test_rearming_many_watches_does_not_cost_the_next_session(self, own_zookeeper: LocalZooKeeper) -> None:
         """F14: every watched ledger read again at once has starved heartbeats until that session expired too."""
         count = size(1_000, 5_000)
-        uri = own_zookeeper.metadata_uri()
+        uri = made(own_zookeeper.metadata_uri())
         async with gateway_here(uri, session_timeout_seconds=2.0) as (factory, server):
             created = []
             for start in range(0, count, 250):
@@ -221,7 +222,7 @@ class TestNothingLeft:
     @pytest.mark.timeout(300)
     async def test_memory_and_watches_after_clients_have_gone(self, own_zookeeper: LocalZooKeeper) -> None:
         """M7: clients that come, watch and go leave neither watches nor memory behind."""
-        uri, ledgers_count, rounds = own_zookeeper.metadata_uri(), 100, size(2, 12)
+        uri, ledgers_count, rounds = made(own_zookeeper.metadata_uri()), 100, size(2, 12)
         with gateway_processes(uri, 1) as (gateway,):
             async with gateway_here(uri) as (factory, _):
                 ledgers = Ledgers(factory.ledger_manager, random.Random(3))
@@ -265,7 +266,7 @@ async def _come_and_go(address: str, numbers: list[int], streams: int) -> None:
 class TestSessions:
     async def test_as_many_sessions_as_gateways(self, own_zookeeper: LocalZooKeeper) -> None:
         clients_count = size(50, 300)
-        with gateway_processes(own_zookeeper.metadata_uri(), 2) as gateways:
+        with gateway_processes(made(own_zookeeper.metadata_uri()), 2) as gateways:
             clients = [RpcLedgerManagerFactory(client_uri(gateways), timeout=20) for _ in range(clients_count)]
             await asyncio.gather(*(client.initialize() for client in clients))
             created = await asyncio.gather(*(c.ledger_manager.create(None, some_metadata()) for c in clients))

@@ -19,6 +19,7 @@ from ledger.errors import IncorrectParameterException
 from ledger.manager import LedgerManagerFactory
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +61,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @pytest_asyncio.fixture
 async def factory(tmp_path: Path) -> AsyncIterator[LedgerManagerFactory]:
-    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
     yield factory
     await factory.close()

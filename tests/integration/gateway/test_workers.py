@@ -19,6 +19,7 @@ import pytest
 
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from tests.stores import made
 
 COMMAND = [sys.executable, "-m", "gateway.cli"]
 
@@ -63,7 +64,7 @@ def gateway(*arguments: str) -> Iterator[Command]:
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    return f"sqlite://{tmp_path}/metadata.db"
+    return made(f"sqlite://{tmp_path}/metadata.db")
 
 
 def test_workers_share_a_port_and_drain_together(uri: str) -> None:

@@ -32,6 +32,7 @@ from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.conformance.golden import rows
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -86,8 +87,9 @@ class TestLayout:
         ("manager", "path"),
         [("flat", "L0000000005"), ("longhierarchical", "000/0000/0000/0000/L0005")],
     )
-    async def test_other_managers(self, zookeeper_uri: str, kazoo: Any, manager: str, path: str) -> None:
-        uri = zookeeper_uri.replace("hierarchical", manager)
+    async def test_other_managers(self, empty_zookeeper_uri: str, kazoo: Any, manager: str, path: str) -> None:
+        zookeeper_uri = empty_zookeeper_uri
+        uri = made(zookeeper_uri.replace("hierarchical", manager))
         factory = await opened(uri)
         await factory.ledger_manager.create(unscoped(5), some_metadata())
         assert kazoo.exists(f"{root_of(uri)}/{path}")
@@ -100,7 +102,8 @@ class TestLayout:
         assert await all_ids(unspecified) == sorted([5, generated])
         await unspecified.close()
 
-    async def test_cluster_that_java_made(self, zookeeper_uri: str, kazoo: Any) -> None:
+    async def test_cluster_that_java_made(self, empty_zookeeper_uri: str, kazoo: Any) -> None:
+        zookeeper_uri = empty_zookeeper_uri
         root, nodes = root_of(zookeeper_uri), rows("znodes.jsonl")
         for node in sorted(nodes, key=lambda node: node["path"]):
             path = node["path"].replace("/ledgers", root, 1)
@@ -254,7 +257,7 @@ class TestSessions:
             await opened("zk://127.0.0.1:1/ledgers", connect_timeout_seconds=0.5)
 
     async def test_lost_answers(self, own_zookeeper: LocalZooKeeper) -> None:
-        factory = await opened(own_zookeeper.metadata_uri(), call_timeout_seconds=0.5)
+        factory = await opened(made(own_zookeeper.metadata_uri()), call_timeout_seconds=0.5)
         record = await factory.ledger_manager.create(None, some_metadata())
         own_zookeeper.suspend()
         with pytest.raises(UnknownOutcomeException, match="may have happened"):
@@ -265,7 +268,7 @@ class TestSessions:
         await factory.close()
 
     async def test_listing_while_the_store_is_away_raises(self, own_zookeeper: LocalZooKeeper) -> None:
-        factory = await opened(own_zookeeper.metadata_uri(), call_timeout_seconds=0.5)
+        factory = await opened(made(own_zookeeper.metadata_uri()), call_timeout_seconds=0.5)
         # More leaf nodes than are read ahead.
         numbers = [10_000 * n + 1 for n in range(12)]
         await factory.ledger_manager.create_many([CreateRequest(unscoped(n), some_metadata()) for n in numbers])
@@ -291,7 +294,7 @@ class TestSessions:
         await factory.close()
 
     async def test_gateway_over_a_restart_of_the_store(self, own_zookeeper: LocalZooKeeper) -> None:
-        factory = await opened(own_zookeeper.metadata_uri(), call_timeout_seconds=20)
+        factory = await opened(made(own_zookeeper.metadata_uri()), call_timeout_seconds=20)
         server = GatewayServer(factory)
         loop = asyncio.get_running_loop()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:

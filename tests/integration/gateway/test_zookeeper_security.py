@@ -16,7 +16,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from pydantic import SecretStr
 
-from gateway.drivers import create_admin, create_factory
+from gateway.drivers import create_admin, create_factory, ensure_cluster
 from gateway.metadata_uri import parse_zookeeper
 from gateway.store_settings import StoreSettings
 from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
@@ -32,6 +32,7 @@ OWNER = StoreSettings(zookeeper_auth=SecretStr("owner:pw"), zookeeper_acl="creat
 
 
 async def opened(uri: str, settings: StoreSettings) -> LedgerManagerFactory:
+    await ensure_cluster(uri, settings)
     factory = create_factory(uri, settings)
     await factory.initialize()
     return factory
@@ -55,14 +56,14 @@ async def use(factory: LedgerManagerFactory) -> None:
 
 
 @pytest.fixture
-def zookeeper_uri(zookeeper: LocalZooKeeper, zookeeper_uri: str) -> str:
+def zookeeper_uri(zookeeper: LocalZooKeeper, empty_zookeeper_uri: str) -> str:
     """What lies above the cluster is open, whoever makes the cluster: other tests go there as well."""
     client: Any = KazooClient(zookeeper.address)
     client.start()
-    client.ensure_path(parse_zookeeper(zookeeper_uri).ledgers_root.rpartition("/")[0])
+    client.ensure_path(parse_zookeeper(empty_zookeeper_uri).ledgers_root.rpartition("/")[0])
     client.stop()
     client.close()
-    return zookeeper_uri
+    return empty_zookeeper_uri
 
 
 class TestDigest:

@@ -22,6 +22,7 @@ from ledger.errors import IncorrectParameterException, MetaStoreException, Unkno
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
+from tests.stores import made
 from thinclient import BookKeeper, ClientConfig
 from thinclient.gateway_uri import TlsFiles
 from thinclient.metadata import RpcLedgerManagerFactory
@@ -58,7 +59,7 @@ class GatewayProcess:
 @pytest.fixture
 def gateways(tmp_path: Path) -> Iterator[dict[str, GatewayProcess]]:
     """Two gateways by their addresses."""
-    processes = [GatewayProcess(f"sqlite://{tmp_path}/metadata.db") for _ in range(2)]
+    processes = [GatewayProcess(made(f"sqlite://{tmp_path}/metadata.db")) for _ in range(2)]
     try:
         yield {process.address(): process for process in processes}
     finally:
@@ -173,7 +174,7 @@ class HoldingProxy:
 @pytest.mark.asyncio
 async def test_a_creation_is_not_carried_out_again_by_a_gateway_that_was_started_anew(tmp_path: Path) -> None:
     """Killed when it had made the ledger and before it could say so, and started at the same port."""
-    store = f"sqlite://{tmp_path}/metadata.db"
+    store = made(f"sqlite://{tmp_path}/metadata.db")
     async with AsyncExitStack() as stack:
         first = GatewayProcess(store)
         stack.callback(first.end)
@@ -230,7 +231,7 @@ def files_of(authority: trustme.CA, folder: Path, name: str) -> tuple[Path, Path
 async def tls_gateway(folder: Path, authority: trustme.CA, *, client_certificates: bool) -> AsyncIterator[str]:
     ca, cert, key = files_of(authority, folder, "server")
     async with AsyncExitStack() as stack:
-        factory = create_factory(f"sqlite://{folder}/metadata.db")
+        factory = create_factory(made(f"sqlite://{folder}/metadata.db"))
         stack.push_async_callback(factory.close)
         await factory.initialize()
         server_files = ServerFiles(str(cert), str(key), str(ca) if client_certificates else None)

@@ -14,6 +14,7 @@ from bookie.standalone import StandaloneCluster
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.errors import IncorrectParameterException, LedgerFencedException
 from tests.integration.cluster import standalone_cluster
+from tests.stores import made
 from thinclient import BookKeeper
 
 __all__ = ["standalone_cluster"]
@@ -42,7 +43,7 @@ async def test_on_the_embedded_store(standalone_cluster: StandaloneCluster) -> N
 
 @pytest.mark.asyncio
 async def test_on_zookeeper(zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
-    uri = zookeeper.metadata_uri("/rollback/ledgers")
+    uri = made(zookeeper.metadata_uri("/rollback/ledgers"))
     with StandaloneCluster(tmp_path, metadata_uri=uri) as cluster:
         await live_with(cluster.gateway_uri, uri)
         await live_with(uri, cluster.gateway_uri)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from bookie.core.disk_space import DirectoryUsage, DiskEvent, DiskEventKind
 from bookie.core.garbage_collection import CompactionKind, CompactionPolicy, CompactionRule, Trigger
 from bookie.garbage_collector import GarbageCollector
 from bookie.gc_config import GarbageCollectionConfig
+from ledger.bookie_info import BookieServiceInfo, Lease
 from ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
 from ledger.manager import (
@@ -22,13 +24,17 @@ from ledger.manager import (
     LedgerManagerFactory,
     LedgerMetadataListener,
     LedgerRecord,
+    Membership,
     RegistrationManager,
     ServiceDiscovery,
+    Versioned,
 )
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.unit.bookie.storage_support import OpenStorage, opened
 
 HERE, ELSEWHERE = "here:3181", "elsewhere:3181"
+NOW = Trigger(ledgers=True)
+"""A run that neither waits for a second one nor minds how much goes."""
 PAGE = 3
 FAST = GarbageCollectionConfig(
     wait_seconds=3600,
@@ -93,12 +99,44 @@ class Ledgers(LedgerManager):
         raise NotImplementedError
 
 
+class Registrations(RegistrationManager):
+    """Whose store it is. `on_asked` hears of each question before it is answered."""
+
+    def __init__(self) -> None:
+        self.cluster = "own"
+        self.cookie: Versioned[bytes] | None = Versioned(b"cookie", 0)
+        self.on_asked: Callable[[], None] = lambda: None
+
+    async def cluster_instance_id(self) -> str:
+        self.on_asked()
+        return self.cluster
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
+        return self.cookie
+
+    async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
+        raise NotImplementedError
+
+    async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
+        raise NotImplementedError
+
+    async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
+        raise NotImplementedError
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
+        raise NotImplementedError
+
+    async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
+        raise NotImplementedError
+
+
 class Store(LedgerManagerFactory):
     """A metadata store around `Ledgers`. `on_catch_up` is where it hears of what it lagged behind."""
 
     def __init__(self, ledgers: Ledgers) -> None:
         self.ledgers = ledgers
         self.on_catch_up: Callable[[], None] = lambda: None
+        self.registrations = Registrations()
 
     async def initialize(self) -> None:
         return
@@ -113,7 +151,7 @@ class Store(LedgerManagerFactory):
 
     @property
     def registration_manager(self) -> RegistrationManager:
-        raise NotImplementedError
+        return self.registrations
 
     @property
     def connected(self) -> bool:
@@ -136,12 +174,17 @@ class Fixture:
         self.bookie = bookie
         self.ledgers = Ledgers(range(10))
         self.store = Store(self.ledgers)
+        self.now = 0.0
         for number in range(10):
             bookie.add(number, *range(10))
         bookie.storage.checkpoint()
 
     def collector(self, *, locks: Locks | None = None, **changes: Any) -> GarbageCollector:
-        return GarbageCollector(replace(FAST, **changes), self.bookie.storage, self.store, HERE, locks=locks)
+        own = Membership(HERE, "own")
+        config = replace(FAST, **changes)
+        return GarbageCollector(
+            config, self.bookie.storage, self.store, own, locks=locks, clock=lambda: time.monotonic() + self.now
+        )
 
     @property
     def held(self) -> list[int]:
@@ -177,12 +220,12 @@ def fixture(tmp_path: Path) -> Iterator[Fixture]:
 @pytest.mark.parametrize("verify", [False, True])
 async def test_deleted_ledgers_go_and_their_space_comes_back(fixture: Fixture, verify: bool) -> None:
     collector = fixture.collector(verify_metadata=verify)
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == list(range(10))
     before = collector.statistics.entry_log_bytes
     for number in (0, 4, 5, 6, 9):
         del fixture.ledgers.records[number]
-    await collector.collect(Trigger(force=True))
+    await collector.collect(Trigger(force=True, ledgers=True))
     assert fixture.held == [1, 2, 3, 7, 8]
     statistics = collector.statistics
     assert (statistics.deleted_ledgers, statistics.active_ledgers) == (5, 5)
@@ -205,7 +248,7 @@ async def test_a_ledger_created_during_the_listing_stays(fixture: Fixture) -> No
 
     del fixture.ledgers.records[3]
     fixture.ledgers.after_page = create
-    await fixture.collector(verify_metadata=False).collect(Trigger())
+    await fixture.collector(verify_metadata=False).collect(NOW)
     assert 3 not in fixture.held
     assert set(fixture.ledgers.records) == set(fixture.held)
 
@@ -229,11 +272,11 @@ async def test_a_listing_that_fails_collects_nothing(
     del fixture.ledgers.records[0]
     fixture.ledgers.after_page = fail(error, at_page)
     collector = fixture.collector(verify_metadata=verify)
-    await collector.collect(Trigger(force=True))
+    await collector.collect(Trigger(force=True, ledgers=True))
     assert fixture.held == list(range(10))
     assert collector.statistics.failed_listings == 1
     fixture.ledgers.after_page = None
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == list(range(1, 10))
 
 
@@ -242,7 +285,7 @@ async def test_a_listing_that_ends_early_without_an_error_collects_no_ledger_of_
     del fixture.ledgers.records[8]
     fixture.ledgers.end_silently_after = 1
     collector = fixture.collector()
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == [0, 1, 2, 3, 4, 5, 6, 7, 9]
     assert collector.statistics.kept_candidates == 6
 
@@ -250,7 +293,7 @@ async def test_a_listing_that_ends_early_without_an_error_collects_no_ledger_of_
 @pytest.mark.asyncio
 async def test_a_listing_with_holes_collects_no_ledger_of_the_metadata(fixture: Fixture) -> None:
     fixture.ledgers.hidden = {2, 3, 9}
-    await fixture.collector().collect(Trigger())
+    await fixture.collector().collect(NOW)
     assert fixture.held == list(range(10))
 
 
@@ -263,7 +306,7 @@ async def test_a_listing_out_of_order_collects_nothing(fixture: Fixture, verify:
 
     fixture.ledgers.ledger_ranges = ranges  # type: ignore[method-assign,assignment]
     collector = fixture.collector(verify_metadata=verify)
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == list(range(10))
     assert collector.statistics.failed_listings == 1
 
@@ -273,11 +316,11 @@ async def test_metadata_that_can_not_be_read_keeps_the_ledger(fixture: Fixture) 
     fixture.ledgers.records.clear()
     fixture.ledgers.read_error = MetaStoreException("out of reach")
     collector = fixture.collector()
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == list(range(10))
     assert collector.statistics.kept_candidates == 10
     fixture.ledgers.read_error = None
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == []
 
 
@@ -286,7 +329,7 @@ async def test_a_store_that_lags_catches_up_before_it_lists(fixture: Fixture) ->
     """This replica of the store has not heard of two ledgers yet when the run begins."""
     late = {number: fixture.ledgers.records.pop(number) for number in (3, 4)}
     fixture.store.on_catch_up = lambda: fixture.ledgers.records.update(late)
-    await fixture.collector(verify_metadata=False).collect(Trigger())
+    await fixture.collector(verify_metadata=False).collect(NOW)
     assert fixture.held == list(range(10))
 
 
@@ -297,7 +340,7 @@ async def test_a_store_that_can_not_catch_up_collects_nothing(fixture: Fixture) 
 
     fixture.ledgers.records.clear()
     fixture.store.on_catch_up = out_of_reach
-    await fixture.collector(verify_metadata=False).collect(Trigger())
+    await fixture.collector(verify_metadata=False).collect(NOW)
     assert fixture.held == list(range(10))
     assert fixture.ledgers.listings == 0
 
@@ -311,7 +354,7 @@ async def test_a_listing_that_does_not_answer_collects_nothing(fixture: Fixture)
     fixture.ledgers.records.pop(0)
     fixture.ledgers.after_page = hang
     collector = fixture.collector(verify_metadata=False, metadata_timeout_seconds=0.05)
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == list(range(10))
     assert collector.statistics.failed_listings == 1
 
@@ -326,8 +369,8 @@ async def test_ledgers_that_others_hold_go_when_closed_and_nobody_replicates_the
     records[5] = LedgerMetadata(1, 1, 1, (Fragment(0, (HERE,)), Fragment(5, (ELSEWHERE,))))
     records[6] = metadata(ELSEWHERE, closed=True)
     locks = Locks(held={4})
-    await fixture.collector().collect(Trigger())
-    await fixture.collector(locks=locks).collect(Trigger())
+    await fixture.collector().collect(NOW)
+    await fixture.collector(locks=locks).collect(NOW)
     assert fixture.held == list(range(10))
 
     def replicated_meanwhile() -> None:
@@ -336,7 +379,7 @@ async def test_ledgers_that_others_hold_go_when_closed_and_nobody_replicates_the
 
     locks.on_acquired = replicated_meanwhile
     collector = fixture.collector(locks=locks, over_replicated_wait_seconds=1e-9)
-    await collector.collect(Trigger())
+    await collector.collect(NOW)
     assert fixture.held == [0, 2, 3, 4, 5, 6, 7, 8, 9]
     assert locks.own == []
 
@@ -394,3 +437,108 @@ async def test_a_full_disk_begins_a_run_where_that_is_wanted(fixture: Fixture) -
     assert not collector.is_suspended(CompactionKind.MAJOR)
     collector.on_disk_event(replace(full, kind=DiskEventKind.DISK_WRITABLE))
     assert not collector.is_in_force_gc
+
+
+@pytest.mark.asyncio
+async def test_another_clusters_metadata_collect_nothing(fixture: Fixture) -> None:
+    fixture.ledgers.records.clear()
+    fixture.store.registrations.cluster = "other"
+    collector = fixture.collector()
+    for _ in range(3):
+        await collector.collect(NOW)
+        fixture.now += FAST.wait_seconds
+    assert fixture.held == list(range(10))
+    assert fixture.ledgers.listings == 0
+    assert collector.statistics.failed_listings == 3
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_does_not_know_the_bookie_collects_nothing(fixture: Fixture) -> None:
+    """A backup from before the bookie joined: it is of the same cluster."""
+    fixture.ledgers.records.clear()
+    fixture.store.registrations.cookie = None
+    await fixture.collector().collect(NOW)
+    assert fixture.held == list(range(10))
+
+
+@pytest.mark.asyncio
+async def test_a_cluster_that_changes_between_listing_and_deletion_collects_nothing(fixture: Fixture) -> None:
+    registrations, asked = fixture.store.registrations, []
+
+    def change() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            registrations.cluster = "other"
+
+    fixture.ledgers.records.clear()
+    registrations.on_asked = change
+    await fixture.collector().collect(NOW)
+    assert fixture.held == list(range(10))
+    assert fixture.ledgers.listings == 1
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_goes_when_two_runs_a_period_apart_miss_it(fixture: Fixture) -> None:
+    collector = fixture.collector()
+    hidden = {number: fixture.ledgers.records.pop(number) for number in (2, 3)}
+    await collector.collect(Trigger())
+    assert fixture.held == list(range(10))
+    fixture.now += FAST.wait_seconds - 1
+    await collector.collect(Trigger(force=True))
+    assert fixture.held == list(range(10)), "a run that was asked for does not shorten the wait"
+    fixture.ledgers.records[3] = hidden[3]
+    fixture.now += 1
+    await collector.collect(Trigger())
+    assert fixture.held == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_that_was_back_in_between_waits_anew(fixture: Fixture) -> None:
+    collector = fixture.collector()
+    record = fixture.ledgers.records.pop(2)
+    await collector.collect(Trigger())
+    fixture.ledgers.records[2] = record
+    fixture.now += 1
+    await collector.collect(Trigger())
+    del fixture.ledgers.records[2]
+    fixture.now += FAST.wait_seconds
+    await collector.collect(Trigger())
+    assert fixture.held == list(range(10))
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_would_take_most_ledgers_stops_until_it_is_forced(fixture: Fixture) -> None:
+    collector = fixture.collector(mass_deletion_ledgers=2)
+    for number in range(6):
+        del fixture.ledgers.records[number]
+    for _ in range(3):
+        await collector.collect(Trigger(force=True))
+        fixture.now += FAST.wait_seconds
+    assert fixture.held == list(range(10))
+    assert collector.statistics.held_back_ledgers == 6
+    await collector.collect(NOW)
+    assert fixture.held == [6, 7, 8, 9]
+    assert collector.statistics.held_back_ledgers == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_ledger_made_anew_after_its_metadata_were_read_keeps_its_entries(
+    fixture: Fixture, flushed: bool
+) -> None:
+    """The same id, between the answer that there is no such ledger and its deletion."""
+    registrations = fixture.store.registrations
+
+    def create_anew() -> None:
+        if fixture.ledgers.listings:
+            fixture.ledgers.records[3] = metadata()
+            fixture.bookie.add(3, 20)
+            if flushed:
+                fixture.bookie.storage.checkpoint()
+
+    for number in (3, 4):
+        del fixture.ledgers.records[number]
+    registrations.on_asked = create_anew
+    await fixture.collector().collect(NOW)
+    assert fixture.held == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert fixture.bookie.storage.read_entry(fixture.bookie.ledger(3), 20)

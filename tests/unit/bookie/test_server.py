@@ -14,13 +14,16 @@ import pytest
 
 from bookie.config import load_config
 from bookie.server import BookieFailedException, BookieServer
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
 
 def new_bookie(root: Path, kind: type[BookieServer] = BookieServer) -> BookieServer:
     ports: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0}
-    return kind(load_config(metadata_uri=f"sqlite://{root}/metadata.db", data_dir=root, host="127.0.0.1", **ports))
+    return kind(
+        load_config(metadata_uri=made(f"sqlite://{root}/metadata.db"), data_dir=root, host="127.0.0.1", **ports)
+    )
 
 
 class FailsEarly(BookieServer):

@@ -11,6 +11,7 @@ from gateway.config import GatewayConfig
 from gateway.limits import Limits
 from gateway.server import GatewayServer
 from ledger.errors import IncorrectParameterException
+from tests.stores import made
 
 PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
 METRICS = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
@@ -66,7 +67,7 @@ def test_page_names_every_setting(key: str) -> None:
 async def test_page_names_every_metric(tmp_path: Path) -> None:
     from gateway.drivers import create_factory
 
-    factory = create_factory(f"sqlite://{tmp_path}/m.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/m.db"))
     await factory.initialize()
     server = GatewayServer(factory)
     await server.start()

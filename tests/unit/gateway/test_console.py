@@ -28,6 +28,7 @@ from ledger.latency import LatencyHistogram
 from ledger.ledger_id import LedgerId
 from ledger.manager import CreateRequest, LedgerManagerFactory, LedgerRecord, RegisteredBookie
 from ledger.metadata import LedgerMetadata
+from tests.stores import made
 
 T = TypeVar("T")
 PATH = "/api/v1/console"
@@ -56,7 +57,7 @@ async def until(condition: Callable[[], T]) -> T:
 
 @asynccontextmanager
 async def store(directory: Path) -> AsyncIterator[LedgerManagerFactory]:
-    uri = f"sqlite://{directory}/metadata.db"
+    uri = made(f"sqlite://{directory}/metadata.db")
     factory = create_factory(uri, GatewayConfig.load(None, {"metadata_uri": uri}))
     await factory.initialize()
     try:

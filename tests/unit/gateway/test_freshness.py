@@ -1,4 +1,4 @@
-"""A client's revision is caught up with, once for all who wait, and never believed beyond the store's own."""
+"""A client's revision is caught up with, once for all who wait, and refused beyond the store's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.freshness import Freshness
-from ledger.errors import MetaStoreException
+from ledger.errors import MetaStoreException, WrongClusterException
 
 pytestmark = pytest.mark.asyncio
 
@@ -61,8 +61,9 @@ async def test_callers_share_a_catch_up_that_began_after_they_came(freshness: Fr
     assert len(store.asked) == 2
 
 
-async def test_made_up_revision_is_believed_no_further_than_the_store(freshness: Freshness, store: Store) -> None:
-    await freshness.reach(1 << 62)
+async def test_revision_above_the_stores_is_refused_and_believed_no_further(freshness: Freshness, store: Store) -> None:
+    with pytest.raises(WrongClusterException, match="older state"):
+        await freshness.reach(1 << 62)
     store.zxid = 200
     await freshness.reach(150)
     assert len(store.asked) == 2

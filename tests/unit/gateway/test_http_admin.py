@@ -20,13 +20,14 @@ from ledger import errors
 from ledger.errors import IncorrectParameterException
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
+from tests.stores import made
 
 TOKEN = "letters"
 
 
 @pytest.mark.asyncio
 async def test_gateway_serves_what_needs_no_bookie_until_its_store_is_gone(tmp_path: Path) -> None:
-    uri = f"sqlite://{tmp_path}/metadata.db"
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
     settings = GatewayConfig.load(None, {"metadata_uri": uri, "http_token": TOKEN})
     factory, stopping = create_factory(uri, settings), asyncio.Event()
     await factory.initialize()

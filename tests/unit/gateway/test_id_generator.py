@@ -78,14 +78,14 @@ def long_generator(nodes: Any) -> LongIdGenerator:
 
 
 async def test_short_ids_count_and_leave_no_node(nodes: Any) -> None:
-    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-", "/l")
     assert [await one(generator) for _ in range(3)] == [0, 1, 2]
     assert nodes.paths == {"", "/l", "/l/idgen"}
 
 
 @pytest.mark.parametrize("counter", [2**31 - 1, 2**31])
 async def test_short_ids_overflow_at_the_border_and_when_negative(nodes: Any, counter: int) -> None:
-    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-", "/l")
     nodes.counters["/l/idgen"] = 2**31 - 2
     assert await one(generator) == 2**31 - 2
     nodes.counters["/l/idgen"] = counter
@@ -94,7 +94,7 @@ async def test_short_ids_overflow_at_the_border_and_when_negative(nodes: Any, co
 
 
 async def test_block_is_in_a_row_and_the_next_one_behind_it(nodes: Any) -> None:
-    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-", "/l")
     assert await generator.reserve(5) == range(5)
     assert await generator.reserve(3) == range(5, 8)
 
@@ -102,7 +102,7 @@ async def test_block_is_in_a_row_and_the_next_one_behind_it(nodes: Any) -> None:
 async def test_block_ends_where_31_bits_end(nodes: Any) -> None:
     nodes.paths.add("/l/idgen")
     nodes.counters["/l/idgen"] = 2**31 - 4
-    assert await ShortIdGenerator(nodes, "/l/idgen/ID-").reserve(100) == range(2**31 - 4, 2**31 - 1)
+    assert await ShortIdGenerator(nodes, "/l/idgen/ID-", "/l").reserve(100) == range(2**31 - 4, 2**31 - 1)
 
 
 async def test_block_of_long_ids_ends_where_the_low_half_ends(nodes: Nodes) -> None:
@@ -114,7 +114,7 @@ async def test_block_of_long_ids_ends_where_the_low_half_ends(nodes: Nodes) -> N
 
 
 async def test_lost_answer_costs_a_number(nodes: Any) -> None:
-    generator = ShortIdGenerator(nodes, "/l/idgen/ID-")
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-", "/l")
     await one(generator)
     nodes.lost_answers = 2
     assert await one(generator) == 3

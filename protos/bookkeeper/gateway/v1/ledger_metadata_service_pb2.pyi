@@ -74,21 +74,23 @@ class LedgerMetadataResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
-    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata")
+    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision")
     LIMIT_PER_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
     END_BEFORE_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_METADATA_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     limit_per_response: int
     ledger_scope_id: int
     start_after: int
     end_before: int
     include_metadata: bool
-    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: _Optional[bool] = ...) -> None: ...
+    min_revision: int
+    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: _Optional[bool] = ..., min_revision: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRangesResponse(_message.Message):
-    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message")
+    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id")
     CODE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SERIALIZED_RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class GetLedgerRangesResponse(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     count: int
     serialized_ranges: bytes
@@ -105,7 +108,8 @@ class GetLedgerRangesResponse(_message.Message):
     end: bool
     ledgers: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
     message: str
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ...) -> None: ...
+    cluster_instance_id: str
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ...) -> None: ...
 
 class BatchReadRequest(_message.Message):
     __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision", "batched_answers")
