@@ -16,7 +16,7 @@ from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress
 from tests.simulation.metadata import HOST as METADATA_HOST
-from tests.simulation.metadata import MemoryMetadata
+from tests.simulation.metadata import MemoryMetadata, OtherStore
 from tests.simulation.plan import FaultPlan, Plan
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.workload import VISITORS
@@ -72,6 +72,13 @@ CRASH_OF_A_CLIENT = "crash-client"
 """One of an encounter, which the fault names: a recoverer dies in the middle."""
 METADATA_LATE = "metadata-late"
 """What a client of an encounter asks of the metadata store comes late: it loses a race that it had won."""
+STORE_KINDS = ("store-empty", "store-of-another", "store-older")
+"""A bookie comes upon another store than its own: one with a cluster that was just made, that of another cluster which
+has a copy of the bookie's cookie, or its own as it was before, as after a backup was put back. The last one shows no
+sign of it, and lasts for less than the period that garbage collection waits."""
+_WRONG_STORE_LASTS = 3.0
+"""Times as long as other faults: until two collections have run."""
+_OLDER_STORE_SECONDS = 2.5
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
 LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
 RATES = {
@@ -176,6 +183,9 @@ class Faults:
         if fault.kind == METADATA_LATE:
             await self._delay_metadata(fault)
             return
+        if fault.kind in STORE_KINDS:
+            await self._wrong_store(fault)
+            return
         bookies = self.bookies
         bookie = bookies[fault.target % len(bookies)]
         self.counts[fault.kind] += 1
@@ -193,6 +203,28 @@ class Faults:
             undo = self._begin(fault, bookie)
             await asyncio.sleep(fault.lasts)
             undo()
+
+    async def _wrong_store(self, fault: FaultPlan) -> None:
+        store = self._world.metadata
+        if not isinstance(store, MemoryMetadata):
+            return
+        bookie = self.bookies[fault.target % len(self.bookies)]
+        seconds = fault.lasts * _WRONG_STORE_LASTS
+        match fault.kind:
+            case "store-older":
+                wrong = OtherStore(store.instance_id, dict(store.ledgers), dict(store.cookies))
+                await asyncio.sleep(self._rng.uniform(1.0, 6.0))
+                seconds = min(seconds, _OLDER_STORE_SECONDS)
+            case "store-of-another":
+                ledgers = {ledger_id: record for ledger_id, record in store.ledgers.items() if ledger_id.ledger_id % 2}
+                wrong = OtherStore("another", ledgers, dict(store.cookies))
+            case _:
+                wrong = OtherStore("just made", {}, {})
+        self.counts[fault.kind] += 1
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{seconds:.2f} s"))
+        store.elsewhere[bookie.name] = wrong
+        await asyncio.sleep(seconds)
+        store.elsewhere.pop(bookie.name, None)
 
     async def _pause_client(self, fault: FaultPlan) -> None:
         """One that is there at that time."""
@@ -396,6 +428,8 @@ class Faults:
         world.network.heal()
         self._losing.clear()
         self._lose_metadata_calls(0.0)
+        if isinstance(world.metadata, MemoryMetadata):
+            world.metadata.elsewhere.clear()
         self._down.clear()
         while len(self.bookies) < self._plan.bookies:
             # The end of the safety phase came between a bookie's loss and its replacement.

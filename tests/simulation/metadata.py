@@ -59,6 +59,15 @@ class _Registration:
     process: Process
 
 
+@dataclass(frozen=True, slots=True)
+class OtherStore:
+    """What a host finds whose way to the metadata leads to another store, or to an older state of the right one."""
+
+    instance_id: str
+    ledgers: dict[LedgerId, LedgerRecord]
+    cookies: dict[str, Versioned[bytes]]
+
+
 class MemoryMetadata:
     """The store itself. `on_change` hears of every change of a ledger: its record before and after."""
 
@@ -73,6 +82,8 @@ class MemoryMetadata:
         self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
         self.bookie_listeners: list[tuple[Process, BookieSet, BookiesListener]] = []
         self.next_ledger_id = 0
+        self.elsewhere: dict[str, OtherStore] = {}
+        """Hosts that have come upon another store. They read there; what they write is nobody's concern."""
         self.failing = 0.0
         """Share of requests, and of answers, that are lost."""
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
@@ -98,6 +109,11 @@ class MemoryMetadata:
             await asyncio.sleep(0.1)
         if self.failing and self._network.rng.random() < self.failing:
             raise MetaStoreException(f"lost on its way from {source} to {target}")
+
+    @property
+    def seen(self) -> OtherStore | MemoryMetadata:
+        """The store that whoever calls has come upon."""
+        return self.elsewhere.get(CURRENT.get().host, self)
 
     def changed(self, ledger_id: LedgerId, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
         for observe in self.on_change:
@@ -170,7 +186,7 @@ class _Ledgers(LedgerManager):
         return record
 
     def _found(self, ledger_id: LedgerId) -> LedgerRecord:
-        record = self._store.ledgers.get(ledger_id)
+        record = self._store.seen.ledgers.get(ledger_id)
         if record is None:
             raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
         return record
@@ -206,7 +222,7 @@ class _Ledgers(LedgerManager):
             await self._store.request()
             ids = sorted(
                 ledger_id.ledger_id
-                for ledger_id in self._store.ledgers
+                for ledger_id in self._store.seen.ledgers
                 if ledger_id.scope_id == scope_id
                 and ledger_id.ledger_id > after
                 and (end_before is None or ledger_id.ledger_id < end_before)
@@ -265,12 +281,13 @@ class _Registrations(RegistrationManager):
 
     async def cluster_instance_id(self) -> str:
         await self._store.request()
-        return self._store.instance_id
+        return self._store.seen.instance_id
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         await self.check_membership(info.bookie_id)
         await self._store.request()
-        self._store.register(info, read_only, CURRENT.get())
+        if self._store.seen is self._store:
+            self._store.register(info, read_only, CURRENT.get())
         await self._store.answer()
 
     async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
@@ -287,12 +304,12 @@ class _Registrations(RegistrationManager):
 
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
         await self._store.request()
-        return self._store.cookies.get(bookie_id)
+        return self._store.seen.cookies.get(bookie_id)
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
         await self._store.request()
         self._check_version(bookie_id, expected_version)
-        self._store.cookies[bookie_id] = Versioned(cookie, 0 if expected_version is None else expected_version + 1)
+        self._store.seen.cookies[bookie_id] = Versioned(cookie, 0 if expected_version is None else expected_version + 1)
         await self._store.answer()
 
     async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
@@ -302,7 +319,7 @@ class _Registrations(RegistrationManager):
         await self._store.answer()
 
     def _check_version(self, bookie_id: str, expected: int | None) -> None:
-        stored = self._store.cookies.get(bookie_id)
+        stored = self._store.seen.cookies.get(bookie_id)
         if (stored.version if stored else None) != expected:
             raise MetadataVersionException(f"the cookie of {bookie_id} is not at version {expected}")
 

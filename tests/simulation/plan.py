@@ -22,6 +22,8 @@ STORE_FAULTS = "store-faults"
 _STORE_FAULTS = 0.6
 _PAUSED = 0.3
 """Share of runs with long pauses."""
+_WRONG_STORES = 0.3
+"""Share of runs in which bookies come upon other stores."""
 _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
@@ -95,6 +97,8 @@ class Limits:
     fault_kinds: tuple[str, ...] = ()
     lossy_kinds: tuple[str, ...] = ()
     """Kinds that cost a bookie its data: one of them a run, since ack quorum - 1 bookies may be lost."""
+    store_kinds: tuple[str, ...] = ()
+    """Other stores than its own that a bookie may come upon."""
     long_pauses: tuple[str, ...] = ()
     """Kinds of pauses that outlast sessions, leases and deadlines."""
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -160,6 +164,8 @@ def make_plan(seed: int, limits: Limits) -> Plan:
     if gateways and rng.random() < _STORE_FAULTS:
         rates = (*rates, RatePlan("r-store", STORE_FAULTS, 1.0))
     faults = (*faults, *_long_pauses(rng, limits))
+    if not gateways:
+        faults = (*faults, *_wrong_stores(rng, bookies, limits))
     return Plan(seed, bookies, limits.duration, writers, visits, faults, rates, gateways)
 
 
@@ -234,6 +240,22 @@ def _long_pauses(rng: random.Random, limits: Limits) -> tuple[FaultPlan, ...]:
             rng.choice(limits.long_pauses),
             rng.randrange(100),
             rng.choice((0.25, 0.4, 0.6)) * limits.duration,
+        )
+        for number in range(rng.randint(1, 3))
+    )
+
+
+def _wrong_stores(rng: random.Random, bookies: int, limits: Limits) -> tuple[FaultPlan, ...]:
+    """In a part of the runs."""
+    if not limits.store_kinds or rng.random() >= _WRONG_STORES:
+        return ()
+    return tuple(
+        FaultPlan(
+            f"s{number}",
+            rng.uniform(0.05, 0.6) * limits.duration,
+            rng.choice(limits.store_kinds),
+            rng.randrange(bookies),
+            rng.choice((0.05, 0.2)) * limits.duration,
         )
         for number in range(rng.randint(1, 3))
     )

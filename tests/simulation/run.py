@@ -29,7 +29,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
 from tests.history.verdict import Verdict, judge, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable
-from tests.simulation.faults import ENCOUNTER_KINDS, KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, Faults
+from tests.simulation.faults import ENCOUNTER_KINDS, KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, STORE_KINDS, Faults
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
@@ -45,6 +45,7 @@ from tests.simulation.world import ProcessEndedError, SimulatedClient, World, Wo
 LIMITS = Limits(
     fault_kinds=KINDS,
     lossy_kinds=LOSSY_KINDS,
+    store_kinds=STORE_KINDS,
     long_pauses=LONG_PAUSES,
     rates=RATES,
     visit_kinds=(*VISITS, "intrude", "intrude"),

@@ -397,6 +397,31 @@ MUTATIONS = (
         METADATA,
     ),
     Mutation(
+        "any-cluster-is-believed",
+        "bookie",
+        ("S2",),
+        "garbage collection does not ask whose metadata it lists",
+        "bookie/ledger_collector.py",
+        "        await self._within_timeout(self._metadata.registration_manager.verify(self._membership))\n",
+        "        return\n",
+    ),
+    Mutation(
+        "no-quarantine",
+        "bookie",
+        ("S2",),
+        "a ledger that one run misses is deleted by that run",
+        "bookie/core/ledger_deletion.py",
+        "        waited = SortedIds(self._candidates)\n",
+        "        waited = SortedIds(missing)\n",
+        more=(
+            Edit(
+                "bookie/core/ledger_deletion.py",
+                "        if self._since is not None and now - self._since < self._wait_seconds:\n",
+                "        if self._since is not None and now < self._since:\n",
+            ),
+        ),
+    ),
+    Mutation(
         "version-told-again",
         "gateway",
         ("M1",),
