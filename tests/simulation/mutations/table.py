@@ -390,7 +390,7 @@ MUTATIONS = (
         "a listing that fails in the middle ends as if it were whole",
         "gateway/listing.py",
         "            async for response in responses:\n                if held is not None:\n"
-        "                    yield _of_cluster(held, cluster)\n                held = response\n",
+        "                    yield held.of(cluster)\n                held = response\n",
         "            try:\n                async for response in responses:\n                    if held is not None:\n"
         "                        yield held\n                    held = response\n"
         "            except MetaStoreException:\n                pass\n",
