@@ -2,14 +2,19 @@
 
 In memory only, as in Apache BookKeeper. Bounded in time and number; the oldest go first.
 
+A fence makes a ledger of any id known here, also of one that nobody has made yet; who makes it later must not be taken
+for a writer that did not notice. So only those are remembered that held an entry here, or that the metadata once had.
+
 Source: storage page, section 7.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
+
+from pyroaring import BitMap64
 
 REMEMBERED_SECONDS = 7 * 24 * 3600
 REMEMBERED_LEDGERS = 100_000
@@ -22,10 +27,19 @@ class FencedAndDeleted:
         self._clock = clock
         self._lock = Lock()
         self._forgotten_at: OrderedDict[int, float] = OrderedDict()
+        self._in_metadata = BitMap64()
 
-    def add(self, number: int) -> None:
-        """Remembers a ledger id of scope 0."""
+    def compared(self, local: Iterable[int], missing: Iterable[int]) -> None:
+        """A listing of the metadata came to its end: of the ledgers held here it lacks those that are `missing`."""
+        held, lacking = BitMap64(iter(local)), BitMap64(iter(missing))
         with self._lock:
+            self._in_metadata = (self._in_metadata & held) | (held - lacking)
+
+    def add(self, number: int, held_entries: bool) -> None:
+        """A ledger of scope 0 that was fenced is deleted. It is remembered if it was more than a fence."""
+        with self._lock:
+            if not held_entries and number not in self._in_metadata:
+                return
             self._forgotten_at[number] = self._clock() + REMEMBERED_SECONDS
             self._forgotten_at.move_to_end(number)
             if len(self._forgotten_at) > REMEMBERED_LEDGERS:

@@ -162,7 +162,9 @@ class LedgerCollector:
         while (ids := await self._next_range(ranges)) is not None:
             comparison.add_range(ids)
             await self._pace(1)
-        return comparison.finish()
+        missing = comparison.finish()
+        self._storage.compared(local, missing)
+        return missing
 
     async def _next_range(self, ranges: AsyncIterator[Sequence[int]]) -> Sequence[int] | None:
         try:

@@ -101,13 +101,16 @@ class LedgerTable:
         return ledger
 
     def delete(
-        self, ledger_id: LedgerId, discard: Callable[[StoredLedger | None], bool], on_fenced: Callable[[int], None]
+        self,
+        ledger_id: LedgerId,
+        discard: Callable[[StoredLedger | None], bool],
+        on_fenced: Callable[[int, bool], None],
     ) -> bool:
         """Deletes the ledger from its index, and lets `discard` drop what is in memory (None: nothing is).
 
         Where `discard` refuses, the ledger stays as it is: False. `on_fenced` is told its id if it was fenced, before
-        anybody can miss it. From here on nobody finds the ledger in the index; `deleted` says when that no longer needs
-        to be remembered.
+        anybody can miss it, and whether it held an entry. From here on nobody finds the ledger in the index; `deleted`
+        says when that no longer needs to be remembered.
         """
         key = (ledger_id.scope_id, ledger_id.ledger_id)
         with self._lock:
@@ -117,8 +120,12 @@ class LedgerTable:
             self._recent.pop(key, None)
             self._held.pop(key, None)
             self._newest = None
-            if ledger.fenced if ledger is not None else self._is_fenced_on_disk(ledger_id):
-                on_fenced(ledger_id.ledger_id)
+            if ledger is not None:
+                fenced, held_entries = ledger.fenced, ledger.limbo or ledger.last_entry_id != NO_ENTRY
+            else:
+                fenced, held_entries = self._fenced_on_disk(ledger_id)
+            if fenced:
+                on_fenced(ledger_id.ledger_id, held_entries)
             self._deleting.add(key)
             self._deleted_here.add(ledger_id.ledger_id)
             self._index(ledger_id).delete(ledger_id)
@@ -132,7 +139,7 @@ class LedgerTable:
                 discard(ledger)
             return True
 
-        self.delete(ledger_id, discard_known, lambda number: None)
+        self.delete(ledger_id, discard_known, lambda number, held_entries: None)
         self._index(ledger_id).sync()
         self.deleted()
         self.is_made_anew(ledger_id)  # the journal says so already
@@ -164,12 +171,16 @@ class LedgerTable:
             return None
         return self._index(ledger_id).read_header(ledger_id)
 
-    def _is_fenced_on_disk(self, ledger_id: LedgerId) -> bool:
+    def _fenced_on_disk(self, ledger_id: LedgerId) -> tuple[bool, bool]:
+        """Whether it is fenced, and whether it held an entry: of a ledger in limbo nobody knows."""
         try:
             found = self._index(ledger_id).read_header(ledger_id)
         except StorageCorruptException:
-            return False
-        return found is not None and found[0] is not None and found[0].fenced
+            return False, False
+        header, last_entry_id = found or (None, NO_ENTRY)
+        if header is None:
+            return False, False
+        return header.fenced, header.limbo or last_entry_id != NO_ENTRY
 
     def _index(self, ledger_id: LedgerId) -> LedgerIndex:
         return store_of(self._stores, ledger_id.ledger_id).index

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from bookie.core import admission
@@ -23,11 +23,13 @@ from bookie.core.ledger_state import LedgerState
 from bookie.entry_reads import EntryReads, ReadingClient
 from bookie.index_file import MAX_ENTRY_ID
 from bookie.long_polls import LongPolls
+from bookie.refusal_log import RefusalLog
 from bookie.statistics import SAMPLED, BookieStatistics
 from bookie.storage import Storage
 from ledger import requests
+from ledger.errors import IncorrectParameterException
 from ledger.latency import OpStats
-from ledger.ledger_id import LedgerId
+from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.ordinary_add import OrdinaryAdd
 from ledger.refusals import refusal
 from ledger.requests import (
@@ -85,13 +87,20 @@ class RequestProcessor:
         long_polls: LongPolls,
         statistics: BookieStatistics,
         mode: BookieMode,
+        *,
+        max_entry_gap: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`max_entry_gap` is how far beyond a ledger's last entry the next may lie, 0 for no limit."""
         self._storage = storage
         self._reads = reads
         self._long_polls = long_polls
         self._awaited = long_polls.awaited
         self._statistics = statistics
         self._mode = mode
+        self._max_gap = max_entry_gap
+        self._gap = max_entry_gap or MAX_ENTRY_ID + 1
+        self._refused = RefusalLog(clock)
 
     def process(self, client: Client, request: Request) -> None:
         """Serves one request; its answer may come later. Never raises."""
@@ -103,6 +112,9 @@ class RequestProcessor:
         except OSError as error:
             log_event(_log, "request_failed", logging.ERROR, **_about(request), error=error)
             client.answer(refusal(request, Status.EIO))
+        except IncorrectParameterException as error:
+            self._refused.tell(error, **_about(request))
+            client.answer(refusal(request, Status.EBADREQ))
         except Exception as error:
             log_bug(_log, "request_failed", error, **_about(request))
             client.answer(refusal(request, Status.EBADREQ))
@@ -150,6 +162,7 @@ class RequestProcessor:
             or ledger.fenced
             or self._mode.read_only
             or not 0 < entry_id <= MAX_ENTRY_ID
+            or entry_id - ledger.last_entry_id > self._gap
             or self._statistics.adds % SAMPLED == _BEFORE_SAMPLE
         ):
             return False
@@ -169,6 +182,8 @@ class RequestProcessor:
 
     def _add(self, client: Client, request: AddRequest) -> None:
         status = admission.check_add(request, self._mode)
+        if status is Status.EOK:
+            status = self._check_reach(request)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             if ledger is None:
@@ -194,6 +209,17 @@ class RequestProcessor:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
             self._wait_for_room(client)
+
+    def _check_reach(self, request: AddRequest) -> Status:
+        """Before the ledger is made: what is refused leaves nothing behind."""
+        ledger = self._storage.recent_ledger(request.ledger_id) or self._storage.ledger(LedgerId(0, request.ledger_id))
+        last_entry_id = NO_ENTRY if ledger is None else ledger.last_entry_id
+        highest = admission.highest_entry_id(last_entry_id, self._max_gap, MAX_ENTRY_ID)
+        if request.entry_id <= highest:
+            return Status.EOK
+        error = f"the ledger takes ids up to {highest} now; its last is {last_entry_id}, max_entry_gap {self._max_gap}"
+        self._refused.tell(error, **_about(request))
+        return Status.EBADREQ
 
     def _write_lac(self, client: Client, request: requests.WriteLacRequest) -> None:
         status = admission.check_write_lac(request, self._mode)

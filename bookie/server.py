@@ -246,7 +246,15 @@ class BookieServer:
         self.long_polls = LongPolls(storage, reads, reader, threads.monotonic, threads.wall_clock)
         self.long_polls.latency = self.statistics.long_poll_latency
         self._stack.callback(self.long_polls.close)
-        self._processor = RequestProcessor(storage, reads, self.long_polls, self.statistics, self._mode)
+        self._processor = RequestProcessor(
+            storage,
+            reads,
+            self.long_polls,
+            self.statistics,
+            self._mode,
+            max_entry_gap=self._config.max_entry_gap,
+            clock=threads.monotonic,
+        )
         storage.on_room = self._room_from_thread
         storage.on_deleted = self._deleted_from_thread
         # A crowd at the door is taken in at once, and looked at only then.

@@ -403,8 +403,15 @@ class Storage(LedgerWrites):
 
         return self._table.delete(LedgerId.unscoped(number), discard, self._deleted.add)
 
+    def compared(self, local: Sequence[int], missing: Sequence[int]) -> None:
+        """The metadata lacks those of the local ledgers that are `missing`, and has the others. Any thread."""
+        self._deleted.compared(local, missing)
+
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
-        """Whether the ledger was fenced when it was deleted here, within the last days: it takes no normal add."""
+        """Whether the ledger was fenced when it was deleted here, within the last days: it takes no add.
+
+        Not one that was nothing but a fence: its id may be another ledger's yet.
+        """
         return ledger_id.scope_id == 0 and ledger_id.ledger_id in self._deleted
 
     def ledger_ids(self) -> array[int]:

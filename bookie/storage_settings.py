@@ -75,6 +75,9 @@ class StorageSettings(BaseSettings, ConsistentSettings):
     ledger_state_limit: int = Field(
         100_000, ge=1, description="ledgers whose state stays in memory although nobody uses them, about 700 bytes each"
     )
+    max_entry_gap: int = Field(
+        1 << 36, ge=0, description="how far beyond a ledger's last entry here the next one may lie; 0 = no limit"
+    )
     flush_interval_seconds: float = Field(10.0, gt=0, description="flushInterval: at most this between checkpoints")
     entry_log_max_mb: int = Field(1024, ge=1, le=1024, description="logSizeLimit")
 

@@ -35,6 +35,15 @@ def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
     return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA
 
 
+def highest_entry_id(last_entry_id: int, max_gap: int, bound: int) -> int:
+    """Up to which id a ledger takes entries, `last_entry_id` being its last; 0: any gap, up to `bound`.
+
+    Index files have a slot for each id below the last: one entry far away makes a file that is huge to whoever copies
+    it without looking for holes.
+    """
+    return min(bound, last_entry_id + max_gap) if max_gap else bound
+
+
 def check_read(request: ReadRequest | BatchReadRequest) -> Status:
     """EBADREQ for ids out of range; EUA for a fence without a key."""
     if request.ledger_id < 0 or request.entry_id < LAST_ENTRY:

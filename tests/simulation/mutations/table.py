@@ -335,11 +335,11 @@ MUTATIONS = (
         "garbage collection takes a listing that ended in an error for the whole",
         "bookie/ledger_collector.py",
         "        while (ids := await self._next_range(ranges)) is not None:\n            comparison.add_range(ids)\n"
-        "            await self._pace(1)\n        return comparison.finish()\n",
+        "            await self._pace(1)\n        missing = comparison.finish()\n",
         "        try:\n"
         "            while (ids := await self._next_range(ranges)) is not None:\n                "
         "comparison.add_range(ids)\n"
-        "        except BKException:\n            pass\n        return comparison.finish()\n",
+        "        except BKException:\n            pass\n        missing = comparison.finish()\n",
         more=(
             Edit(
                 "bookie/ledger_collector.py",

@@ -236,6 +236,18 @@ async def test_deleted_ledgers_go_and_their_space_comes_back(fixture: Fixture, v
 
 
 @pytest.mark.asyncio
+async def test_what_a_listing_has_is_remembered_as_fenced_and_what_it_lacks_is_not(fixture: Fixture) -> None:
+    """A fence alone makes a ledger known here, of an id that may be another's yet."""
+    storage = fixture.bookie.storage
+    for number in (20, 21):
+        fixture.bookie.fence(number)
+    fixture.ledgers.records[20] = fixture.ledgers.records[0]
+    await fixture.collector().collect(Trigger())
+    storage.delete_ledgers([20, 21])
+    assert [storage.was_fenced_and_deleted(LedgerId.unscoped(number)) for number in (20, 21)] == [True, False]
+
+
+@pytest.mark.asyncio
 async def test_a_ledger_created_during_the_listing_stays(fixture: Fixture) -> None:
     """Its metadata is there before its entries; the listing is past its place when it comes."""
 
