@@ -35,15 +35,17 @@ def gateway_rows(
     """What a gateway without a bookie answers."""
 
     async def ready(_call: Call[AnyQuery, NoBody]) -> str:
-        if factory.connected and not stopping.is_set():
-            return "OK\n"
-        raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
+        if not factory.connected or stopping.is_set():
+            raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
+        if not factory.writable:
+            raise AdminException(503, "the metadata store takes no changes: its disk is full")
+        return "OK\n"
 
     return [
         *process_rows(settings, lambda: generate_latest(registry), CONTENT_TYPE_LATEST),
         get(
             "/ready",
-            "The store is reached, nothing drains",
+            "The store is reached and has room, nothing drains",
             ready,
             query=AnyQuery,
             answer=None,

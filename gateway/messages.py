@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ledger.bookie_info import is_bookie_id
 from ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -79,6 +80,15 @@ def metadata_of(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadat
         return from_format(request.metadata)
     except MetadataFormatException as error:
         raise IncorrectParameterException(str(error)) from error
+
+
+def bookie_ids(metadata: LedgerMetadata) -> set[str]:
+    return {bookie_id for fragment in metadata.fragments for bookie_id in fragment.ensemble}
+
+
+def bad_bookie_ids(metadata: LedgerMetadata) -> set[str]:
+    """Ids in the ensembles that no bookie can have."""
+    return {bookie_id for bookie_id in bookie_ids(metadata) if not is_bookie_id(bookie_id)}
 
 
 def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:

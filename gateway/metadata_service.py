@@ -24,6 +24,8 @@ from gateway.instance import Instance
 from gateway.limits import Limits
 from gateway.listing import Listing
 from gateway.messages import (
+    bad_bookie_ids,
+    bookie_ids,
     failure,
     ledger_id_of,
     metadata_of,
@@ -35,6 +37,7 @@ from gateway.metadata_cache import MetadataCache
 from gateway.request_tokens import RequestTokens
 from gateway.store_budget import StoreBudget
 from gateway.watch_service import WatchService
+from ledger.bookie_info import check_bookie_id
 from ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -207,6 +210,8 @@ class MetadataService(LedgerMetadataServiceServicer):
         """Raises IncorrectParameterException."""
         ledger_id = ledger_id_of(request)
         metadata = metadata_to_create(request, self._limits.metadata_bytes)
+        for bookie_id in sorted(bad_bookie_ids(metadata)):
+            check_bookie_id(bookie_id)
         if ledger_id is None and not metadata.creator_token:
             # Lets the manager try again by itself where an answer of its store is lost.
             metadata = replace(metadata, creator_token=(uuid.uuid4().int >> 65) or 1)
@@ -220,6 +225,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         metadata = metadata_of(request, self._limits.metadata_bytes)
         async with self._budget.call("write"):
             metadata = await self._in_stored_format(ledger_id, metadata)
+            await self._check_bookie_ids(ledger_id, metadata)
             try:
                 record = await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
             except MetadataVersionException as error:
@@ -239,6 +245,17 @@ class MetadataService(LedgerMetadataServiceServicer):
             # A copy that lags may not have it yet; the write itself decides.
             return metadata
         return replace(metadata, format_version=stored.metadata.format_version)
+
+    async def _check_bookie_ids(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """Raises IncorrectParameterException for a bookie id that none can have, unless the ledger has it already.
+
+        Other clients of the store may have put it there, and the ledger must be closed nevertheless.
+        """
+        bad = bad_bookie_ids(metadata)
+        if bad:
+            bad -= bookie_ids((await self._factory.ledger_manager.read(ledger_id)).metadata)
+        for bookie_id in sorted(bad):
+            check_bookie_id(bookie_id)
 
     async def _conflict(self, ledger_id: LedgerId, error: MetadataVersionException) -> LedgerMetadataResponse:
         """BAD_VERSION with the current state, which saves the caller a read."""

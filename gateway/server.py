@@ -60,17 +60,30 @@ _HANDSHAKE_SECONDS = 10
 IDLE_SECONDS = 600
 """How long a connection may stay without a call."""
 
+_KEEPALIVE_SECONDS = 30
+"""Without a word of a client after which it is pinged."""
+
+_KEEPALIVE_TIMEOUT_SECONDS = 10
+"""For its answer: a client whose machine is gone would hold its streams for hours."""
+
+_PING_MILLISECONDS = 100
+_PING_STRIKES = 20
+"""Clients ping streams on which nothing comes, the thin client every 300 ms; one that pings faster than this, so many
+times between two answers, is cut off."""
+
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_SECONDS * 1000),
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
     # A response holds what a client asked for, which the methods bound themselves.
     ("grpc.max_send_message_length", -1),
-    # Clients may ping idle Watch streams.
+    ("grpc.keepalive_time_ms", _KEEPALIVE_SECONDS * 1000),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_SECONDS * 1000),
+    # A ping of another kind under way would stand in for it, with a timeout of a minute.
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_SECONDS * 1000),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MILLISECONDS),
+    ("grpc.http2.max_ping_strikes", _PING_STRIKES),
 )
 
 

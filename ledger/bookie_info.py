@@ -40,9 +40,14 @@ _HASHED = "sha256:"
 """Begins the digest of a lease id where it is stored: no lease id has a colon."""
 
 
+def is_bookie_id(bookie_id: str) -> bool:
+    """Whether BookKeeper would take the id."""
+    return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != "readonly"
+
+
 def check_bookie_id(bookie_id: str) -> str:
     """Returns the id. Raises IncorrectParameterException for one that BookKeeper would not take."""
-    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == "readonly":
+    if not is_bookie_id(bookie_id):
         raise IncorrectParameterException(
             f"bookie id {bookie_id!r} is not valid: letters, digits and : - _ . only, and not 'readonly'"
         )

@@ -334,6 +334,11 @@ class LedgerManagerFactory(ABC):
         """False while the store is out of reach."""
 
     @property
+    def writable(self) -> bool:
+        """False while the store is reached and takes no change, as for want of room."""
+        return True
+
+    @property
     def connection_epoch(self) -> int:
         """Grows whenever the connection to the store was lost, however shortly.
 

@@ -46,6 +46,10 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
     def connected(self) -> bool:
         return self._store.healthy
 
+    @property
+    def writable(self) -> bool:
+        return self._store.writable
+
     async def revision(self) -> int:
         return await self._store.read(revision_of)
 

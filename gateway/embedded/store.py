@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ledger.errors import LedgerExistException, MetaStoreException, UnknownOutcomeException
+from reporting.logs import log_event
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x626F6F6B
 CHANGES_KEPT = 10_000
 _BUSY_TIMEOUT_SECONDS = 10.0
+_LOOK_FOR_ROOM_SECONDS = 1.0
 
 LEDGER_CHANGE = 0
 BOOKIES_CHANGE = 1
@@ -63,6 +65,12 @@ class SqliteStore:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
         self._healthy = False
         self._closed = False
+        self._looking_for_room: asyncio.Task[None] | None = None
+
+    @property
+    def writable(self) -> bool:
+        """False from a change for which the file system had no room until one finds it."""
+        return self._looking_for_room is None
 
     @property
     def healthy(self) -> bool:
@@ -83,6 +91,9 @@ class SqliteStore:
             return
         self._closed = True
         self._healthy = False
+        if self._looking_for_room is not None:
+            self._looking_for_room.cancel()
+            await asyncio.gather(self._looking_for_room, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(self._worker, self._close)
         self._worker.shutdown(wait=False)
 
@@ -101,7 +112,27 @@ class SqliteStore:
                 # From here, since the caller may be cancelled while the change goes on.
                 loop.call_soon_threadsafe(self.on_commit)
 
-        return await self._in_worker(transact)
+        try:
+            return await self._in_worker(transact)
+        except MetaStoreException as error:
+            if _is_want_of_room(error.__cause__) and self.writable and not self._closed:
+                log_event(_LOG, "metadata_disk_full", logging.ERROR, path=self.path, note="it can be read, not changed")
+                self._looking_for_room = asyncio.get_running_loop().create_task(self._look_for_room())
+            raise
+
+    async def _look_for_room(self) -> None:
+        """Until a change succeeds; those of others need not come while the store is known to take none."""
+        while not self._closed:
+            await asyncio.sleep(_LOOK_FOR_ROOM_SECONDS)
+            try:
+                # More than most changes need, in a transaction of its own: what is taken back at once is not written.
+                await self._in_worker(lambda: self._transact(_fill_room))
+                await self._in_worker(lambda: self._transact(_leave_room))
+            except MetaStoreException:
+                continue
+            log_event(_LOG, "metadata_disk_has_room", path=self.path)
+            self._looking_for_room = None
+            return
 
     async def _in_worker(self, operation: Callable[[], T]) -> T:
         if self._closed:
@@ -109,7 +140,8 @@ class SqliteStore:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._worker, operation)
         except sqlite3.Error as error:
-            self._healthy = False
+            # Without room it can still be read.
+            self._healthy = _is_want_of_room(error) and not self._closed
             raise MetaStoreException(f"the metadata database {self.path} can't be used: {error}") from error
         self._healthy = self._connection is not None and not self._closed
         return result
@@ -146,7 +178,9 @@ class SqliteStore:
         try:
             result = operation(Transaction(connection))
         except BaseException:
-            connection.execute("ROLLBACK")
+            # SQLite takes some back by itself, as for want of room.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
         try:
             connection.execute("COMMIT")
@@ -156,6 +190,18 @@ class SqliteStore:
                 raise
             raise UnknownOutcomeException(f"the metadata database {self.path} failed to commit: {error}") from error
         return result
+
+
+def _is_want_of_room(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+def _fill_room(transaction: Transaction) -> None:
+    transaction.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('room', zeroblob(65536))")
+
+
+def _leave_room(transaction: Transaction) -> None:
+    transaction.execute("DELETE FROM meta WHERE name = 'room'")
 
 
 class Transaction:

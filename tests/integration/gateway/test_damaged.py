@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gateway.server import GatewayServer
 from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from ledger.manager import BookieSet
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import encode
+from ledger.metadata_codec import encode, to_format
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
@@ -152,3 +152,23 @@ async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
     assert asked > waiting
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
+
+
+async def test_bookie_ids_that_none_can_have_are_written_by_nobody_and_kept_where_they_are(setting: Setting) -> None:
+    """Apache BookKeeper takes some that it never makes; a ledger that has one must be closed nevertheless."""
+    good = some_metadata()
+    bad = replace(good, fragments=(replace(good.fragments[0], ensemble=("b-1", "b-2", "a/../b")),))
+
+    async def write(ledger_id: int, metadata: LedgerMetadata, version: int) -> LedgerMetadataResponse:
+        request = LedgerMetadataRequest(ledger_id=ledger_id, metadata=to_format(metadata), expected_version=version)
+        answer: LedgerMetadataResponse = await setting.stub.Write(request)
+        return answer
+
+    created = await setting.stub.Create(LedgerMetadataRequest(ledger_id=1, metadata=to_format(bad)))
+    assert (created.code, "a/../b" in created.message) == (StatusCode.BAD_REQUEST, True)
+    await setting.factory.ledger_manager.create(unscoped(1), good)
+    assert (await write(1, bad, 0)).code == StatusCode.BAD_REQUEST
+    assert (await write(1, good, 0)).code == StatusCode.SUCCESS
+    await setting.factory.ledger_manager.create(unscoped(2), bad)
+    assert (await setting.read(2)).code == StatusCode.SUCCESS
+    assert (await write(2, bad, 0)).code == StatusCode.SUCCESS

@@ -1,0 +1,69 @@
+"""The embedded store on a disk without room: it can be read, takes no change, and says so until there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.config import GatewayConfig
+from gateway.embedded import store
+from gateway.embedded.factory import SqliteLedgerManagerFactory
+from gateway.http import HttpServer
+from ledger.errors import MetaStoreException
+from tests.integration.gateway.conftest import some_metadata, unscoped
+
+pytestmark = pytest.mark.asyncio
+
+
+def most_pages(more: int | None) -> Callable[[sqlite3.Connection], None]:
+    """Lets the file grow by so many pages, None: as it will. SQLite answers as where the file system has no room."""
+
+    def limit(connection: sqlite3.Connection) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {1 << 30 if more is None else pages + more}")
+
+    return limit
+
+
+async def test_a_full_disk_is_told_and_the_store_read_until_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_LOOK_FOR_ROOM_SECONDS", 0.02)
+    uri = f"sqlite://{tmp_path}/metadata.db"
+    factory = SqliteLedgerManagerFactory(str(tmp_path / "metadata.db"))
+    await factory.initialize()
+    settings = GatewayConfig.load(None, {"metadata_uri": uri})
+    http = HttpServer(settings, factory, CollectorRegistry(), asyncio.Event())
+    port = await http.start("127.0.0.1", 0)
+    manager = factory.ledger_manager
+    await manager.create(unscoped(1), some_metadata())
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        assert (await client.get("/ready")).status_code == 200
+        await factory._store.read(most_pages(0))
+        with caplog.at_level(logging.INFO):
+            for _ in range(2):
+                with pytest.raises(MetaStoreException, match="full"):
+                    await manager.create(unscoped(2), some_metadata(large=bytes(100_000)))
+        answer = await client.get("/ready")
+        assert (answer.status_code, "disk is full" in answer.text) == (503, True)
+        assert sum("event=metadata_disk_full" in record.getMessage() for record in caplog.records) == 1
+        assert factory.connected
+        assert (await manager.read(unscoped(1))).version == 0
+
+        await factory._store.read(most_pages(None))
+        for _ in range(1500):
+            if factory.writable:
+                break
+            await asyncio.sleep(0.02)
+        assert (await client.get("/ready")).status_code == 200
+    await manager.create(unscoped(2), some_metadata(large=bytes(100_000)))
+    await http.stop()
+    await factory.close()
