@@ -24,6 +24,7 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import Recorder, some_metadata, unscoped
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -52,6 +53,7 @@ class Setting:
 
 @pytest_asyncio.fixture
 async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    made(f"sqlite://{tmp_path}/metadata.db")
     factory = SqliteLedgerManagerFactory(str(tmp_path / "metadata.db"))
     await factory.initialize()
     server = GatewayServer(factory)

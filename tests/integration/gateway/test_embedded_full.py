@@ -18,6 +18,7 @@ from gateway.embedded.factory import SqliteLedgerManagerFactory
 from gateway.http import HttpServer
 from ledger.errors import MetaStoreException
 from tests.integration.gateway.conftest import some_metadata, unscoped
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,7 +37,7 @@ async def test_a_full_disk_is_told_and_the_store_read_until_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_LOOK_FOR_ROOM_SECONDS", 0.02)
-    uri = f"sqlite://{tmp_path}/metadata.db"
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
     factory = SqliteLedgerManagerFactory(str(tmp_path / "metadata.db"))
     await factory.initialize()
     settings = GatewayConfig.load(None, {"metadata_uri": uri})

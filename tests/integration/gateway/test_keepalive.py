@@ -17,6 +17,7 @@ from gateway.drivers import create_factory
 from gateway.server import GatewayServer
 from protos.bookkeeper.gateway.v1.service_discovery_pb2 import ListBookiesRequest, WatchBookiesRequest
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from tests.stores import made
 from thinclient.grpc_channels import open_channel
 
 pytestmark = pytest.mark.asyncio
@@ -28,12 +29,12 @@ _ENHANCE_YOUR_CALM = 11
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path) -> AsyncIterator[GatewayServer]:
-    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
-    made = GatewayServer(factory)
-    await made.start()
-    yield made
-    await made.stop(0)
+    server = GatewayServer(factory)
+    await server.start()
+    yield server
+    await server.stop(0)
     await factory.close()
 
 
@@ -77,7 +78,7 @@ async def test_the_streams_of_a_client_that_vanished_end(tmp_path: Path, monkeyp
     options = tuple((name, quickly.get(name, value)) for name, value in gateway_server._OPTIONS)
     assert quickly.keys() <= dict(options).keys()
     monkeypatch.setattr(gateway_server, "_OPTIONS", options)
-    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
     server = GatewayServer(factory)
     await server.start()
