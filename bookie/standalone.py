@@ -17,6 +17,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -50,9 +51,9 @@ class BookieProcess:
 
     def start(self) -> None:
         """Starts the process; `wait_until_serving` waits for it."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.mkdir(0o750, parents=True, exist_ok=True)
         # Behind what is there: another process may have the directory, and this log.
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=partial(os.open, mode=0o640)) as log:
             self.log_begins = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bookie", *self.arguments],
@@ -223,7 +224,7 @@ class StandaloneCluster:
 
     def start(self) -> None:
         """Starts all bookies; when one does not start, stops the others again."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.mkdir(0o750, parents=True, exist_ok=True)
         make_cluster(self.metadata_uri)
         try:
             for process in self.processes:

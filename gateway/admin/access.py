@@ -3,7 +3,8 @@
 With a token configured, whatever changes something, writes to ledgers or shows what is in them needs it as
 `Authorization: Bearer …`. Without one, changes are taken on a loopback address only, and there only from requests that
 name this host by address or as `localhost`, as entries are: a page in a browser on this machine can be made to send
-others (its own name pointed at 127.0.0.1). Everything else is open, as BookKeeper's is.
+others (its own name pointed at 127.0.0.1). Nor are requests that a browser sends for a page of another origin, on any
+address: reading does something too, where it writes a ledger as a test. Everything else is open, as BookKeeper's is.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Access:
                 "changes over HTTP are off: no token is configured and the address is open to other machines; set "
                 "http_token_file (or http_token), or let HTTP listen on 127.0.0.1",
             )
+        if _is_for_another_page(headers):
+            raise AdminException(403, "without a token, a page of another origin gets neither entries nor changes")
         if self._loopback and not _names_this_host(headers.get("host", "")):
             raise AdminException(
                 403, "without a token, entries and changes need localhost or an IP address in the URL; use those"
@@ -74,8 +77,21 @@ class Access:
         return same and scheme.lower() == "bearer"
 
 
+def _is_for_another_page(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says so. Tools say nothing, and "none" is what somebody has typed."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site.lower() not in ("same-origin", "none")
+    # A browser that is older, or reached this server without TLS by another name than localhost.
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
+
+
 def _names_this_host(host: str) -> bool:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if host.startswith("["):
+        name, _, port = host[1:].partition("]")
+        return _is_address(name) and (not port or port.startswith(":"))
+    name = host.partition(":")[0]
     return name.lower() in ("", "localhost") or _is_address(name)
 
 

@@ -125,6 +125,13 @@ class Operation(Generic[QueryT, BodyT]):
 
 Row = Operation[Any, Any]
 
+HEADERS: Mapping[str, str] = {
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer: it is what it says, for this server's own pages, and older by the next time."""
+
 
 def get(path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any) -> Row:
     """A row that reads."""
@@ -172,7 +179,7 @@ def status_of(error: errors.BKException) -> int:
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     # A name that was given may hold what no text can.
     message = message.encode("utf-8", "replace").decode()
-    return JSONResponse({"error": message}, status_code=status, headers=dict(headers or {}))
+    return JSONResponse({"error": message}, status_code=status, headers={**HEADERS, **(headers or {})})
 
 
 def create_app(
@@ -181,7 +188,7 @@ def create_app(
     """The ASGI application. `document` is served at `/openapi.json`; `more_routes` are pages that are no API."""
 
     async def openapi(_request: Request) -> Response:
-        return JSONResponse(document)
+        return JSONResponse(document, headers=HEADERS)
 
     by_path: dict[str, dict[str, Row]] = {}
     for row in rows:
@@ -211,10 +218,11 @@ async def _dispatch(verbs: Mapping[str, Row], access: Access, request: Request) 
 
 def _response(row: Row, answer: Any) -> Response:
     if isinstance(answer, Response):
+        answer.headers.update(HEADERS)
         return answer
     if row.answer is None:
-        return Response(answer, media_type=row.media_type)
-    return JSONResponse(answer)
+        return Response(answer, media_type=row.media_type, headers=HEADERS)
+    return JSONResponse(answer, headers=HEADERS)
 
 
 def _query(model: type[Query], request: Request) -> Query:

@@ -37,7 +37,8 @@ class SqliteClusterAdmin(ClusterAdmin):
 
     async def initialize(self) -> None:
         try:
-            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o644))
+            # It holds the ledgers' passwords; SQLite's files beside it are for the same users.
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
         except OSError as error:
             raise MetaStoreException(f"the metadata database {self._path} can't be made: {error.strerror}") from error
         store = SqliteStore(self._path)

@@ -10,9 +10,10 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.admin.access import Access, is_loopback, read_token
+from gateway.admin.access import Access, Need, is_loopback, read_token
 from gateway.admin.api import AnyQuery, Call, NoBody, create_app, get, status_of
 from gateway.admin.process_rows import masked
+from gateway.admin.refused import AdminException
 from gateway.config import GatewayConfig
 from gateway.drivers import create_factory
 from gateway.http import HttpServer
@@ -74,6 +75,83 @@ async def test_what_a_handler_did_not_expect_is_answered_as_json() -> None:
         assert answer.status_code == 500
         assert "RuntimeError" in answer.json()["error"]
         assert "inside" not in answer.text
+
+
+LOCAL = {"host": "127.0.0.1:8080"}
+"""What each request has."""
+
+
+@pytest.mark.parametrize("loopback", [True, False])
+@pytest.mark.parametrize(
+    ("headers", "taken"),
+    [
+        ({}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8080"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"origin": "http://127.0.0.1:8080"}, True),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8081"}, False),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "null"}, False),
+    ],
+)
+def test_pages_of_other_origins_get_nothing_that_needs_anything(
+    headers: dict[str, str], taken: bool, loopback: bool
+) -> None:
+    access = Access(None, loopback=loopback)
+    if taken:
+        access.check(Need.CONTENT, {**LOCAL, **headers})
+    else:
+        with pytest.raises(AdminException, match="another origin") as refused:
+            access.check(Need.CONTENT, {**LOCAL, **headers})
+        assert refused.value.status == 403
+    access.check(Need.NOTHING, {**LOCAL, **headers})
+    # No page can send the token that it does not know.
+    Access("token", loopback=loopback).check(Need.CONTENT, {**headers, "authorization": "Bearer token"})
+
+
+@pytest.mark.parametrize(
+    ("host", "taken"),
+    [
+        ("[::1]", True),
+        ("[::1]:8080", True),
+        ("localhost:8080", True),
+        ("10.0.0.1", True),
+        ("", True),
+        ("[::1].evil.example", False),
+        ("[::1]evil.example:80", False),
+        ("[evil.example]:80", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+def test_names_of_this_host(host: str, taken: bool) -> None:
+    access = Access(None, loopback=True)
+    if taken:
+        access.check(Need.WRITE, {"host": host})
+    else:
+        with pytest.raises(AdminException, match="localhost"):
+            access.check(Need.WRITE, {"host": host})
+
+
+@pytest.mark.asyncio
+async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
+    async def answer(_call: Call[AnyQuery, NoBody]) -> Any:
+        return {}
+
+    async def text(_call: Call[AnyQuery, NoBody]) -> str:
+        return "OK"
+
+    async def refuse(_call: Call[AnyQuery, NoBody]) -> Any:
+        raise AdminException(409, "no")
+
+    rows = [get("/json", "JSON", answer), get("/text", "Text", text, answer=None), get("/no", "Refuses", refuse)]
+    app = create_app(rows, Access(None, loopback=True), {})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+        for path in ("/json", "/text", "/no", "/nothing", "/openapi.json"):
+            headers = (await http.get(path)).headers
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize(
