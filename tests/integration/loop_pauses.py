@@ -1,16 +1,19 @@
-"""How long an event loop stands still, measured from another thread.
+"""How long an event loop stands still: because something blocks it, or because it computes.
 
-Both beat every few milliseconds. A pause counts the beats of the other thread during which the loop has had none, not
-the time on the clock: a machine that is too busy to run this process gives neither of them a beat.
+The loop beats every few milliseconds, and another thread looks whether it does. What blocks is counted in looks at
+which the thread of the loop has neither gone on nor wants to (the kernel has it asleep); what computes, in CPU time.
+So neither grows with the load of the machine, where a thread waits for a core.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -21,15 +24,29 @@ class LoopPauses:
     """An asynchronous context manager around what must not hold up the loop it runs on."""
 
     def __init__(self) -> None:
-        self.longest_seconds = 0.0
+        self.blocked_seconds = 0.0
+        """The longest time for which the loop waited in the middle of a step."""
+        self.busy_seconds = 0.0
+        """The longest time that it computed between two turns."""
         self.where = ""
-        """Where the loop stood in the longest pause."""
+        """Where it waited longest."""
         self._beats = 0
+        self._beat_at = 0.0
         self._over = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch, args=(threading.get_ident(), threading.get_native_id()), daemon=True
+        )
+
+    @property
+    def longest_seconds(self) -> float:
+        return max(self.blocked_seconds, self.busy_seconds)
 
     async def __aenter__(self) -> Self:
+        # What the tests before have left is not to be searched for garbage here.
+        gc.collect()
+        gc.freeze()
         self._loop = asyncio.get_running_loop()
+        self._beat_at = time.thread_time()
         self._beat()
         self._watcher.start()
         return self
@@ -40,17 +57,25 @@ class LoopPauses:
         self._over.set()
         self._timer.cancel()
         self._watcher.join()
+        gc.unfreeze()
 
     def _beat(self) -> None:
+        now = time.thread_time()
+        self.busy_seconds = max(self.busy_seconds, now - self._beat_at)
+        self._beat_at = now
         self._beats += 1
         self._timer = self._loop.call_later(_BEAT_SECONDS / 2, self._beat)
 
-    def _watch(self, loop_thread: int) -> None:
-        seen, missed = self._beats, 0
+    def _watch(self, loop_thread: int, native: int) -> None:
+        clock = time.pthread_getcpuclockid(loop_thread)
+        state = Path(f"/proc/self/task/{native}/stat")
+        before, still = (0, 0.0), 0
         while not self._over.is_set():
             time.sleep(_BEAT_SECONDS)
-            missed = missed + 1 if self._beats == seen else 0
-            seen = self._beats
-            if missed * _BEAT_SECONDS > self.longest_seconds:
-                self.longest_seconds = missed * _BEAT_SECONDS
+            seen = self._beats, time.clock_gettime(clock)
+            asleep = seen == before and state.read_text().rpartition(")")[2].split()[0] != "R"
+            still = still + 1 if asleep else 0
+            before = seen
+            if still * _BEAT_SECONDS > self.blocked_seconds:
+                self.blocked_seconds = still * _BEAT_SECONDS
                 self.where = "".join(traceback.format_stack(sys._current_frames().get(loop_thread), 6))
