@@ -79,6 +79,15 @@ class Process:
         for lane in self.lanes:
             lane.update()
 
+    def keep_busy(self, seconds: float) -> None:
+        """Its event loop computes something for so long. Its threads go on, and what reaches its sockets waits."""
+        self._busier(1)
+        self.loop.call_later(seconds, self._busier, -1, context=self.loop.outside.context)
+
+    def _busier(self, by: int) -> None:
+        self.main.busy += by
+        self.main.update()
+
     def end(self) -> None:
         """It is gone, with all its threads; nothing of it runs again, not even a `finally`."""
         if not self.alive:
@@ -93,7 +102,7 @@ class Process:
 class Lane:
     """What waits to run, in order: handles of a process, or the one fiber of a thread."""
 
-    __slots__ = ("_loop", "blocked", "process", "queue")
+    __slots__ = ("_loop", "blocked", "busy", "process", "queue")
 
     def __init__(self, loop: WorldLoop, process: Process) -> None:
         self._loop = loop
@@ -101,6 +110,8 @@ class Lane:
         self.queue: deque[asyncio.Handle | Fiber] = deque()
         self.blocked = False
         """Whether a handle of a process waits in the middle, so that no other of it may run."""
+        self.busy = 0
+        """How many things that are not simulated the event loop of a process has to do before."""
         process.lanes.append(self)
 
     def put(self, item: asyncio.Handle | Fiber) -> None:
@@ -112,7 +123,7 @@ class Lane:
     def update(self) -> None:
         """Puts the lane among those that may run, or takes it from there."""
         process = self.process
-        if self.queue and not self.blocked and process.alive and not process.paused:
+        if self.queue and not self.blocked and not self.busy and process.alive and not process.paused:
             self._loop.ready[self] = None
         else:
             self._loop.ready.pop(self, None)

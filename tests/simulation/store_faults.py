@@ -41,6 +41,9 @@ class StoreFaults:
             "link-cut": self._cut,
             "link-reset": self._reset,
             "link-stalls": self._stall,
+            "gateway-busy": self._keep_busy,
+            "answer-breaks-off": self._break_off,
+            "answer-miscounted": self._miscount,
         }
 
     async def run(self, until: float) -> None:
@@ -61,7 +64,8 @@ class StoreFaults:
         world, store = self._world, self._store
         world.network.heal()
         for server in store.ensemble.servers:
-            server.lag = server.answers_lost = 0.0
+            server.lag = server.answers_lost = server.breaks_off = 0.0
+            server.miscounts = False
             if not store.running(server):
                 await store.start_server(server)
             server.join()
@@ -168,6 +172,32 @@ class StoreFaults:
         number = self._rng.choice(sessions)
         self._store.ensemble.expire(number)
         return f"session {number:x}"
+
+    def _keep_busy(self, seconds: float) -> str:
+        gateway = self._gateway()
+        if gateway is None or gateway.process is None:
+            return ""
+        process, until = gateway.process, self._world.now + seconds
+
+        async def keep_busy() -> None:
+            while process.alive and self._world.now < until:
+                process.keep_busy(self._rng.choice((0.002, 0.02, 0.1)) * self._rng.uniform(0.5, 1.5))
+                await asyncio.sleep(self._rng.uniform(0.0, 0.15))
+
+        self._world.spawn(self._world.loop.outside, keep_busy())
+        return gateway.name
+
+    def _break_off(self, seconds: float) -> str:
+        """The next answer comes in two parts; the second is long in coming."""
+        server = self._rng.choice(self._store.ensemble.servers)
+        server.breaks_off = seconds
+        return server.name
+
+    def _miscount(self, seconds: float) -> str:
+        """The next answer names another request than the one it is to: no client can go on after it."""
+        server = self._rng.choice(self._store.ensemble.servers)
+        server.miscounts = True
+        return server.name
 
     def _link(self) -> tuple[str, str]:
         gateway = self._rng.choice(self._store.gateways).name

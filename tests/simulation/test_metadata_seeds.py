@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
+from kazoo.exceptions import NoNodeError
 
 from ledger.errors import UnknownOutcomeException
 from ledger.ledger_id import LedgerId
@@ -227,3 +228,38 @@ def test_a_creation_is_not_carried_out_again_by_a_gateway_that_was_started_anew(
         assert len(store.ledgers) == 2
 
     play(seed, story)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_an_answer_that_there_is_no_node_leaves_the_watch_of_a_later_request_alone(seed: int) -> None:
+    """It threw it away where the event loop was busy until both were answered: its changes were never told."""
+    world = World(seed)
+    told: list[int] = []
+
+    async def main() -> None:
+        store = SimulatedStore(world, gateways=0, servers=1)
+        await store.start()
+        process, other = (world.new_process(name, name) for name in ("one", "other"))
+        one = store.zookeeper_factory(process)
+        await world.on(process, one.initialize())
+        writer = store.zookeeper_factory(other)
+        await world.on(other, writer.initialize())
+        session = one._session
+
+        async def read(listener: int) -> None:
+            with contextlib.suppress(NoNodeError):
+                await session.get("/node", lambda event: told.append(listener))
+
+        for listener in (1, 2):
+            if listener == 2:
+                await world.on(other, writer._session.create("/node"))
+            world.network.stall("zk1", "one", 1.0)
+            world.spawn(process, read(listener))
+            await asyncio.sleep(0.2)
+        process.keep_busy(3.0)
+        await asyncio.sleep(5.0)
+        await world.on(other, writer._session.set("/node", b"", 0))
+        await asyncio.sleep(1.0)
+        assert told == [2]
+
+    world.run(main())

@@ -17,9 +17,9 @@ answered there.
 States of a server: stopped → serving ⇄ cut off (no leader in reach: after `_PATIENCE_SECONDS` clients are sent away and
 nobody is let in) → stopped.
 
-Faults: `cut_off` and `join` a server, its `lag` and `answers_lost`, `lose_quorum`, `expire` a session: each a method or
-an attribute. The network between clients and servers is the world's, with its own faults; what clients say and are
-answered is `zookeeper_connection`'s.
+Faults: `cut_off` and `join` a server, its `lag`, `answers_lost`, `breaks_off` and `miscounts`, `lose_quorum`, `expire`
+a session: each a method or an attribute. The network between clients and servers is the world's, with its own faults;
+what clients say and are answered is `zookeeper_connection`'s.
 
 Not simulated: access control (everybody may everything), quotas, observers, containers and TTL nodes, reconfiguration.
 """
@@ -258,6 +258,10 @@ class Server:
         """Seconds by which it is later than it would be."""
         self.answers_lost = 0.0
         """How likely a client loses its connection between a commit and the answer."""
+        self.breaks_off = 0.0
+        """Seconds between the two halves of the next answer."""
+        self.miscounts = False
+        """The next answer names a request that was not made."""
         self._applied = 0
         self._due: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None

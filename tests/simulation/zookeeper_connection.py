@@ -26,6 +26,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self.session = 0
+        self._held: bytearray | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -65,8 +66,23 @@ class Connection(asyncio.Protocol):
         self._write(wire.event(happened, path))
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._transport is None:
+            return
+        if self._held is not None:
+            self._held += data
+            return
+        seconds, self._server.breaks_off = self._server.breaks_off, 0.0
+        if seconds:
+            half = len(data) // 2
+            data, self._held = data[:half], bytearray(data[half:])
+            asyncio.get_running_loop().call_later(seconds, self._go_on)
+        self._transport.write(data)
+
+    def _go_on(self) -> None:
+        """What was lost on the way is sent again, and what was to follow."""
+        held, self._held = self._held, None
+        if held is not None and self._transport is not None:
+            self._transport.write(bytes(held))
 
     async def _next(self) -> bytes:
         while not self._requests:
@@ -81,6 +97,9 @@ class Connection(asyncio.Protocol):
                 return
             while True:
                 xid, request = wire.decode_request(await self._next())
+                if self._server.miscounts and xid > 0:
+                    self._server.miscounts = False
+                    xid += 1
                 await self._answer(xid, request)
         except ConnectionError:
             self.end()
