@@ -511,21 +511,6 @@ MUTATIONS = (
         METADATA,
     ),
     Mutation(
-        "watch-of-another-thrown-away",
-        "gateway",
-        ("M2", "M3"),
-        "an answer that there is no such node takes every watcher of the node away, also one that was asked for since",
-        "gateway/zookeeper/session.py",
-        "        found: tuple[bytes, ZnodeStat] = await self._read(lambda kazoo: GetData(path, kazoo.watcher(watch)))\n"
-        "        return found\n",
-        "        try:\n"
-        "            return await self._read(lambda kazoo: GetData(path, kazoo.watcher(watch)))  # type: ignore\n"
-        "        except NoNodeError:\n"
-        "            self._kazoo.client._data_watchers.pop(path, None)  # type: ignore\n"
-        "            raise\n",
-        METADATA,
-    ),
-    Mutation(
         "loop-waits-for-the-store",
         "gateway",
         ("P12",),
@@ -543,16 +528,6 @@ MUTATIONS = (
         "gateway/zookeeper/session.py",
         "        loop.call_at(max(loop.time(), self._started_at + _RETRY_SECONDS), self._start_anew)\n",
         "        return\n",
-        METADATA,
-    ),
-    Mutation(
-        "request-slips-into-a-new-session",
-        "gateway",
-        ("M3", "M4"),
-        "a request that waited while the session was lost is sent in the new one, to a server that may lag",
-        "gateway/zookeeper/kazoo_thread.py",
-        "            if call.generation != self._generation:\n",
-        "            if call.generation < 0:\n",
         METADATA,
     ),
 )
