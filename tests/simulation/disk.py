@@ -36,6 +36,8 @@ class DiskFaults:
     slowness: float = 1.0
     """Every operation takes so many times as long."""
     failing_syncs: float = 0.0
+    failing_index_syncs: float = 0.0
+    """The same for index files only: they are synced far more rarely than journals, and nobody writes moves again."""
     failing_writes: float = 0.0
     failing_reads: float = 0.0
     failing_opens: float = 0.0
@@ -107,6 +109,8 @@ class ProcessFiles(FileSystem):
         self._process = process
         self._entry_logs: set[int] = set()
         """What is open of them."""
+        self._indexes: set[int] = set()
+        """What is open of index files."""
 
     # Time and faults
 
@@ -123,13 +127,14 @@ class ProcessFiles(FileSystem):
         if disk.rng.random() < disk.times.share or disk.faults.slowness > 1:
             self._wait(disk.rng.random() * disk.times.other)
 
-    def _sync(self, kind: str, sync: Callable[[], None]) -> None:
+    def _sync(self, kind: str, sync: Callable[[], None], failing: float = 0.0) -> None:
         disk = self._disk
         low, high = disk.times.sync
         seconds = low + (high - low) * disk.rng.random()
         before = disk.rng.random()
         self._wait(seconds * before)
-        if disk.faults.failing_syncs and disk.rng.random() < disk.faults.failing_syncs:
+        failing = max(failing, disk.faults.failing_syncs)
+        if failing and disk.rng.random() < failing:
             disk.count("failed syncs")
             sync = partial(self._failing, sync)
         sync()
@@ -158,11 +163,14 @@ class ProcessFiles(FileSystem):
         fd = self._media.open(path, flags)
         if path.suffix == ".log":
             self._entry_logs.add(fd)
+        elif path.suffix == ".idx":
+            self._indexes.add(fd)
         return fd
 
     def close(self, fd: int) -> None:
         if self._process.alive and not self._disk.loop.over:
             self._entry_logs.discard(fd)
+            self._indexes.discard(fd)
             self._media.close(fd)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -205,7 +213,8 @@ class ProcessFiles(FileSystem):
         return self._media.data_extents(fd, start)
 
     def fdatasync(self, fd: int) -> None:
-        self._sync("fdatasync", lambda: self._media.fdatasync(fd))
+        rate = self._disk.faults.failing_index_syncs if fd in self._indexes else 0.0
+        self._sync("fdatasync", lambda: self._media.fdatasync(fd), rate)
 
     def fsync(self, fd: int) -> None:
         self._sync("fsync", lambda: self._media.fsync(fd))

@@ -97,6 +97,8 @@ RATES = {
 seconds they are wrong at most. Requests that are repeated come again later on the same connection, as from a client
 that has not heard of the first one's answer."""
 
+_OF_INDEXES = 20.0
+"""So many times as often a sync of an index file fails."""
 _FLIPPED_READS = (0.05, 0.5)
 _BYTES_OF_A_BAD_DISK = 500
 """To one bit that is turned over."""
@@ -161,7 +163,7 @@ class Faults:
         faults = bookie.disk.faults
         match kind:
             case "failing-syncs":
-                faults.failing_syncs = rate
+                faults.failing_syncs, faults.failing_index_syncs = rate, _OF_INDEXES * rate
             case "failing-writes":
                 faults.failing_writes = rate
             case "failing-reads":
@@ -440,6 +442,7 @@ class Faults:
                 client.resume()
         for bookie in bookies:
             faults = bookie.disk.faults
+            faults.failing_index_syncs = 0.0
             faults.slowness, faults.failing_syncs, faults.failing_writes, faults.failing_reads = 1.0, 0.0, 0.0, 0.0
             faults.flipped_reads = faults.failing_opens = 0.0
             self._flipping.clear()
