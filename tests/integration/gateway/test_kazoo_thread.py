@@ -63,6 +63,7 @@ async def many(count: int, call: Callable[[int], Any]) -> list[asyncio.Future[An
     return calls
 
 
+@pytest.mark.timeout(120, method="thread")  # a loop that is blocked hears of no signal
 class TestTheLoop:
     @pytest.mark.parametrize("ends", ["goes on", "reset", "away"])
     async def test_an_answer_that_breaks_off_holds_nothing_up(self, own_zookeeper: LocalZooKeeper, ends: str) -> None:
