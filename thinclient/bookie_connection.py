@@ -368,6 +368,7 @@ class BookieConnection:
                 request[2](request[3], None, TimeoutException(f"bookie {self} did not answer in time"))
         wire = self._wire
         if wire is not None and self._transport is not None:
+            wire.trim()
             self._judge_silence(wire, now, bool(late))
         overload = self._overloaded() if self._waiting else None
         if overload is not None:

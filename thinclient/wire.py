@@ -77,6 +77,10 @@ class Wire(asyncio.BufferedProtocol):
         self._owner.on_transport_lost(self)
         self._end(f"lost the connection: {exc or 'closed by the bookie'}", exc)
 
+    def trim(self) -> None:
+        """Gives back what the answers since the last call did not need of the receive buffer."""
+        self._decoder.trim()
+
     # Answers of an open connection
 
     def take(self, packets: Sequence[memoryview]) -> None:

@@ -10,15 +10,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ledger.bookie_info import BookieServiceInfo
+from ledger.digest import digest_for
+from ledger.entry import encode_entry
 from ledger.errors import (
     BookieHandleNotAvailableException,
     ClientClosedException,
     TimeoutException,
     TooManyRequestsException,
 )
+from ledger.metadata import DigestType
 from ledger.protocol_v3 import encode_request, encode_response
 from ledger.requests import AddRequest, Operation, ReadLacRequest, ReadLacResponse, Status
-from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, fake_cluster
+from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, StoredLedger, fake_cluster
 from thinclient import BookKeeper
 from thinclient.bookie_connection import GIVEN_UP_AFTER, Address, BookieConnection, ConnectionSettings
 from thinclient.reconnect import FIRST_PAUSE, LONGEST_PAUSE, ReconnectPauses
@@ -235,6 +238,26 @@ async def test_a_bookie_that_has_fallen_silent_is_given_up_after_a_while_and_rea
         assert not connection.connected
         bookie.silent = False
         assert isinstance(await asked.ask(), ReadLacResponse)
+        connection.close()
+
+
+@pytest.mark.asyncio
+async def test_the_room_for_a_large_answer_is_given_back() -> None:
+    async with fake_cluster(1) as cluster:
+        (bookie,) = cluster.bookies
+        settings = ConnectionSettings(5, 1 << 21, 1 << 16)
+        connection = BookieConnection("b", resolver(bookie.port), settings)
+        body = encode_entry(digest_for(DigestType.CRC32C, b""), 1, 0, -1, 1 << 20, bytes(1 << 20))
+        bookie.ledgers[1] = StoredLedger(b"", {0: body})
+        answer = await Asked(connection).ask()
+        assert isinstance(answer, ReadLacResponse)
+        assert answer.last_entry_body == body
+        wire = connection._wire
+        assert wire is not None
+        assert wire._decoder.size > 1 << 20
+        for _ in range(2):
+            connection.expire(asyncio.get_running_loop().time())
+        assert wire._decoder.size < 1 << 14
         connection.close()
 
 
