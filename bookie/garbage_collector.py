@@ -41,6 +41,7 @@ from bookie.threads import REAL_THREADS, Threads
 from bookie.throttle import StoppedException
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory, Membership
+from reporting.background import keep_running
 from reporting.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class GarbageCollector:
         """Begins to wait for the first run. Storage is open."""
         self._loop = asyncio.get_running_loop()
         self._thread = self._threads.executor("gc")
-        self._task = self._loop.create_task(self._run())
+        self._task = keep_running("garbage collection", self._run)
 
     async def stop(self) -> None:
         """Ends a run at its next record; storage may be closed afterwards."""

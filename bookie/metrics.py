@@ -20,6 +20,7 @@ from bookie.disk_monitor import used_percent
 from bookie.exposition import counter, counters, gauge
 from bookie.statistics import BookieStatistics, JournalStatistics, StorageStatistics
 from ledger.latency import QUANTILES, LatencyHistogram, OpStats
+from reporting import background
 
 _SERVER = "bookkeeper_server_"
 _JOURNAL = "bookie_journal_"
@@ -56,6 +57,11 @@ class BookieCollector(Collector):
             "bookie_SERVER_SANITY",
             "1 while storage and its threads are sound, 0 when not, -1 before and after",
             sources.server_sanity(),
+        )
+        yield counters(
+            "bookie_BACKGROUND_TASK_FAILURES",
+            "background tasks of the process that failed with an error that nobody foresaw, and were begun anew",
+            [({"task": task}, count) for task, count in background.RESTARTS.items()],
         )
         yield from _of_requests(sources.requests, sources.parked_long_polls())
         yield from _of_connections(sources.requests)

@@ -50,6 +50,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory, Membership
+from reporting.background import keep_running
 from reporting.logs import add_to_every_line, log_event
 
 _log = logging.getLogger(__name__)
@@ -303,7 +304,7 @@ class BookieServer:
         self._stack.push_async_callback(console.close)
         limit = self._config.descriptor_shares().http
         admin = AdminServer(app, listener, own_version(), self._config.http_contexts(), max_connections=limit)
-        task = asyncio.get_running_loop().create_task(admin.run_until_stopped())
+        task = keep_running("HTTP server", admin.run_until_stopped)
 
         async def stop_admin() -> None:
             admin.should_exit = True
@@ -331,7 +332,7 @@ class BookieServer:
             return
         config = self._config
         check = LimboCheck(storage, factory, bookie_id, config.gc_metadata_op_rate_limit, _in_thread)
-        task = self._loop.create_task(check.run(config.gc_wait_seconds))
+        task = keep_running("check of ledgers in limbo", lambda: check.run(config.gc_wait_seconds))
         self._stack.callback(task.cancel)
 
     def _server_status(self) -> int:

@@ -29,6 +29,7 @@ from bookie.files import FileSystem
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import BKException, LedgerExistException
 from ledger.manager import RegistrationManager
+from reporting.background import keep_running
 from reporting.logs import log_bug, log_event
 
 __all__ = ["ModeRefusedException", "StateManager"]
@@ -102,8 +103,10 @@ class StateManager:
         read_only = self._mode.read_only
         await self._registration.register_bookie(info, read_only=read_only)
         self._info, self._registered_read_only = info, read_only
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._look_forever())]
+        self._tasks = [
+            keep_running("mode of the bookie", self._follow),
+            keep_running("look at the registration", self._look_forever),
+        ]
         self._changed.set()
 
     async def close(self) -> None:
@@ -160,6 +163,9 @@ class StateManager:
             except LedgerExistException as error:
                 self._on_fatal(error)
                 return
+            except Exception:
+                self._changed.set()  # what was not told is told in the next run
+                raise
             if not self._changed.is_set():
                 self._settled.set()
 

@@ -23,6 +23,7 @@ from gateway.config import GatewayConfig
 from gateway.metrics import GatewayMetrics
 from gateway.version import own_version
 from ledger.manager import LedgerManagerFactory
+from reporting.background import keep_running
 
 
 def gateway_rows(
@@ -86,7 +87,7 @@ class HttpServer:
         listener = _listen(host, port)
         self._console.start()
         self._server = AdminServer(self._app, listener, contexts=self._contexts, max_connections=self._max_connections)
-        self._task = asyncio.get_running_loop().create_task(self._server.run_until_stopped())
+        self._task = keep_running("HTTP server", self._server.run_until_stopped)
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from reporting import background
+
 _PREFIX = "bookgate_gateway_"
 _FINE = ("SUCCESS", "CANCELLED")
 """Outcomes of calls that went as they should: a stream that is watched ends by its client's wish."""
@@ -105,6 +107,12 @@ class GatewayMetrics(Collector):
         for operation, latencies in self._store.items():
             latencies.add_to(store, [operation])
         yield store
+        failures = CounterMetricFamily(
+            f"{_PREFIX}background_task_failures", "background tasks of the process begun anew", labels=["task"]
+        )
+        for task, count in background.RESTARTS.items():
+            failures.add_metric([task], count)
+        yield failures
         for reading in self._readings:
             family = CounterMetricFamily if reading.counts else GaugeMetricFamily
             yield family(_PREFIX + reading.name, reading.text, value=reading.read())

@@ -41,6 +41,7 @@ from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2, registrati
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import add_LedgerMetadataServiceServicer_to_server
 from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import add_RegistrationServiceServicer_to_server
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
+from reporting.background import keep_running
 from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
@@ -151,8 +152,10 @@ class GatewayServer:
         await self._set_health(self._factory.connected)
         await server.start()
         self._server = server
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._monitor()), loop.create_task(self._cache.run())]
+        self._tasks = [
+            keep_running("health of the gateway", self._monitor),
+            keep_running("upkeep of the cache", self._cache.run),
+        ]
         log_event(_LOG, "gateway", state="serving", address=self.address, tls=self._tls is not None)
         return self._port
 

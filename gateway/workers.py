@@ -17,11 +17,13 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from gateway.binding import hold_shared_port
 from gateway.config import GatewayConfig
 from gateway.process import Addresses
 from ledger.errors import BKException
+from reporting.background import keep_running
 from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ async def serve_with_workers(
         addresses = await _start_all(workers, stop)
         if addresses is None:
             return
-        minders = [asyncio.get_running_loop().create_task(_mind(worker)) for worker in workers]
+        minders = [keep_running("minder of a worker", partial(_mind, worker)) for worker in workers]
         serving(addresses)
         await stop.wait()
         log_event(_LOG, "workers", state="draining", count=len(workers), grace_seconds=settings.drain_seconds)

@@ -18,6 +18,7 @@ from ledger.errors import (
 from ledger.manager import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as wire
+from reporting.background import keep_running
 from thinclient.gateway_channel import GatewayChannel
 from thinclient.gateway_failures import failure_in_words
 
@@ -77,7 +78,7 @@ class RpcServiceDiscovery(ServiceDiscovery):
         raise BookieHandleNotAvailableException(response.message or f"bookie {bookie_id} is not registered")
 
     async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
-        task = asyncio.get_running_loop().create_task(self._follow(bookie_set, listener))
+        task = keep_running("watch of bookies", lambda: self._follow(bookie_set, listener))
         self._watches[task] = None
         task.add_done_callback(self._watches.pop)
 

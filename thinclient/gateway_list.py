@@ -12,6 +12,7 @@ import contextlib
 from ledger.bookie_info import GATEWAY_GRPC
 from ledger.errors import BKException
 from ledger.manager import BookieSet, ServiceDiscovery
+from reporting.background import keep_running
 from thinclient.gateway_channel import GatewayChannel
 
 _EVERY_SECONDS = 60.0
@@ -30,7 +31,7 @@ class GatewayList:
         """Returns after the first answer."""
         await self._refresh()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._refresh_forever())
+            self._task = keep_running("list of gateways", self._refresh_forever)
 
     async def close(self) -> None:
         if self._task is not None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledger.latency import OpStats, Sample
+from reporting import background
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -61,6 +62,8 @@ _COUNTERS = {
     "per_channel_bookie_client_FAILED_CONNECTION_COUNTER": "connections that could not be made",
 }
 
+_FAILURES, _FAILURES_TEXT = "BACKGROUND_TASK_FAILURES", "background tasks of the process begun anew"
+
 _GAUGES = {
     "NUM_PENDING_ADD": "appends not yet acknowledged",
     "per_channel_bookie_client_ACTIVE_TLS_CHANNEL_COUNTER": "connections to bookies over TLS",
@@ -104,6 +107,10 @@ class ClientMetrics:
         ]
         for name, text in _COUNTERS.items():
             found.append(ClientMetric(PREFIX + name, "counter", text, [Sample("", {}, self.counters[name])]))
+        failures = [Sample("", {"task": task}, count) for task, count in background.RESTARTS.items()]
+        found.append(
+            ClientMetric(PREFIX + _FAILURES, "counter", "background tasks of the process begun anew", failures)
+        )
         for name, text in _GAUGES.items():
             read = self.gauges.get(name)
             found.append(ClientMetric(PREFIX + name, "gauge", text, [Sample("", {}, read() if read else 0)]))

@@ -107,8 +107,8 @@ class Gateway:
         """Asked last for a while."""
         if not self._failures:
             log_event(_log, "gateway_failed", gateway=self.address, error=reason)
+        self._asked_last_until = now + min(_FIRST_ASKED_LAST * 2 ** min(self._failures, 16), _LONGEST_ASKED_LAST)
         self._failures += 1
-        self._asked_last_until = now + min(_FIRST_ASKED_LAST * 2 ** (self._failures - 1), _LONGEST_ASKED_LAST)
 
     def answered(self) -> None:
         if self._failures:

@@ -32,6 +32,7 @@ from ledger.manager import Membership, RegistrationManager, ServiceDiscovery, Ve
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from reporting.background import keep_running
 from reporting.logs import log_event
 from thinclient.gateway_channel import Attempts, GatewayChannel
 from thinclient.gateway_failures import failure_in_words
@@ -76,7 +77,7 @@ class _Keeper:
                 if refused.code == StatusCode.BAD_REQUEST:
                     raise IncorrectParameterException(str(refused)) from None
                 raise LedgerExistException(str(refused)) from None
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = keep_running("registration at gateways", self._keep)
 
     async def update(self, info: BookieServiceInfo, read_only: bool) -> None:
         """Registers anew: other endpoints, or the other list. Returns once it is done."""

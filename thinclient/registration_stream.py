@@ -11,6 +11,7 @@ Not its job: which gateway, and what is registered (`registration`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -18,8 +19,11 @@ from grpc.aio import AioRpcError
 
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
+from reporting.logs import log_bug
 from thinclient.gateway_failures import failure_in_words
 from thinclient.one_gateway import Gateway
+
+_LOG = logging.getLogger(__name__)
 
 PATIENCE_LEASES = 0.5
 """How long a gateway may take for a bookie whose lease runs."""
@@ -113,6 +117,9 @@ class RegisterStream:
         except Refused as refused:
             self._fail(refused)
             reason = str(refused)
+        except Exception as error:  # who keeps the bookie registered waits for the end of this stream
+            log_bug(_LOG, "registration_stream_failed", error, gateway=self.gateway.address)
+            reason = str(error)
         self._end(reason)
 
     def _take(self, response: wire.RegisterResponse) -> None:

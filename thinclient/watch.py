@@ -20,6 +20,7 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerMetadataListener, LedgerRecord
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from reporting.background import keep_running
 from reporting.logs import log_event
 from thinclient.gateway_channel import GatewayChannel
 from thinclient.gateway_failures import failure_in_words
@@ -60,7 +61,7 @@ class MetadataWatch:
         self._listeners.setdefault(ledger_id, []).append(_Listening(listener, self._gateways.revision))
         self._outgoing.put_nowait(self._subscribe(ledger_id))
         if self._task is None:
-            self._task = self._loop.create_task(self._run())
+            self._task = keep_running("watch of ledgers", self._run)
 
     def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Takes a listener away; an unknown one is ignored."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from gateway.embedded.store import BOOKIES_CHANGE, SqliteStore, revision_of
 from ledger.errors import BKException
 from ledger.ledger_id import LedgerId
+from reporting.background import keep_running
 from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class ChangeFeed:
     def want(self, wanted: bool) -> None:
         """Starts or stops the poller."""
         if wanted and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._poll_forever())
+            self._task = keep_running("changes of the metadata", self._poll_forever)
         elif not wanted and self._task is not None:
             self._task.cancel()
             self._task = None

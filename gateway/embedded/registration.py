@@ -26,6 +26,7 @@ from gateway.embedded.store import SqliteStore, Transaction
 from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of, same_life
 from ledger.errors import BKException, MetadataVersionException, WrongClusterException
 from ledger.manager import RegistrationManager, Versioned
+from reporting.background import keep_running
 from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class SqliteRegistrationManager(RegistrationManager):
             raise held_by_another(info.bookie_id)
         self._held[info.bookie_id] = (info, read_only)
         if self._renewal is None:
-            self._renewal = asyncio.get_running_loop().create_task(self._renew_forever())
+            self._renewal = keep_running("renewal of registrations", self._renew_forever)
 
     async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
         if not self._claims.may_change(bookie_id, lease):

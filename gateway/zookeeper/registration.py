@@ -30,6 +30,7 @@ from gateway.zookeeper.session import ZooKeeperSession
 from ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of, same_life
 from ledger.errors import BKException, MetadataVersionException
 from ledger.manager import RegistrationManager, Versioned
+from reporting.background import keep_running
 from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._new_sessions += 1
         self._lost.update(self._held)
         if self._lost and self._again is None:
-            self._again = asyncio.get_running_loop().create_task(self._register_again())
+            self._again = keep_running("registration in a new session", self._register_again)
 
     async def close(self) -> None:
         """Takes every registration made here back."""
@@ -230,14 +231,16 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                 await self._session.delete(path, stat.version)
 
     async def _register_again(self) -> None:
-        try:
-            while self._lost:
+        while self._lost:
+            try:
                 failed = {bookie_id for bookie_id in sorted(self._lost) if not await self._try_again(bookie_id)}
-                self._lost |= failed
-                if failed:
-                    await asyncio.sleep(_RETRY_SECONDS)
-        finally:
-            self._again = None
+            except Exception:
+                self._lost.update(self._held)  # whichever was not reached
+                raise
+            self._lost |= failed
+            if failed:
+                await asyncio.sleep(_RETRY_SECONDS)
+        self._again = None
 
     async def _try_again(self, bookie_id: str) -> bool:
         """False if it failed. A session that is lost meanwhile makes the bookie lost again."""

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from bookie.doors import HostedGateway
 from gateway.config import GatewayConfig
 from ledger.manager import LedgerManagerFactory
+from reporting.background import RESTARTS
 from tests.simulation import threads
 from tests.simulation.disk import Disk, DiskTimes
 from tests.simulation.loop import CURRENT, Process, WorldLoop
@@ -171,6 +172,7 @@ class World:
         loop.set_exception_handler(self._on_unhandled)
         if self.after_every_step:
             loop.after_step = self._check
+        failed_before = RESTARTS.copy()
         was_collecting = gc.isenabled()
         # Which garbage is collected when must not decide what happens.
         gc.disable()
@@ -188,6 +190,8 @@ class World:
         if self.unhandled:
             first = self.unhandled[0]
             raise UnhandledError(f"{first.get('message')}: {first.get('exception')!r}") from first.get("exception")
+        if failed := RESTARTS - failed_before:
+            raise UnhandledError(f"background tasks failed and were begun anew: {dict(failed)}")
         return result
 
     def _end(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.latency import LatencyHistogram, LatencyWindow
+from reporting.background import keep_running
 
 INTERVAL_SECONDS = 2.0
 _KEPT = 300
@@ -78,7 +79,7 @@ class Rates:
     def start(self) -> None:
         """Begins to look, on this event loop."""
         self.look()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = keep_running("rates of the console", self._run)
 
     async def close(self) -> None:
         if self._task is not None:
