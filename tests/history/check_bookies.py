@@ -1,4 +1,4 @@
-"""Checkers of what a bookie holds: S1, S2, S3, S5 and S6. They need a history in which bookies were watched.
+"""Checkers of what a bookie holds: S1, S2, S3, S5, S6 and S8. They need a history in which bookies were watched.
 
 A bookie's answers are promises: an entry, once acknowledged with sync, and a fence, once answered, are there after
 every restart, until the ledger is deleted. Bookies whose disk was damaged or wiped are excused from what they hold,
@@ -7,6 +7,7 @@ never from what they answer falsely.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.history import events
@@ -16,6 +17,7 @@ from tests.history.story import BookieStory, Story
 from tests.history.violations import (
     AcknowledgedBeforeSync,
     DamageAnsweredAsMissing,
+    DeniedWhatItLost,
     FenceNotDurable,
     InvariantViolated,
     LivingLedgerCollected,
@@ -121,8 +123,25 @@ def _lost_by(promises: _Promises, answered: int) -> type[InvariantViolated]:
 
 def damage_is_not_answered_as_missing(story: Story) -> int:
     """S3: an entry that a bookie had acknowledged is never answered as missing, whatever became of its disk."""
+    bookies = (bookie for bookie in story.bookies.values() if not _lost_a_file(bookie))
+    return _nothing_promised_is_denied(story, bookies, DamageAnsweredAsMissing)
+
+
+def lost_files_are_not_answered_as_missing(story: Story) -> int:
+    """S8: nor is one that was in a file of which a start found less than there had been."""
+    bookies = (bookie for bookie in story.bookies.values() if _lost_a_file(bookie))
+    return _nothing_promised_is_denied(story, bookies, DeniedWhatItLost)
+
+
+def _lost_a_file(bookie: BookieStory) -> bool:
+    return any(isinstance(event, Fault) and event.kind == events.DAMAGED_FILE for _, event in bookie.events)
+
+
+def _nothing_promised_is_denied(
+    story: Story, bookies: Iterable[BookieStory], violation: type[InvariantViolated]
+) -> int:
     looked = 0
-    for bookie in story.bookies.values():
+    for bookie in bookies:
         promises = _Promises()
         for position, event in bookie.events:
             if isinstance(event, BookieHolds):
@@ -137,7 +156,7 @@ def damage_is_not_answered_as_missing(story: Story) -> int:
             if promised is None or event.status not in NEGATIVE or _deleted(story, event.ledger, position):
                 continue
             if promised[0] < event.arrived_after:
-                raise DamageAnsweredAsMissing(
+                raise violation(
                     f"{bookie.bookie} answered {event.status} for entry {event.entry_id} of ledger {event.ledger}",
                     promised[1],
                     event,

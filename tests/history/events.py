@@ -257,7 +257,8 @@ class LedgerCollected(Event):
 
 # What is done to them
 
-LOSES_DATA = frozenset({"wipe", "corrupt", "flipped-reads"})
+DAMAGED_FILE = "damaged-file"
+LOSES_DATA = frozenset({"wipe", "corrupt", "flipped-reads", DAMAGED_FILE})
 """Faults after which a bookie may lack what it acknowledged."""
 POWER_LOSS = "power-loss"
 

@@ -30,6 +30,7 @@ CHECKERS: dict[str, Checker] = {
     "P4": check_entries.entries_keep_their_order,
     "P12": check_ledgers.all_goes_on_once_healed,
     "S3": check_bookies.damage_is_not_answered_as_missing,
+    "S8": check_bookies.lost_files_are_not_answered_as_missing,
     "M1": check_metadata.watch_answers_grow,
     "M2": check_metadata.newest_is_delivered,
     "M3": check_metadata.resumed_watches_miss_nothing,
@@ -59,7 +60,7 @@ def new_rules() -> Rules:
     return Rules(rule() for rule in RULES)
 
 
-DATA_INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 8)), "D1")
+DATA_INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 9)), "D1")
 """Everything that clients and bookies are put to, in order; those of gateways are the checkers' M1 to M7."""
 
 

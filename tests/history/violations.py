@@ -120,6 +120,14 @@ class DamageAnsweredAsMissing(InvariantViolated):
     sentence = "a torn or corrupt record is detected and answered as an I/O error, never as no-such-entry"
 
 
+class DeniedWhatItLost(InvariantViolated):
+    id = "S8"
+    sentence = (
+        "a bookie that can't exclude that it lost acknowledged data never answers no-such-entry or no-such-ledger for "
+        "it: it refuses the start, or answers unknown until the ledger is verified"
+    )
+
+
 class StartedOnForeignDirectory(InvariantViolated):
     id = "S4"
     sentence = "a cookie that does not match refuses the start"

@@ -12,12 +12,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from bookie.cookie import InvalidCookieException
+from bookie.files import StorageCorruptException
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress
+from tests.simulation.damage import contents, damage_a_file, kind_of
 from tests.simulation.metadata import HOST as METADATA_HOST
 from tests.simulation.metadata import MemoryMetadata, OtherStore
-from tests.simulation.plan import FaultPlan, Plan
+from tests.simulation.plan import DAMAGED_FILE, FaultPlan, Plan
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.workload import VISITORS
 from tests.simulation.world import World
@@ -105,6 +108,10 @@ _BYTES_OF_A_BAD_DISK = 500
 _LOST_AT_ONCE = (1, 1, 2, 5)
 """Requests on a link that loses some."""
 _RESETS_EVERY_SECONDS = 0.003
+_ACCEPTED = 0.6
+"""Share of damaged bookies that are started with their loss accepted, if need be; the others are given up."""
+_REFUSALS = (StorageCorruptException, InvalidCookieException)
+"""What a start says of the bookie's own files."""
 _WATCH_SECONDS = 1.0
 _HEALING_SECONDS = 120.0
 _SETTLING_SECONDS = 4.0
@@ -128,6 +135,10 @@ class Faults:
         """Bookies that stay down, by how many faults want it."""
         self._gone: set[str] = set()
         """Bookies that were wiped: others have taken their places."""
+        self._hurt: dict[str, bool] = {}
+        """Bookies of which a file was damaged, and whether the loss is to be accepted."""
+        self._to_replace = 0
+        """How many others are still to take the places of bookies that were given up."""
         self._flipping: dict[str, float] = {}
         """Share of their reads that come back wrong."""
         self._losing: Counter[tuple[str, str]] = Counter()
@@ -175,6 +186,9 @@ class Faults:
 
     async def befall(self, fault: FaultPlan) -> None:
         """Comes, lasts, and goes."""
+        if fault.kind == DAMAGED_FILE:
+            await self._damage_file(fault)
+            return
         await asyncio.sleep(fault.at)
         if fault.kind == "pause-client":
             await self._pause_client(fault)
@@ -381,6 +395,42 @@ class Faults:
         else:
             self._turn_bits(bookie)
 
+    async def _damage_file(self, fault: FaultPlan) -> None:
+        """Takes a bookie down, in one way or another, damages a file of it, and starts it again."""
+        rng = self._world.random("damage")
+        before = fault.at * rng.random()
+        await asyncio.sleep(before)
+        bookies = self.bookies
+        bookie = bookies[fault.target % len(bookies)]
+        old = contents(bookie)
+        await asyncio.sleep(fault.at - before)
+        if bookie.name in self._gone:
+            return
+        self._down[bookie.name] += 1
+        end = rng.choice(("kill", "power-loss", "stop"))
+        if end == "stop":
+            await asyncio.wait([asyncio.ensure_future(bookie.stop())], timeout=2.0)
+        bookie.power_off() if end == "power-loss" else bookie.kill()
+        damage = damage_a_file(bookie, old, rng)
+        self._recorder.add(events.Fault(self._recorder.now, DAMAGED_FILE, bookie.bookie_id, f"{end}, {damage}"))
+        if damage is not None:
+            self.counts[f"{DAMAGED_FILE}: {kind_of(damage.path)} {damage.way}"] += 1
+            self._hurt[bookie.name] = rng.random() < _ACCEPTED
+            if not damage.told:
+                self._refused(bookie)
+        await asyncio.sleep(fault.lasts)
+        self._down[bookie.name] -= 1
+        await self._start(bookie)
+
+    def _refused(self, bookie: SimulatedBookie) -> None:
+        """A damaged bookie does not start, or should not as if nothing had happened: whoever runs it decides."""
+        accepts, self._hurt[bookie.name] = self._hurt[bookie.name], False
+        if accepts:
+            bookie.accept_loss = True
+        else:
+            self._gone.add(bookie.name)
+            self._to_replace += 1
+
     async def _start_wiped(self, bookie: SimulatedBookie) -> None:
         if await bookie.start():
             self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
@@ -400,6 +450,11 @@ class Faults:
         name = f"bookie-{len(self._world.bookies) + 1}"
         await self._start(self._world.bookie(name))
 
+    async def _replace_what_was_given_up(self) -> None:
+        while self._to_replace:
+            self._to_replace -= 1
+            await self._add_bookie()
+
     async def _start(self, bookie: SimulatedBookie) -> None:
         """Starts it unless a fault wants it down. It may not come up. A start that has begun is not broken off."""
         await asyncio.shield(asyncio.ensure_future(self._start_at_last(bookie)))
@@ -411,6 +466,9 @@ class Faults:
             # The journal's records have no checksum: what replay reads has to be true.
             bookie.disk.faults.flipped_reads = 0.0
             if not await bookie.start():
+                if bookie.name in self._hurt and isinstance(bookie.failure, _REFUSALS):
+                    self.counts[f"{DAMAGED_FILE}: refused"] += 1
+                    self._refused(bookie)
                 return
             self._recorder.add(events.BookieStarted(self._recorder.now, bookie.bookie_id))
             self._started(bookie)
@@ -423,6 +481,7 @@ class Faults:
             for bookie in self.bookies:
                 if not bookie.running:
                     await self._start(bookie)
+            await self._replace_what_was_given_up()
 
     async def heal(self) -> None:
         """Everything works again. Raises NoProgress when a bookie does not come up."""
@@ -436,6 +495,7 @@ class Faults:
         while len(self.bookies) < self._plan.bookies:
             # The end of the safety phase came between a bookie's loss and its replacement.
             await self._add_bookie()
+        self._to_replace = 0
         bookies = self.bookies
         for client in world.clients.values():
             if client.process.alive and client.process.paused:
@@ -455,12 +515,13 @@ class Faults:
 
     async def _until_all_serve(self) -> None:
         """Starts what is down."""
-        world, bookies = self._world, self.bookies
+        world = self._world
         ends = world.now + _HEALING_SECONDS
-        while not all(bookie.serving for bookie in bookies):
+        while not all(bookie.serving for bookie in self.bookies):
             if world.now > ends:
-                down = [f"{bookie.name} ({bookie.failure})" for bookie in bookies if not bookie.serving]
+                down = [f"{bookie.name} ({bookie.failure})" for bookie in self.bookies if not bookie.serving]
                 raise NoProgress(f"bookies do not come up though nothing ails them: {', '.join(down)}")
-            for bookie in bookies:
+            for bookie in self.bookies:
                 await self._start(bookie)
+            await self._replace_what_was_given_up()
             await asyncio.sleep(0.1)

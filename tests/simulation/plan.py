@@ -17,6 +17,8 @@ SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2), (3, 3, 3), (5, 3
 
 VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-polling", "recover", "recover", "look")
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
+DAMAGED_FILE = "damaged-file"
+"""The kind of a fault: a file of a bookie is damaged while it is down."""
 STORE_FAULTS = "store-faults"
 """The kind of a rate: gateways and ZooKeeper servers are killed, cut off, late, and lose answers and sessions."""
 _STORE_FAULTS = 0.6
@@ -107,6 +109,8 @@ class Limits:
     deletes: bool = True
     gateways: tuple[int, ...] = (0,)
     """How many gateways a run may have, each as often as it stands here."""
+    damages: float = 0.0
+    """Share of runs, of those that lose no data otherwise, in which a file of one bookie is damaged."""
     encounters: float = 0.0
     """Share of runs that are encounters (`encounters`)."""
     encounter_kinds: tuple[str, ...] = ()
@@ -153,6 +157,22 @@ class Plan:
 
 
 def make_plan(seed: int, limits: Limits) -> Plan:
+    return _with_damage(_make_plan(seed, limits), limits)
+
+
+def _with_damage(plan: Plan, limits: Limits) -> Plan:
+    """From a stream of its own: the rest of a plan does not depend on it. What costs data befalls one bookie."""
+    rng = random.Random(f"damage {plan.seed}")
+    if rng.random() >= limits.damages or any(fault.kind in limits.lossy_kinds for fault in plan.faults):
+        return plan
+    visit = rng.choice(plan.visits).at if plan.visits else plan.duration / 2
+    at = max(0.1, visit - rng.choice((0.05, 0.5, 3.0)) * rng.random())
+    target, lasts = rng.randrange(plan.bookies), rng.choice((0.01, 0.1, 1.0)) * rng.random()
+    faults = sorted((*plan.faults, FaultPlan("f-file", at, DAMAGED_FILE, target, lasts)), key=lambda fault: fault.at)
+    return replace(plan, faults=tuple(faults))
+
+
+def _make_plan(seed: int, limits: Limits) -> Plan:
     rng = random.Random(f"plan {seed}")
     if rng.random() < limits.encounters:
         return _encounter(seed, rng, limits)

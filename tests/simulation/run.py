@@ -53,6 +53,7 @@ LIMITS = Limits(
     gateways=(0, 0, 0, 1, 2),
     bursts=(2, 24),
     burst_sizes=(3, 12, 60, 200, 200),
+    damages=0.3,
     encounters=0.5,
     encounter_kinds=ENCOUNTER_KINDS,
 )

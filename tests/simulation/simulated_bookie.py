@@ -52,6 +52,8 @@ class SimulatedBookie:
         self.process: Process | None = None
         self.server: BookieServer | None = None
         self.serving = False
+        self.accept_loss = False
+        """Of the next start that succeeds."""
         self.failure: BaseException | None = None
         """Why the last start failed, or the last process ended by itself."""
 
@@ -79,10 +81,10 @@ class SimulatedBookie:
 
     async def _main(self, process: Process, settled: asyncio.Future[bool]) -> None:
         world = self._world
-        server = self.server = BookieServer(self.config, doors=self._doors(process))
+        server = self.server = BookieServer(self.config, doors=self._doors(process), accept_loss=self.accept_loss)
         try:
             await server.start()
-            self.serving = True
+            self.serving, self.accept_loss = True, False
             world.note(self.name, "serves")
             _settle(settled, True)
             await server.run_until_stopped()

@@ -105,6 +105,10 @@ BROKEN: dict[str, tuple[str, Change]] = {
         with_last(events.LedgerCollected(3.0, "b3", "7"), holds("b3", entries=())),
     ),
     "damage answered as missing": ("S3", with_late_answer("b3", 1, "read", "ENOENTRY")),
+    "what a damaged file held is denied": (
+        "S8",
+        changes(with_last(Fault(3.0, events.DAMAGED_FILE, "b3")), with_late_answer("b3", 1, "read", "ENOLEDGER")),
+    ),
     "a wiped bookie serves": ("S4", with_last(Fault(3.0, "wipe", "b3"), events.BookieStarted(3.0, "b3"))),
     "lost with the power": (
         "S5",

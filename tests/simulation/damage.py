@@ -1,0 +1,134 @@
+"""Damage to one file of a bookie while it is down: bits turned over, cut, zeros at its end, removed, an older copy.
+
+Every kind of file comes, each in its turn. *Told* is a damage that a start can tell, or that costs nothing: the bookie
+has to come up truthful, or to refuse. Of the others, which the formats hide, somebody else knows: whoever runs the
+bookie accepts the loss, or gives it up. Whatever is damaged, the bookie is never excused from denying what it had
+acknowledged (S8).
+
+Not its job: taking the bookie down and up (`faults`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from bookie.journal_format import LogMark, journal_id_of
+from bookie.last_mark import mark_file_name, read_mark
+from tests.faults.memory_disk import MemoryDisk
+from tests.simulation.simulated_bookie import SimulatedBookie
+
+_WAYS = ("flip", "cut", "zeros", "remove", "old")
+_WEIGHTS = {"journal": 4, "mark": 4, "index": 3, "log": 2}
+"""Of kinds of files; one of all others."""
+_MOST_BITS = 3
+_JOURNAL_VERSION_ENDS = 8
+_BLOCK = 512
+_INDEX_HEADER = 1024
+
+
+class Damage(NamedTuple):
+    """What was done. `told`: see the module."""
+
+    path: Path
+    way: str
+    told: bool
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.way}, {'told' if self.told else 'hidden'}"
+
+
+def contents(bookie: SimulatedBookie) -> dict[Path, bytes]:
+    """All files of a bookie as they are."""
+    media = bookie.disk.media
+    return {path: media.content(path) for path in media.files(Path("/")) if path.suffix != ".lock"}
+
+
+def damage_a_file(bookie: SimulatedBookie, old: Mapping[Path, bytes], rng: random.Random) -> Damage | None:
+    """Of a bookie that is down; `old` are its files at an earlier time. None when it has no file."""
+    now = contents(bookie)
+    if not now:
+        return None
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(now):
+        kinds.setdefault(kind_of(path), []).append(path)
+    kind = rng.choices(sorted(kinds), [_WEIGHTS.get(each, 1) for each in sorted(kinds)])[0]
+    path = rng.choice(kinds[kind])
+    before = now[path]
+    ways = [way for way in _WAYS if before or way in ("remove", "old")]
+    if old.get(path, before) == before:
+        ways.remove("old")
+    way = rng.choice(ways)
+    after = _changed(before, way, old.get(path, b""), rng)
+    told = _is_told(bookie, path, before, after)
+    _put(bookie.disk.media, path, after)
+    return Damage(path, way, told)
+
+
+def kind_of(path: Path) -> str:
+    """journal, log, index, mark, or its own name."""
+    kinds = {".txn": "journal", ".log": "log", ".idx": "index"}
+    return "mark" if path.name.startswith("lastMark") else kinds.get(path.suffix, path.name)
+
+
+def _changed(before: bytes, way: str, old: bytes, rng: random.Random) -> bytes | None:
+    if way == "remove":
+        return None
+    if way == "old":
+        return old
+    # The zeros that a journal has made ready are not worth the while.
+    size = max(1, len(before.rstrip(b"\0")))
+    if way == "flip":
+        changed = bytearray(before)
+        for _ in range(rng.randint(1, _MOST_BITS)):
+            changed[rng.randrange(size)] ^= 1 << rng.randrange(8)
+        return bytes(changed)
+    kept = before[: rng.randrange(size)]
+    return kept if way == "cut" else kept.ljust(len(before), b"\0")
+
+
+def _put(media: MemoryDisk, path: Path, after: bytes | None) -> None:
+    if after is not None:
+        media.put(path, after)
+        return
+    media.unlink(path)
+    media.sync_directory(path.parent)
+
+
+def _is_told(bookie: SimulatedBookie, path: Path, before: bytes, after: bytes | None) -> bool:
+    if after is not None and after.rstrip(b"\0") == before.rstrip(b"\0"):
+        return True
+    rules: dict[str, Callable[[], bool]] = {
+        "journal": lambda: _journal_is_told(bookie, path, before, after),
+        "index": lambda: (
+            after is not None and len(after) == len(before) and after[:_INDEX_HEADER] == before[:_INDEX_HEADER]
+        ),
+    }
+    rule = rules.get(kind_of(path))
+    return rule is None or rule()
+
+
+def _journal_is_told(bookie: SimulatedBookie, path: Path, before: bytes, after: bytes | None) -> bool:
+    journal_id, mark = journal_id_of(path.name) or 0, _mark_of(bookie, path)
+    if journal_id < mark.journal_id:
+        return True
+    others = [journal_id_of(each.name) or 0 for each in contents(bookie) if each.parent == path.parent and each != path]
+    if after is None:
+        between = any(each < journal_id for each in others) or mark.journal_id > 0
+        return journal_id == mark.journal_id or not others or (between and any(each > journal_id for each in others))
+    first = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
+    if journal_id != mark.journal_id:
+        return False
+    last = max((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), default=0)
+    if len(after) == len(before) and last < mark.offset and any(after[mark.offset :]):
+        return True  # nothing there is needed any more
+    return len(after) < mark.offset or (first <= mark.offset - _BLOCK and not any(after[first:]))
+
+
+def _mark_of(bookie: SimulatedBookie, path: Path) -> LogMark:
+    config = bookie.config
+    journals = [directory / "current" for directory in config.journals]
+    name = mark_file_name(journals.index(path.parent), len(journals))
+    return read_mark(bookie.disk.media, config.ledgers, name)
