@@ -4,6 +4,11 @@ The slot of entry e stands at 1024 + 8e; 0 says that the entry is not held. Slot
 is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names hexadecimal
 without padding. Source: storage page, section 4.1.
 
+Within the header's zeros stands a *seal*: a tag, the last entry that the file had durably before it was written, and a
+CRC-32 of these and of the header. It lies in the same disk sector as the header, so both change at once. Apache
+BookKeeper's bookie does not read it, and leaves it out when it writes a header; so a header without seal is right, one
+with a wrong seal is damaged, and a file that holds less than its seal says has lost entries.
+
 Not its job: reading and writing the files, caching pages (`ledger_cache`).
 """
 
@@ -11,12 +16,14 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from bookie.files import StorageCorruptException
-from ledger.ledger_id import LedgerId
+from bookie.loss import ACCEPT_LOSS
+from ledger.ledger_id import NO_ENTRY, LedgerId
 
 MAGIC = b"BKLE"
 VERSION = 1
@@ -38,22 +45,30 @@ _MIN_LAC_PACKET = 16
 _head = struct.Struct(">4sii")
 _int = struct.Struct(">i")
 _slot = struct.Struct(">Q")
+_last_of_seal = struct.Struct(">q")
+_SEAL_TAG = b"BGIX"
+SEAL_AT = 496
+SEAL_SIZE = 16
 _PAGE_SLOTS = struct.Struct(f">{SLOTS_PER_PAGE}Q")
 
 
 class IndexHeader(NamedTuple):
     """What the header keeps of a ledger; `explicit_lac` is the packet as the client sent it, or None.
 
-    Only RocksDB's rows have `limbo`: whoever marked the ledger knew that this bookie lost some of it.
+    Only RocksDB's rows have `limbo`: whoever marked the ledger knew that this bookie lost some of it. `lost` says that
+    of an index file, which has fewer entries than its seal tells.
     """
 
     master_key: bytes
     fenced: bool
     explicit_lac: bytes | None
     limbo: bool = False
+    lost: bool = False
+    sealed_last_entry: int = NO_ENTRY
+    """An entry id up to which the index had come, durably; -1 where that is not known."""
 
     def encode(self) -> bytes:
-        """HEADER_SIZE bytes of the current version. Raises ValueError when key and LAC do not fit."""
+        """HEADER_SIZE bytes of the current version, sealed. Raises ValueError when key and LAC do not fit."""
         lac = self.explicit_lac or b""
         data = b"".join(
             (
@@ -66,7 +81,9 @@ class IndexHeader(NamedTuple):
         )
         if len(data) > HEADER_SIZE:
             raise ValueError(f"master key and explicit LAC take {len(data)} bytes; the index header has {HEADER_SIZE}")
-        return data.ljust(HEADER_SIZE, b"\0")
+        data = data.ljust(HEADER_SIZE, b"\0")
+        seal = seal_of(data, self.sealed_last_entry)
+        return data[:SEAL_AT] + seal + data[SEAL_AT + SEAL_SIZE :] if seal else data
 
 
 def fits_header(master_key: bytes, explicit_lac: bytes) -> bool:
@@ -94,13 +111,32 @@ def decode_header(data: bytes, name: str) -> IndexHeader | None:
     if lac_length != 0 and not _MIN_LAC_PACKET <= lac_length <= HEADER_SIZE - lac_at:
         raise _corrupt(name, f"announces an explicit LAC of {lac_length} bytes")
     lac = data[lac_at : lac_at + lac_length] if lac_length else None
-    return IndexHeader(master_key, bool(state & _FENCED), lac)
+    last = NO_ENTRY
+    stored = data[SEAL_AT : SEAL_AT + SEAL_SIZE]
+    if stored.startswith(_SEAL_TAG) or (lac_at + lac_length <= SEAL_AT and any(stored)):
+        last = _last_of_seal.unpack_from(stored, len(_SEAL_TAG))[0]
+        if stored != seal_of(data, last):
+            raise _corrupt(name, "has a header that does not match its checksum")
+    return IndexHeader(master_key, bool(state & _FENCED), lac, sealed_last_entry=last)
+
+
+def seal_of(header: bytes, last_entry_id: int) -> bytes:
+    """What stands at SEAL_AT of a header; nothing where key and LAC reach that far, or it is of no known form."""
+    try:
+        _, _, key_length = _head.unpack_from(header)
+        lac_at = _head.size + key_length + 2 * _int.size
+        if key_length < 0 or lac_at > SEAL_AT or lac_at + _int.unpack_from(header, lac_at - 4)[0] > SEAL_AT:
+            return b""
+    except struct.error:
+        return b""
+    body = _SEAL_TAG + _last_of_seal.pack(last_entry_id)
+    return body + zlib.crc32(body, zlib.crc32(header[:SEAL_AT])).to_bytes(4, "big")
 
 
 def _corrupt(name: str, what: str) -> StorageCorruptException:
     return StorageCorruptException(
         f"index file {name} {what}; the file is damaged. "
-        "Restore it, or remove it and let the ledger be replicated again."
+        f"Restore it, or stop the bookie, remove the file and start the bookie once with {ACCEPT_LOSS}."
     )
 
 
@@ -176,6 +212,11 @@ def held_in(page: bytes) -> list[int]:
     # Most pages are filled from the front, and only in part.
     used = -(-len(page.rstrip(b"\0")) // SLOT_SIZE)
     return [slot for slot, location in enumerate(struct.unpack_from(f">{used}Q", page)) if location]
+
+
+def last_held_in(page: bytes) -> int:
+    """The highest slot number of a page that holds a location, or -1."""
+    return -(-len(page.rstrip(b"\0")) // SLOT_SIZE) - 1
 
 
 class SlotRun(NamedTuple):

@@ -83,7 +83,8 @@ class LedgerCache:
     def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
         """(header, highest entry id or -1); None when there is no index file.
 
-        The header is None when it was never written. Raises StorageCorruptException when it can't be read.
+        The header is None when it was never written; it says when entries are lost that were there. Raises
+        StorageCorruptException when it can't be read.
         """
         fd = self._open(ledger_id)
         if fd is None:
@@ -91,7 +92,11 @@ class LedgerCache:
         try:
             name = str(index_file.relative_path(ledger_id))
             header = index_file.decode_header(self._files.pread(fd, index_file.HEADER_SIZE, 0), name)
-            return header, self._last_entry_id(fd)
+            last_entry_id = self._last_entry_id(fd)
+            if header is not None:
+                lost = header.sealed_last_entry > last_entry_id
+                header = header._replace(lost=lost, sealed_last_entry=NO_ENTRY)
+            return header, last_entry_id
         finally:
             self._files.close(fd)
 
@@ -180,9 +185,9 @@ class LedgerCache:
     def _last_in(self, fd: int, first: int, end: int) -> int:
         """The highest entry in a range of pages, or -1."""
         for number in reversed(range(first, end)):
-            held = index_file.held_in(self._page_of(fd, number))
-            if held:
-                return number * index_file.SLOTS_PER_PAGE + held[-1]
+            last = index_file.last_held_in(self._page_of(fd, number))
+            if last >= 0:
+                return number * index_file.SLOTS_PER_PAGE + last
         return NO_ENTRY
 
     def _load_page(self, ledger_id: LedgerId, number: int) -> bytes | None:
@@ -251,8 +256,7 @@ class LedgerCache:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
-        if header is not None:
-            self._files.pwrite(fd, header.encode(), 0)
+        self._write_header(fd, header)
         for run in runs:
             self._files.pwrite(fd, run.data, index_file.slot_offset(run.first))
         if runs:
@@ -267,6 +271,16 @@ class LedgerCache:
             self._close_files()
         else:
             self._sync_files()
+
+    def _write_header(self, fd: int, header: IndexHeader | None) -> None:
+        """The header if given; its seal in any case: what the file holds until now is durable."""
+        last = self._last_entry_id(fd)
+        if header is not None:
+            self._files.pwrite(fd, header._replace(sealed_last_entry=last).encode(), 0)
+            return
+        seal = index_file.seal_of(self._files.pread(fd, index_file.SEAL_AT, 0), last)
+        if seal:
+            self._files.pwrite(fd, seal, index_file.SEAL_AT)
 
     def _open_guards(self) -> None:
         """All of them or none: what is written stands under the guard of every directory."""

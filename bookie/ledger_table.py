@@ -10,7 +10,7 @@ Not its job: creating index files (`ledger_cache`), rules on keys and fences (`c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
 from pyroaring import BitMap64
@@ -19,6 +19,8 @@ from bookie.files import StorageCorruptException
 from bookie.index_file import IndexHeader
 from bookie.ledger_index import LedgerIndex
 from bookie.ledger_store import LedgerStore, store_of
+from bookie.limbo import Limbo
+from bookie.loss import ACCEPT_LOSS
 from bookie.stored_ledger import StoredLedger
 from bookie.threads import REAL_THREADS, Threads
 from ledger.entry import decode_lac_header
@@ -36,9 +38,9 @@ class LedgerTable:
         stores: Sequence[LedgerStore],
         limit: int,
         threads: Threads = REAL_THREADS,
-        limbo: Container[int] = (),
+        limbo: Limbo | None = None,
     ) -> None:
-        """`limbo`: ids, of scope 0, of ledgers in limbo."""
+        """`limbo`: which ledgers are in limbo; those of which the index has lost entries are added to it."""
         self._stores = stores
         self._limbo = limbo
         self._deleted_here = BitMap64()
@@ -206,8 +208,11 @@ class LedgerTable:
         return ledger or self._new(ledger_id, master_key, NO_ENTRY)
 
     def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> StoredLedger:
-        limbo = ledger_id.ledger_id in self._limbo
+        limbo = self._in_limbo(ledger_id)
         return StoredLedger(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
+
+    def _in_limbo(self, ledger_id: LedgerId) -> bool:
+        return self._limbo is not None and ledger_id.ledger_id in self._limbo
 
     def _keep(self, ledger: StoredLedger) -> None:
         key = (ledger.ledger_id.scope_id, ledger.number)
@@ -225,10 +230,13 @@ class LedgerTable:
             return None
         if header is None:
             raise StorageCorruptException(
-                f"the index file of ledger {ledger_id} has no header; restore it, or remove it and let the ledger be "
-                "replicated again"
+                f"the index file of ledger {ledger_id} has no header; restore it, or stop the bookie, remove the file "
+                f"and start the bookie once with {ACCEPT_LOSS}"
             )
-        limbo = header.limbo or ledger_id.ledger_id in self._limbo
+        if header.lost and self._limbo is not None:
+            # At once, and for good: what is added from now on must not hide it.
+            self._limbo.add_lost(ledger_id.ledger_id)
+        limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
         ledger = StoredLedger(
             ledger_id,
             header.master_key,

@@ -17,6 +17,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from bookie.core.placement import placed_entries
+from bookie.files import StorageCorruptException
 from bookie.storage import Storage
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from ledger.ledger_id import LedgerId
@@ -92,7 +93,11 @@ class LimboCheck:
         if isinstance(record, BKException) or not record.metadata.is_closed:
             return False
         metadata = record.metadata
-        return bool(await self._in_thread(lambda: self._holds_its_part(number, metadata)))
+        try:
+            return bool(await self._in_thread(lambda: self._holds_its_part(number, metadata)))
+        except StorageCorruptException as error:
+            log_event(_log, "limbo_stays", logging.WARNING, ledger=number, error=error)
+            return False
 
     def _holds_its_part(self, number: int, metadata: LedgerMetadata) -> bool:
         """On the thread for that."""

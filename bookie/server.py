@@ -328,8 +328,6 @@ class BookieServer:
         self._stack.push_async_callback(collector.stop)
 
     def _verify_limbo(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
-        if not storage.limbo():
-            return
         config = self._config
         check = LimboCheck(storage, factory, bookie_id, config.gc_metadata_op_rate_limit, _in_thread)
         task = keep_running("check of ledgers in limbo", lambda: check.run(config.gc_wait_seconds))

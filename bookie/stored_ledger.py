@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bookie.core.ledger_state import LedgerState
 from ledger.ledger_id import NO_ENTRY, LedgerId
+from ledger.requests import Status
 
 
 class LedgerDeletedException(Exception):
@@ -52,3 +53,14 @@ class StoredLedger(LedgerState):
         """Whether this process has journaled the master key, and the fence if there was one."""
         self.stored_lac: int | None = None if last_entry_id != NO_ENTRY else NO_ENTRY
         """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""
+
+    def check_key(self, master_key: bytes) -> Status:
+        """As for any ledger; where something is lost nobody knows whether the key was damaged too."""
+        return self._or_unknown(super().check_key(master_key))
+
+    def check_add(self, master_key: bytes, *, recovery: bool) -> Status:
+        """The same."""
+        return self._or_unknown(super().check_add(master_key, recovery=recovery))
+
+    def _or_unknown(self, status: Status) -> Status:
+        return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EUA else status

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from bookie.index_file import HEADER_SIZE, SLOT_SIZE, decode_header
 from bookie.journal_format import LogMark, journal_id_of
 from bookie.last_mark import mark_file_name, read_mark
 from tests.faults.memory_disk import MemoryDisk
@@ -24,9 +25,7 @@ _WAYS = ("flip", "cut", "zeros", "remove", "old")
 _WEIGHTS = {"journal": 4, "mark": 4, "index": 3, "log": 2}
 """Of kinds of files; one of all others."""
 _MOST_BITS = 3
-_JOURNAL_VERSION_ENDS = 8
 _BLOCK = 512
-_INDEX_HEADER = 1024
 
 
 class Damage(NamedTuple):
@@ -62,7 +61,7 @@ def damage_a_file(bookie: SimulatedBookie, old: Mapping[Path, bytes], rng: rando
         ways.remove("old")
     way = rng.choice(ways)
     after = _changed(before, way, old.get(path, b""), rng)
-    told = _is_told(bookie, path, before, after)
+    told = _is_told(bookie, path, way, before, after)
     _put(bookie.disk.media, path, after)
     return Damage(path, way, told)
 
@@ -97,17 +96,28 @@ def _put(media: MemoryDisk, path: Path, after: bytes | None) -> None:
     media.sync_directory(path.parent)
 
 
-def _is_told(bookie: SimulatedBookie, path: Path, before: bytes, after: bytes | None) -> bool:
+def _is_told(bookie: SimulatedBookie, path: Path, way: str, before: bytes, after: bytes | None) -> bool:
     if after is not None and after.rstrip(b"\0") == before.rstrip(b"\0"):
         return True
     rules: dict[str, Callable[[], bool]] = {
         "journal": lambda: _journal_is_told(bookie, path, before, after),
-        "index": lambda: (
-            after is not None and len(after) == len(before) and after[:_INDEX_HEADER] == before[:_INDEX_HEADER]
-        ),
+        "index": lambda: _index_is_told(way, before, after),
     }
     rule = rules.get(kind_of(path))
     return rule is None or rule()
+
+
+def _index_is_told(way: str, before: bytes, after: bytes | None) -> bool:
+    """By the seal in the header, where that is still there: an older file, or none, is right in itself."""
+    header = decode_header(before, "before")
+    if way == "flip" or after is None or header is None:
+        return way == "flip"
+    sealed = way in ("cut", "zeros") and len(after) >= HEADER_SIZE and after[:HEADER_SIZE] == before[:HEADER_SIZE]
+    return sealed and _last_slot(after) < header.sealed_last_entry
+
+
+def _last_slot(content: bytes) -> int:
+    return max(-1, -(-(len(content.rstrip(b"\0")) - HEADER_SIZE) // SLOT_SIZE) - 1)
 
 
 def _journal_is_told(bookie: SimulatedBookie, path: Path, before: bytes, after: bytes | None) -> bool:

@@ -508,6 +508,9 @@ class Faults:
             self._flipping.clear()
             bookie.disk.media.capacity = None
             bookie.resume()
+        if self._hurt:
+            # What such a bookie lacks it may never be able to take again.
+            await self._add_bookie()
         await self._until_all_serve()
         await asyncio.sleep(_SETTLING_SECONDS)
         # A stop that was under way may have come to its end meanwhile.

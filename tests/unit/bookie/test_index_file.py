@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,53 @@ def test_header_layout() -> None:
     data = IndexHeader(b"abc", True, lac).encode()
     assert len(data) == 1024
     expected = b"BKLE" + struct.pack(">ii", 1, 3) + b"abc" + struct.pack(">ii", 1, len(lac)) + lac
-    assert data == expected.ljust(1024, b"\0")
+    seal = b"BGIX" + struct.pack(">q", -1)
+    checksum = zlib.crc32(seal, zlib.crc32(expected.ljust(496, b"\0")))
+    assert data == (expected.ljust(496, b"\0") + seal + struct.pack(">I", checksum)).ljust(1024, b"\0")
+
+
+def test_a_header_that_leaves_no_room_for_a_seal_has_none() -> None:
+    header = IndexHeader(b"k" * 300, True, b"l" * 300)
+    data = header.encode()
+    assert data[12:312] + data[320:620] == b"k" * 300 + b"l" * 300
+    assert not any(data[620:])
+    assert index_file.decode_header(data, "x") == header
+
+
+def test_any_bit_of_a_sealed_header_is_missed() -> None:
+    """A turned bit of the key would refuse its owner, one of the fence would let a writer in."""
+    data = IndexHeader(b"k" * 20, True, lac_packet(3, 8)).encode()
+    for offset in range(index_file.SEAL_AT + index_file.SEAL_SIZE):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[offset] ^= 1 << bit
+            with pytest.raises(StorageCorruptException):
+                index_file.decode_header(bytes(changed), "x")
+
+
+def test_a_header_without_seal_is_right() -> None:
+    """Apache BookKeeper's bookie writes such, also over one that had a seal."""
+    data = IndexHeader(b"k" * 20, True, None).encode()
+    assert index_file.decode_header(data[: index_file.SEAL_AT].ljust(1024, b"\0"), "x") == IndexHeader(
+        b"k" * 20, True, None
+    )
+
+
+def test_entries_that_are_gone_from_a_file_put_its_ledger_in_limbo(tmp_path: Path) -> None:
+    """Those that an earlier update had made durable: the last one's may not have come to the disk yet."""
+    cache = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20)
+    ledger_id = LedgerId.unscoped(7)
+    for first in (0, 2000):
+        runs = index_file.slot_runs(range(first, first + 3), [4096 + first] * 3)
+        cache.update(ledger_id, HEADER if first == 0 else None, runs)
+        cache.sync()
+    path = tmp_path / index_file.relative_path(ledger_id)
+    whole = path.read_bytes()
+    for size, lost in ((len(whole), False), (index_file.page_offset(1), False), (index_file.slot_offset(2), True)):
+        path.write_bytes(whole[:size])
+        found = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20).read_header(ledger_id)
+        assert found is not None
+        assert found[0] == HEADER._replace(lost=lost), size
 
 
 @settings(deadline=None, max_examples=50)

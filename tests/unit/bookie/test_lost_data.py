@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bookie import index_file
 from bookie import journal_format as fmt
-from bookie.files import REAL_FILE_SYSTEM, StorageStoppedException
+from bookie.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
 from bookie.journal_format import LogMark
 from bookie.last_mark import read_mark, write_mark
 from bookie.limbo import LIMBO_FILE
@@ -338,3 +339,35 @@ def test_who_waited_for_a_checkpoint_that_failed_changes_nothing(tmp_path: Path)
     thread.join()
     assert outcomes == ["refused"]
     bookie.storage.close()
+
+
+def cut_index(root: Path, number: int, entries: int) -> Path:
+    path = root / "ledgers/current" / index_file.relative_path(LedgerId.unscoped(number))
+    path.write_bytes(path.read_bytes()[: index_file.slot_offset(entries)])
+    return path
+
+
+def test_entries_missing_from_an_index_file_are_unknown_also_once_others_came(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, *range(5))
+        bookie.storage.checkpoint()
+        bookie.add(1, 5)
+    cut_index(tmp_path, 1, 2)
+    for _ in range(2):
+        with opened(tmp_path) as again:
+            ledger = again.ledger(1)
+            assert again.storage.limbo() == [1]
+            assert again.storage.read_entry(ledger, 1) == packet(1, 1)
+            with pytest.raises(DataUnknownException):
+                again.storage.read_entry(ledger, 2)
+            assert ledger.check_add(b"other" * 4, recovery=True) is Status.EUNKNOWNLEDGERSTATE
+            again.add(1, 7)
+
+
+def test_a_changed_header_of_an_index_file_is_an_error_and_never_another_key(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0)
+    path = cut_index(tmp_path, 1, 1024)
+    flip(path, 15, 2)
+    with opened(tmp_path) as again, pytest.raises(StorageCorruptException, match="does not match its checksum"):
+        again.ledger(1)
