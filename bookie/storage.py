@@ -171,6 +171,8 @@ class Storage(LedgerWrites):
         try:
             self._open(accept_loss)
         except BaseException:
+            for journal in self._journals:
+                journal.close()
             self._release()
             raise
 
@@ -212,8 +214,9 @@ class Storage(LedgerWrites):
         )
         for journal, (_, end) in zip(self._journals, replays, strict=True):
             journal.open(end)
+        marks = [self._persist_beginning(number, mark, patient) for number, (mark, _) in enumerate(replays)]
         self._checkpointer = checkpointer
-        checkpointer.start([persisted for persisted, _ in replays], out_of_space=patient.out_of_space)
+        checkpointer.start(marks, out_of_space=patient.out_of_space)
 
     def _flush_found_no_space(self, error: OSError) -> bool:
         agreed = self.on_no_space(error, [])
@@ -225,7 +228,7 @@ class Storage(LedgerWrites):
     def _replay(
         self, journal: int, mark: LogMark, flusher: PatientFlusher, accept_loss: bool
     ) -> tuple[LogMark, LogMark]:
-        """Brings what one journal holds behind its mark into the stores; the mark persisted then, and where it ends."""
+        """Brings what one journal holds behind its mark into the stores. The mark, and where the journal ends."""
         directory = directories.current(self._config.journal_directories[journal])
         replayed = Replay(
             self._files,
@@ -237,12 +240,21 @@ class Storage(LedgerWrites):
             skip_invalid=self._config.skip_invalid_records,
             accept_loss=accept_loss,
         ).run(mark)
-        end = max(mark, replayed)
+        return mark, max(mark, replayed)
+
+    def _persist_beginning(self, journal: int, replayed: LogMark, flusher: PatientFlusher) -> LogMark:
+        """All that was replayed is in the stores: the mark is set to where the journal begins now. Returns what it is.
+
+        So a mark never stands where a killed process wrote and did not sync, nor is there a journal without a mark: its
+        first file would be missed by nobody. Where there is no space it stays.
+        """
+        begun = self._journals[journal]
+        if flusher.out_of_space or begun.out_of_space:
+            return replayed
         name = mark_file_name(journal, len(self._journals))
-        if replayed > mark and not flusher.out_of_space:
-            ledgers = self._config.ledger_directories
-            flusher.attempt(lambda: write_mark(self._files, ledgers, replayed, name))
-        return (mark if flusher.out_of_space else end), end
+        mark = begun.synced_mark
+        flusher.attempt(lambda: write_mark(self._files, self._config.ledger_directories, mark, name))
+        return replayed if flusher.out_of_space else mark
 
     def checkpoint(self) -> None:
         """Blocking: makes everything that is durable in the journal durable in entry log and index."""

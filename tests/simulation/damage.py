@@ -124,7 +124,11 @@ def _journal_is_told(bookie: SimulatedBookie, path: Path, before: bytes, after: 
     journal_id, mark = journal_id_of(path.name) or 0, _mark_of(bookie, path)
     if journal_id < mark.journal_id:
         return True
-    others = [journal_id_of(each.name) or 0 for each in contents(bookie) if each.parent == path.parent and each != path]
+    others = [
+        journal_id_of(each.name) or 0
+        for each in contents(bookie)
+        if each.parent == path.parent and each.suffix == path.suffix and each != path
+    ]
     if after is None:
         between = any(each < journal_id for each in others) or mark.journal_id > 0
         return journal_id == mark.journal_id or not others or (between and any(each > journal_id for each in others))
