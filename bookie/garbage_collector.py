@@ -36,10 +36,11 @@ from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
 from bookie.gc_config import GarbageCollectionConfig
 from bookie.gc_statistics import GcPhase, GcStatistics
 from bookie.ledger_collector import LedgerCollector, ReplicationLocks
+from bookie.ledger_suspension import LedgerSuspension
 from bookie.storage import Storage
 from bookie.threads import REAL_THREADS, Threads
 from bookie.throttle import StoppedException
-from ledger.errors import BKException
+from ledger.errors import BKException, IllegalOpException
 from ledger.manager import LedgerManagerFactory, Membership
 from reporting.background import keep_running
 from reporting.logs import log_bug, log_event
@@ -109,6 +110,7 @@ class GarbageCollector:
         self._task: asyncio.Task[None] | None = None
         self._stopping = threads.event()
         self._thread: Executor | None = None
+        self._suspension = LedgerSuspension(files, storage.config.ledger_directories)
         self._ledgers = LedgerCollector(
             config, storage, metadata, membership, self.statistics, locks, self._clock, self._in_thread
         )
@@ -208,6 +210,23 @@ class GarbageCollector:
         """Takes back `suspend_compaction`. Any thread."""
         self._change(self._schedule.resume, major, minor, _BY_ADMIN)
 
+    def ledgers_suspended(self) -> bool:
+        """Whether no ledger is deleted. Blocking; any thread. Raises OSError."""
+        return not self._config.collect_ledgers or self._suspension.is_suspended()
+
+    def suspend_ledgers(self) -> None:
+        """From the next run on no ledger is deleted, over restarts. Blocking; any thread. Raises OSError."""
+        self._suspension.suspend()
+
+    def resume_ledgers(self) -> None:
+        """Takes back `suspend_ledgers`. Blocking; any thread.
+
+        Raises IllegalOpException where it is a setting that suspends, OSError.
+        """
+        if not self._config.collect_ledgers:
+            raise IllegalOpException("the setting gc_collect_ledgers is off; take it out and restart the bookie")
+        self._suspension.resume()
+
     def is_suspended(self, kind: CompactionKind) -> bool:
         return self._schedule.is_suspended(kind)
 
@@ -278,7 +297,10 @@ class GarbageCollector:
         try:
             statistics.begin(GcPhase.LEDGERS)
             await self._in_thread(self.logs.settle_leftovers)
-            await self._ledgers.collect(forced=trigger.ledgers)
+            if await self._in_thread(self.ledgers_suspended):
+                log_event(_log, "ledgers_not_collected", reason="an operator has suspended it")
+            else:
+                await self._ledgers.collect(forced=trigger.ledgers)
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)

@@ -22,6 +22,8 @@ class GarbageCollectionConfig:
     over_replicated_wait_seconds: float = 86400.0
     metadata_rate: float = 1000.0
     metadata_timeout_seconds: float = 20.0
+    collect_ledgers: bool = True
+    """False: no ledger is deleted."""
     max_deleted_share: float = 0.5
     """Of the ledgers held: a run that would delete more is held back until it is forced."""
     mass_deletion_ledgers: int = 10

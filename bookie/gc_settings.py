@@ -32,6 +32,9 @@ class GcSettings(BaseSettings, ConsistentSettings):
         True,
         description="verifyMetadataOnGC: a ledger's metadata is read before it goes; BookKeeper's default: off",
     )
+    gc_collect_ledgers: bool = Field(
+        True, description="off: no ledger is deleted, whatever the metadata say; for after they were restored"
+    )
     gc_max_deleted_share: float = Field(
         0.5, ge=0, le=1, description="a run that would delete more of the ledgers held is held back until it is forced"
     )
@@ -73,6 +76,7 @@ class GcSettings(BaseSettings, ConsistentSettings):
             verify_metadata=self.verify_metadata_on_gc,
             over_replicated_wait_seconds=self.gc_overreplicated_wait_seconds,
             metadata_rate=self.gc_metadata_op_rate_limit,
+            collect_ledgers=self.gc_collect_ledgers,
             max_deleted_share=self.gc_max_deleted_share,
             mass_deletion_ledgers=self.gc_mass_deletion_ledgers,
             force_when_no_space=self.is_force_gc_allow_when_no_space,

@@ -70,6 +70,15 @@ class ClusterAdmin(ABC):
         """
 
     @abstractmethod
+    async def advance_ids(self, beyond: int) -> int:
+        """Sees to it that no generated ledger id is `beyond` or below from now on; the first that may come.
+
+        For a store that was put back to an older state: its counter would give out again what bookies hold entries of.
+        Gateways that run keep what they have reserved. Raises MetaStoreException where there is no cluster,
+        LedgerIdOverflowException.
+        """
+
+    @abstractmethod
     async def nuke(self) -> None:
         """Removes the cluster, with everything below its root. Raises as `format` does."""
 

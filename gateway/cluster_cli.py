@@ -95,6 +95,27 @@ def format_cluster(
     _print(_with_admin(metadata_uri, config, work), as_json)
 
 
+@app.command("advance-ids")
+def advance_ids(
+    beyond: Annotated[int, typer.Option(min=0, max=2**62, help="No ledger gets this id or one below it from now on.")],
+    metadata_uri: MetadataUri = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Makes new ledgers begin above an id: for a metadata store that was put back to an older state.
+
+    Its counter would give ids to new ledgers whose entries bookies hold already. `bookgate ledger largest-held` prints
+    the largest that they hold. Never goes back. Restart gateways that have created ledgers since: they keep ids that
+    they have reserved.
+
+    JSON: {"next_id"}.
+
+    \b
+    Example: bookgate cluster advance-ids --beyond 120345 --metadata-uri zk+hierarchical://zk-1:2181/ledgers
+    """
+    print_result({"next_id": _with_admin(metadata_uri, config, lambda admin: admin.advance_ids(beyond))}, as_json)
+
+
 @app.command()
 def nuke(metadata_uri: MetadataUri = None, config: Config = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Removes the cluster with everything in it; only without registered bookies.

@@ -36,6 +36,7 @@ BUILT_IN_COMMANDS = {
     "gc": "thinclient.cli_gc:gc_app",
     "ledger": "thinclient.cli_ledger:ledger_app",
     "ledger.admin": "thinclient.cli_ledger_admin:admin_app",
+    "ledger.held": "thinclient.cli_adopt:adopt_app",
     "spark": "thinclient.spark.cli:app",
     "standalone": "bookie.standalone_cli:app",
     "run": "bookie.main_job_cli:app",

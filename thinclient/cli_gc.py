@@ -10,7 +10,7 @@ from rich.table import Table
 
 from reporting.groups import new_group
 from reporting.output import AsJson, fail, print_json, print_result, print_table
-from thinclient.admin_http import AdminHttp
+from thinclient.admin_http import AdminHttp, AdminRefusedException
 from thinclient.cli_http import BookieName, HttpAddress, Token, TokenFile, admin_of
 from thinclient.cli_support import Gateways
 
@@ -19,7 +19,10 @@ gc_app = new_group("Garbage collection and compaction of a bookie, over its HTTP
 Major = Annotated[bool, typer.Option("--major", help="Major compaction.")]
 Minor = Annotated[bool, typer.Option("--minor", help="Minor compaction.")]
 
+Ledgers = Annotated[bool, typer.Option("--ledgers", help="The deletion of ledgers that no metadata names.")]
+
 _GC = "/api/v1/bookie/gc"
+_SHOWN = ("forced_run", "major_suspended", "minor_suspended", "ledgers_suspended")
 _LOCATIONS = "/api/v1/bookie/entry_location_compact"
 
 
@@ -69,8 +72,8 @@ def status(
 ) -> None:
     """Shows what garbage collection does, what it did last, and what is suspended.
 
-    JSON: {"forced_run", "major_suspended", "minor_suspended", "stores": [one object a storage directory, as
-    /api/v1/bookie/gc_details has it], "index_compactions": {path: under way}}.
+    JSON: {"forced_run", "major_suspended", "minor_suspended", "ledgers_suspended", "stores": [one object a storage
+    directory, as /api/v1/bookie/gc_details has it], "index_compactions": {path: under way}}.
 
     \b
     Example: bookgate gc status bookie-1 --json
@@ -81,17 +84,26 @@ def status(
         "forced_run": admin.get(_GC)["is_in_force_gc"] == "true",
         "major_suspended": suspended["isMajorGcSuspended"] == "true",
         "minor_suspended": suspended["isMinorGcSuspended"] == "true",
+        "ledgers_suspended": _ledgers_suspended(admin),
         "stores": admin.get("/api/v1/bookie/gc_details"),
         "index_compactions": admin.get(_LOCATIONS),
     }
     if as_json:
         print_json(found)
         return
-    print_result({name: found[name] for name in ("forced_run", "major_suspended", "minor_suspended")}, False)
+    print_result({name: found[name] for name in _SHOWN}, False)
     table = Table("store", "compacting", "last major", "last minor", "majors", "minors")
     for number, store in enumerate(found["stores"]):
         table.add_row(str(number), *_row(store))
     print_table(table)
+
+
+def _ledgers_suspended(admin: AdminHttp) -> bool:
+    """False for a bookie that can't suspend it."""
+    try:
+        return bool(admin.get(f"{_GC}/suspend_ledgers")["isLedgerCollectionSuspended"] == "true")
+    except AdminRefusedException:
+        return False
 
 
 def _row(store: dict[str, Any]) -> list[str]:
@@ -115,6 +127,7 @@ def suspend(
     bookie: BookieName = None,
     major: Major = False,
     minor: Minor = False,
+    ledgers: Ledgers = False,
     http: HttpAddress = None,
     token: Token = None,
     token_file: TokenFile = None,
@@ -123,12 +136,14 @@ def suspend(
 ) -> None:
     """Suspends compaction, both kinds unless one is named. Garbage itself is still collected.
 
-    JSON: {"major_suspended", "minor_suspended"}.
+    With --ledgers it suspends the deletion of ledgers instead, until it is resumed, over restarts of the bookie.
+
+    JSON: {"major_suspended", "minor_suspended", "ledgers_suspended"}.
 
     \b
     Example: bookgate gc suspend bookie-1 --major
     """
-    _change(admin_of(context, gateways, bookie, http, token, token_file), "suspend", major, minor, as_json)
+    _change(admin_of(context, gateways, bookie, http, token, token_file), "suspend", major, minor, ledgers, as_json)
 
 
 @gc_app.command()
@@ -137,31 +152,36 @@ def resume(
     bookie: BookieName = None,
     major: Major = False,
     minor: Minor = False,
+    ledgers: Ledgers = False,
     http: HttpAddress = None,
     token: Token = None,
     token_file: TokenFile = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resumes compaction, both kinds unless one is named.
+    """Resumes compaction, both kinds unless one is named; with --ledgers the deletion of ledgers.
 
-    JSON: {"major_suspended", "minor_suspended"}.
+    JSON: {"major_suspended", "minor_suspended", "ledgers_suspended"}.
 
     \b
     Example: bookgate gc resume bookie-1
     """
-    _change(admin_of(context, gateways, bookie, http, token, token_file), "resume", major, minor, as_json)
+    _change(admin_of(context, gateways, bookie, http, token, token_file), "resume", major, minor, ledgers, as_json)
 
 
-def _change(admin: AdminHttp, verb: str, major: bool, minor: bool, as_json: bool) -> None:
-    """Suspends or resumes: both kinds unless one is named; then shows what is suspended."""
+def _change(admin: AdminHttp, verb: str, major: bool, minor: bool, ledgers: bool, as_json: bool) -> None:
+    """Suspends or resumes: both kinds unless something is named; then shows what is suspended."""
     both = not (major or minor)
-    admin.put(f"{_GC}/{verb}_compaction", {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
+    if ledgers:
+        admin.put(f"{_GC}/{verb}_ledgers")
+    if major or minor or not ledgers:
+        admin.put(f"{_GC}/{verb}_compaction", {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
     answer = admin.get(f"{_GC}/suspend_compaction")
     print_result(
         {
             "major_suspended": answer["isMajorGcSuspended"] == "true",
             "minor_suspended": answer["isMinorGcSuspended"] == "true",
+            "ledgers_suspended": _ledgers_suspended(admin),
         },
         as_json,
     )

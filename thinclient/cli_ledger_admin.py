@@ -33,6 +33,11 @@ metadata_app = new_group("A ledger's metadata: to a file and back.")
 admin_app = new_group("Ledgers, for operators.")
 admin_app.add_typer(metadata_app, name="metadata")
 
+_NOT_CLOSED = (
+    "its end and the bookies that are replaced later are not in there, and restored it would end too early: entries "
+    "that were acknowledged would not be named any more"
+)
+
 Dump = Annotated[Path, typer.Argument(metavar="FILE", help="Metadata as the store has it.", show_default=False)]
 
 
@@ -54,6 +59,8 @@ def dump(
 ) -> None:
     """Writes the metadata to a file, byte for byte as BookKeeper stores it, password included: keep it safe.
 
+    Of a ledger that is not closed it is what is true now: bookies that are replaced later and the end are not in it.
+
     JSON: {"ledger_id", "file", "bytes", "version"}.
 
     \b
@@ -66,6 +73,8 @@ def dump(
     if file.is_file():
         file.chmod(0o600)
     file.write_bytes(content)
+    if not record.metadata.is_closed:
+        typer.echo(f"warning: ledger {ledger_id} is not closed; {_NOT_CLOSED}", err=True)
     print_result({"ledger_id": ledger_id, "file": str(file), "bytes": len(content), "version": record.version}, as_json)
 
 
@@ -77,13 +86,18 @@ def restore(
     replace_existing: Annotated[
         bool, typer.Option("--update", help="Replace the metadata of a ledger that exists.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also metadata of a ledger that was open, or that name less than is there.")
+    ] = False,
     yes: Yes = False,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
     """Creates a ledger's metadata from a file of `dump`, or of BookKeeper's own; --update replaces what is there.
 
-    Wrong metadata loses entries: bookies delete what no metadata names, and readers believe what it says.
+    Wrong metadata loses entries: bookies delete what no metadata names, and readers believe what it says. So metadata
+    of a ledger that was not closed are refused, as are those that would take a closed ledger's end or fragments away;
+    --update shows what would change before it asks.
 
     JSON: the ledger, as `bookgate ledger show` has it.
 
@@ -91,19 +105,55 @@ def restore(
     Example: bookgate ledger metadata restore 7 ledger-7.metadata
     """
     metadata = metadata_codec.decode(file.read_bytes())
+    if not (metadata.is_closed or force):
+        fail(
+            f"{file} was made of ledger {ledger_id} before it was closed; {_NOT_CLOSED}. `bookgate ledger adopt` makes "
+            "metadata from what bookies hold; --force restores these all the same"
+        )
+    present: LedgerRecord | None = None
     if replace_existing:
+        present = with_client(context, gateways, lambda client: client.read_record(ledger_id))
+        less = loss_of(present.metadata, metadata)
+        if less is not None and not force:
+            fail(f"ledger {ledger_id}: {less}; --force replaces its metadata all the same")
+        for line in difference(present.metadata, metadata):
+            typer.echo(line, err=True)
         confirm(f"Replace the metadata of ledger {ledger_id}", yes)
 
     async def work(factory: LedgerManagerFactory) -> LedgerRecord:
         manager, name = factory.ledger_manager, LedgerId.unscoped(ledger_id)
-        if replace_existing:
-            return await manager.write(name, metadata, (await manager.read(name)).version)
+        if present is not None:
+            # What was shown is what is replaced.
+            return await manager.write(name, metadata, present.version)
         try:
             return await manager.create(name, metadata)
         except LedgerExistException:
             fail(f"ledger {ledger_id} exists; --update replaces its metadata")
 
     print_result(describe(with_metadata(context, gateways, work)), as_json)
+
+
+def loss_of(present: LedgerMetadata, restored: LedgerMetadata) -> str | None:
+    """What `restored` would no longer name of a ledger, None where it names as much."""
+    if present.is_closed and not restored.is_closed:
+        return "it is closed, and the file says that it is not"
+    if len(restored.fragments) < len(present.fragments):
+        return f"it has {len(present.fragments)} fragments, and the file only {len(restored.fragments)}"
+    if present.is_closed and restored.last_entry_id < present.last_entry_id:
+        return f"it ends at entry {present.last_entry_id}, and in the file at {restored.last_entry_id}"
+    return None
+
+
+def difference(present: LedgerMetadata, restored: LedgerMetadata) -> list[str]:
+    """What would change, a line each; passwords are not shown."""
+    names = ("state", "last_entry_id", "length", "ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type")
+    pairs = [(name, getattr(present, name), getattr(restored, name)) for name in names]
+    for number in range(max(len(present.fragments), len(restored.fragments))):
+        old, new = ([*each.fragments, *[None] * (number + 1)][number] for each in (present, restored))
+        pairs.append((f"fragment {number}", old, new))
+    pairs.append(("custom metadata", dict(present.custom_metadata), dict(restored.custom_metadata)))
+    lines = [f"{name}: {old} becomes {new}" for name, old, new in pairs if old != new]
+    return [*lines, "the password changes"] if present.password != restored.password else lines
 
 
 @admin_app.command("simple-test")

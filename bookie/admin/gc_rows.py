@@ -5,6 +5,7 @@ Bodies are BookKeeper's (operations page, section 4), with its habit of truth va
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -12,6 +13,11 @@ from pydantic import ConfigDict, Field, model_validator
 from bookie.core.garbage_collection import CompactionKind
 from bookie.garbage_collector import GarbageCollector
 from gateway.admin.api import Body, Call, NoBody, NoQuery, Row, change, get
+from gateway.admin.refused import AdminException
+from ledger.errors import IllegalOpException
+
+_SUSPEND_LEDGERS = "/api/v1/bookie/gc/suspend_ledgers"
+_RESUME_LEDGERS = "/api/v1/bookie/gc/resume_ledgers"
 
 
 class GcBody(Body):
@@ -89,6 +95,20 @@ def gc_rows(collector: GarbageCollector) -> list[Row]:
         collector.resume_compaction(major=call.body.major, minor=call.body.minor)
         return f"Resumed {_kinds(call.body)} compaction on this bookie."
 
+    async def ledgers_suspended(_call: Call[NoQuery, NoBody]) -> Any:
+        return {"isLedgerCollectionSuspended": _text(await asyncio.to_thread(collector.ledgers_suspended))}
+
+    async def suspend_ledgers(_call: Call[NoQuery, NoBody]) -> Any:
+        await asyncio.to_thread(collector.suspend_ledgers)
+        return "Suspended the deletion of ledgers on this bookie."
+
+    async def resume_ledgers(_call: Call[NoQuery, NoBody]) -> Any:
+        try:
+            await asyncio.to_thread(collector.resume_ledgers)
+        except IllegalOpException as error:
+            raise AdminException(409, str(error)) from None
+        return "Resumed the deletion of ledgers on this bookie."
+
     said = {"type": "string"}
     run_more = {"body": GcBody, "body_required": False, "answer": said}
     suspend_path, resume_path = "/api/v1/bookie/gc/suspend_compaction", "/api/v1/bookie/gc/resume_compaction"
@@ -99,6 +119,16 @@ def gc_rows(collector: GarbageCollector) -> list[Row]:
         get(suspend_path, "Which compaction is suspended", suspended),
         change("PUT", suspend_path, "Suspend compaction", suspend, body=SuspendBody, answer=said),
         change("PUT", resume_path, "Resume compaction", resume, body=ResumeBody, answer=said),
+        get(_SUSPEND_LEDGERS, "Whether the deletion of ledgers is suspended", ledgers_suspended),
+        change("PUT", _SUSPEND_LEDGERS, "Suspend the deletion of ledgers, over restarts", suspend_ledgers, answer=said),
+        change(
+            "PUT",
+            _RESUME_LEDGERS,
+            "Resume the deletion of ledgers",
+            resume_ledgers,
+            answer=said,
+            failures={409: "a setting suspends it"},
+        ),
     ]
 
 

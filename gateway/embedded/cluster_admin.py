@@ -64,6 +64,14 @@ class SqliteClusterAdmin(ClusterAdmin):
         await self.refuse_if_bookies_live("formatted")
         await store.change(_format)
 
+    async def advance_ids(self, beyond: int) -> int:
+        def advance(transaction: Transaction) -> int:
+            transaction.execute("UPDATE meta SET value = max(value, ?) WHERE name = 'next_ledger_id'", (beyond + 1,))
+            first: int = transaction.execute("SELECT value FROM meta WHERE name = 'next_ledger_id'").fetchone()[0]
+            return first
+
+        return await (await self._opened()).change(advance)
+
     async def nuke(self) -> None:
         store = await self._opened()
         await self.refuse_if_bookies_live("removed")

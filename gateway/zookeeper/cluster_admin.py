@@ -18,6 +18,7 @@ from gateway.cluster_admin import ClusterAdmin, ClusterSummary
 from gateway.metadata_uri import ZooKeeperUri
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.discovery import no_cluster
+from gateway.zookeeper.id_generator import id_generator_of
 from gateway.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
 from gateway.zookeeper.layout import (
     DEFAULT_MANAGER,
@@ -105,6 +106,10 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
         for name in _OF_RECOVERY:
             await remove_tree(self._session, f"{root}/{name}")
         await self._put(self._paths.instance_id, str(uuid.uuid4()).encode())
+
+    async def advance_ids(self, beyond: int) -> int:
+        manager = await self._manager(self._uri.manager)
+        return await id_generator_of(manager, self._session, self._paths.root).advance(beyond)
 
     async def nuke(self) -> None:
         await self.require_cluster()

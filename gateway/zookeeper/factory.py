@@ -18,7 +18,7 @@ from gateway.metadata_uri import ZooKeeperUri, parse_zookeeper
 from gateway.store_settings import DEFAULTS, StoreSettings
 from gateway.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from gateway.zookeeper.discovery import ZooKeeperServiceDiscovery, no_cluster
-from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
+from gateway.zookeeper.id_generator import id_generator_of
 from gateway.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
 from gateway.zookeeper.layout import DEFAULT_MANAGER, ClusterPaths, encode_layout, manager_of_layout
 from gateway.zookeeper.ledger_manager import ZooKeeperLedgerManager
@@ -68,7 +68,9 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
             await self._session.close()
             raise
         ledger_paths = paths_of(self._manager_name, self._paths.root)
-        self._manager = ZooKeeperLedgerManager(self._session, ledger_paths, self._id_generator())
+        self._manager = ZooKeeperLedgerManager(
+            self._session, ledger_paths, id_generator_of(self._manager_name, self._session, self._paths.root)
+        )
 
     @property
     def ledger_manager(self) -> LedgerManager:
@@ -124,14 +126,6 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         if self._manager_name is None:
             raise MetaStoreException("the metadata store was not initialised")
         return self._manager_name
-
-    def _id_generator(self) -> IdGenerator:
-        root = self._paths.root
-        if self._manager_name == "flat":
-            return ShortIdGenerator(self._session, f"{root}/ID-", root)
-        if self._manager_name == "legacyhierarchical":
-            return ShortIdGenerator(self._session, f"{root}/idgen/ID-", root)
-        return LongIdGenerator(self._session, root)
 
     def _reconnected(self, new_session: bool) -> None:
         """kazoo has forgotten every watch: all that is watched is read again, a little spread in time."""

@@ -31,6 +31,11 @@ _SEQUENCE_DIGITS = 10
 _ATTEMPTS = 3
 
 
+_BURNT_AT_ONCE = 1000
+_MOST_BURNT = 200_000
+"""Ids that are counted off to come beyond one; further than that 63-bit ids begin, or their next HOB."""
+
+
 class IdGenerator(Protocol):
     """Makes ids; the caller asks again where one is taken."""
 
@@ -39,6 +44,15 @@ class IdGenerator(Protocol):
 
         Raises LedgerIdOverflowException, MetaStoreException, ZKException.
         """
+        ...
+
+
+class AdvancingIdGenerator(IdGenerator, Protocol):
+    """One whose counter an operator may move on."""
+
+    async def advance(self, beyond: int) -> int:
+        """Counts on until the next id is above `beyond`, for everybody who counts in this store; an id that may be the
+        next. Raises as `reserve` does."""
         ...
 
 
@@ -66,6 +80,12 @@ class ShortIdGenerator:
         if not 0 <= number < _OVERFLOW:
             raise LedgerIdOverflowException(f"the 31-bit ledger ids below {self._prefix} are used up")
         return range(number, min(number + count, _OVERFLOW))
+
+    async def advance(self, beyond: int) -> int:
+        taken = await self.reserve(1)
+        while taken[-1] < beyond:
+            taken = await self.reserve(min(beyond - taken[-1], _BURNT_AT_ONCE))
+        return taken[-1] + 1
 
     async def _take_numbers(self, count: int) -> str:
         lost_answers = 0
@@ -102,6 +122,24 @@ class LongIdGenerator:
                 await ensure_node(self._session, self._directory, self._root, open_to_all=True)
                 self._present = True
         return await self._reserve_long(count)
+
+    async def advance(self, beyond: int) -> int:
+        taken = await self.reserve(1)
+        while taken[-1] < beyond:
+            if beyond - taken[-1] > _MOST_BURNT:
+                return await self._begin_hob_beyond(beyond)
+            taken = await self.reserve(min(beyond - taken[-1], _BURNT_AT_ONCE))
+        return taken[-1] + 1
+
+    async def _begin_hob_beyond(self, beyond: int) -> int:
+        """All who count in this store go on in the largest HOB, also where 31 bits were not used up."""
+        hob = (beyond >> 32) + 1
+        if hob >= _OVERFLOW:
+            raise LedgerIdOverflowException(f"there are no ledger ids above {beyond}")
+        await ensure_node(self._session, self._directory, self._root, open_to_all=True)
+        await self._create_hob(hob)
+        self._present = True
+        return hob << 32
 
     async def _reserve_long(self, count: int) -> range:
         while True:
@@ -148,3 +186,12 @@ class LongIdGenerator:
 
     def _hob_path(self, hob: int) -> str:
         return f"{self._directory}/HOB-{hob:010d}"
+
+
+def id_generator_of(manager: str, session: ZooKeeperSession, root: str) -> AdvancingIdGenerator:
+    """The generator that a ledger manager has in Apache BookKeeper."""
+    if manager == "flat":
+        return ShortIdGenerator(session, f"{root}/ID-", root)
+    if manager == "legacyhierarchical":
+        return ShortIdGenerator(session, f"{root}/idgen/ID-", root)
+    return LongIdGenerator(session, root)

@@ -112,6 +112,18 @@ def test_backup_and_restore(cluster: Cluster) -> None:
 
 
 @run_at_length
+def test_restoring_the_metadata_store(cluster: Cluster) -> None:
+    """The store has lost one ledger: the steps bring it back from what bookies hold."""
+    with cluster.client() as client:
+        client.delete_ledger(cluster.ledgers[0])
+    printed = cluster.steps("Restoring the metadata store")
+    assert "one\ntwo\nthree\n" in printed
+    assert cluster.writable() == ALL
+    with cluster.client() as client:
+        assert client.read_record(cluster.ledgers[0]).metadata.custom_metadata == {"bookgate.adopted": b"1"}
+
+
+@run_at_length
 def test_scaling_out_and_in(cluster: Cluster) -> None:
     assert "bookie-5" in cluster.steps("Scaling out")
     assert "bookie-5" in cluster.writable()
@@ -190,6 +202,7 @@ def test_every_block_of_the_steps_is_run() -> None:
         "Rollback",
         "Backup",
         "Restore",
+        "Restoring the metadata store",
         "Scaling out",
         "Scaling in",
         "Adding a disk",

@@ -8,7 +8,7 @@ import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from gateway.zookeeper.id_generator import IdGenerator, LongIdGenerator, ShortIdGenerator
-from ledger.errors import LedgerIdOverflowException, UnknownOutcomeException
+from ledger.errors import LedgerIdOverflowException, MetaStoreException, UnknownOutcomeException
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,3 +155,25 @@ async def test_last_hob_overflows(nodes: Nodes) -> None:
     nodes.paths |= {"/l/idgen-long", f"/l/idgen-long/HOB-{2**31 - 1:010d}"}
     with pytest.raises(LedgerIdOverflowException):
         await one(long_generator(nodes))
+
+
+async def test_ids_are_counted_on_to_beyond_one(nodes: Any) -> None:
+    generator = ShortIdGenerator(nodes, "/l/idgen/ID-", "/l")
+    assert await generator.advance(2500) == 2501
+    assert (await generator.reserve(1)).start == 2501
+    assert await generator.advance(7) > 2501, "never back"
+
+
+async def test_far_beyond_is_another_hob_for_everybody(nodes: Any) -> None:
+    generator, other = long_generator(nodes), long_generator(nodes)
+    assert await generator.advance(10**6) == 1 << 32
+    assert (await other.reserve(1)).start == 1 << 32
+    assert await generator.advance((7 << 32) + 5) == 8 << 32
+    assert (await generator.reserve(1)).start == 8 << 32
+
+
+async def test_a_root_that_is_gone_is_not_made_again(nodes: Any) -> None:
+    nodes.paths = {""}
+    with pytest.raises(MetaStoreException, match="has no /l"):
+        await ShortIdGenerator(nodes, "/l/idgen/ID-", "/l").reserve(1)
+    assert nodes.paths == {""}
