@@ -28,6 +28,7 @@ from tests.integration.cutting_proxy import CuttingProxy
 from tests.integration.gateway.conftest import Recorder, some_metadata, unscoped
 from tests.integration.gateway.stress import until as until_told
 from tests.integration.loop_pauses import LoopPauses
+from tests.stores import made
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -238,6 +239,7 @@ class TestAThreadThatEnds:
 async def _gateway(
     zookeeper: LocalZooKeeper,
 ) -> AsyncIterator[tuple[CuttingProxy, ZooKeeperLedgerManagerFactory, GatewayServer]]:
+    await asyncio.get_running_loop().run_in_executor(None, made, zookeeper.metadata_uri())
     async with CuttingProxy("127.0.0.1", zookeeper.port, lambda: None) as proxy:
         factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(f"zk://127.0.0.1:{proxy.port}/ledgers"))
         await factory.initialize()
