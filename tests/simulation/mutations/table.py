@@ -427,7 +427,8 @@ MUTATIONS = (
         ("M1",),
         "a watch tells a version once more whenever the ledger was read again, as after a lost connection",
         "gateway/watch_hub.py",
-        "        if ledger.record is not None and record.version <= ledger.record.version:\n            return []\n",
+        "        if known is not None and (record.version == known.version"
+        " or DAMAGED < record.version < known.version):\n            return []\n",
         "",
         METADATA,
         (
@@ -465,8 +466,8 @@ MUTATIONS = (
         ("M4",),
         "the cache keeps the answer that it has made of a ledger when it hears that somebody has changed it",
         "gateway/metadata_cache.py",
-        "        self.answer = None\n        self.ledger = None if record is None else encode_ledger(record)\n",
-        "        self.ledger = None if record is None else encode_ledger(record)\n",
+        "        self.answer = self.ledger = None\n",
+        "        self.ledger = None\n",
         METADATA,
     ),
     Mutation(
@@ -495,8 +496,8 @@ MUTATIONS = (
         ("M6",),
         "a Create that finds the ledger there takes it for its own",
         "gateway/zookeeper/ledger_manager.py",
-        "        return stored.version == 0 and stored.metadata.creator_token == metadata.creator_token\n",
-        "        return stored.version == 0\n",
+        "            return creator_of(await self.read(ledger_id), metadata)\n",
+        "            return Creator.SELF\n",
         METADATA,
     ),
     Mutation(
