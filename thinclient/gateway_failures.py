@@ -11,12 +11,15 @@ from thinclient.one_gateway import Gateway
 
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
 """The gateway has no room for the call, and has not begun it."""
+NO_GATEWAY = grpc.StatusCode.UNIMPLEMENTED
+"""What answers serves something else, also a proxy's 404: the next gateway is asked, and nothing was begun here."""
 _TRANSIENT = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.ABORTED,
     REFUSED,
+    NO_GATEWAY,
 )
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
 """gRPC's own words where a call found no connection."""
@@ -34,7 +37,7 @@ class LostAnswerException(UnknownOutcomeException):
 
 def surely_not_done(error: AioRpcError) -> bool:
     """True for a change that the gateway refused, or that never reached it."""
-    if error.code() is REFUSED:
+    if error.code() in (REFUSED, NO_GATEWAY):
         return True
     if any(key == NOT_DONE for key, _ in error.trailing_metadata() or ()):
         return True

@@ -191,6 +191,15 @@ async def test_other_refusals_are_typed(status: grpc.StatusCode, error: type[Exc
             await manager.create(None, METADATA)
 
 
+@pytest.mark.asyncio
+async def test_an_address_that_serves_something_else_is_passed_over() -> None:
+    async with connected(2) as (manager, gateways):
+        gateways[0].refuse = grpc.StatusCode.UNIMPLEMENTED
+        for _ in range(6):
+            created = await manager.create(None, METADATA)
+            assert (await manager.read(created.ledger_id)).metadata == created.metadata
+
+
 @pytest.mark.parametrize(
     ("uri", "parsed"),
     [
