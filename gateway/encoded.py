@@ -29,6 +29,7 @@ class EncodedLedger:
     format_version: int
     """How the store keeps it."""
     data: bytes
+    incarnation: int | None = None
 
     def answer(self, revision: int) -> bytes:
         """The encoded response."""
@@ -41,7 +42,7 @@ class EncodedLedger:
 
 def encode_ledger(record: LedgerRecord) -> EncodedLedger:
     data = success(record, 0).SerializeToString()
-    return EncodedLedger(record.ledger_id, record.version, record.metadata.format_version, data)
+    return EncodedLedger(record.ledger_id, record.version, record.metadata.format_version, data, record.incarnation)
 
 
 def batch_item(answer: bytes) -> bytes:

@@ -23,6 +23,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ledger.errors import BKException, MetadataFormatException
@@ -212,10 +213,11 @@ class LedgerListeners:
             for listener in listeners:
                 self._call(listener, ledger_id, None)
             return
+        record = replace(stored.record, incarnation=stored.incarnation)
         for listener, seen in list(watched.listeners.items()):
-            if stored.record.version > seen and listener in watched.listeners:
-                watched.listeners[listener] = stored.record.version
-                self._call(listener, ledger_id, stored.record)
+            if record.version > seen and listener in watched.listeners:
+                watched.listeners[listener] = record.version
+                self._call(listener, ledger_id, record)
 
     @staticmethod
     def _was_read(followers: list[LedgerFollower], error: BKException | None, holds: bool) -> None:

@@ -113,6 +113,7 @@ def success(record: LedgerRecord, revision: int) -> LedgerMetadataResponse:
         metadata=to_format(record.metadata),
         revision=revision,
         created_ms=record.created_ms,
+        incarnation=record.incarnation,
     )
 
 

@@ -39,6 +39,9 @@ class LedgerState(Protocol):
     @property
     def version(self) -> int: ...
 
+    @property
+    def incarnation(self) -> int | None: ...
+
 
 class Answer(NamedTuple):
     """What a client is told of a ledger; no record: it is gone."""
@@ -52,11 +55,17 @@ class TooManySubscriptions(Exception):
 
 
 class _Subscription:
-    __slots__ = ("version",)
+    __slots__ = ("incarnation", "version")
 
-    def __init__(self, version: int | None) -> None:
+    def __init__(self, version: int | None, incarnation: int | None) -> None:
         self.version = version
         """The last one that the client has seen."""
+        self.incarnation = incarnation
+        """Of the ledger of which it has seen that, where it said so."""
+
+    def is_of_another(self, incarnation: int | None) -> bool:
+        """Whether the ledger that the client saw is gone, and this one only has its id."""
+        return None not in (incarnation, self.incarnation) and incarnation != self.incarnation
 
     def wants(self, version: int) -> bool:
         """Whether a state of this version is news. States of one ledger only grow, so another one is a newer one."""
@@ -119,24 +128,25 @@ class WatchHub:
         self._streams[stream_id] = _Stream()
 
     def close_stream(self, stream_id: StreamId) -> list[LedgerId]:
-        """Forgets a stream; returns the ledgers it had subscriptions for."""
+        """Forgets a stream; returns the ledgers it had subscriptions for, be they over."""
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return []
-        ledger_ids = list(stream.subscriptions)
-        for ledger_id in ledger_ids:
+        for ledger_id in stream.subscriptions:
             self._leave(stream_id, ledger_id)
-        return ledger_ids
+        return [*stream.subscriptions, *stream.removed]
 
-    def subscribe(self, stream_id: StreamId, ledger_id: LedgerId, version: int | None) -> bool:
+    def subscribe(
+        self, stream_id: StreamId, ledger_id: LedgerId, version: int | None, incarnation: int | None = None
+    ) -> bool:
         """Subscribes, or replaces the subscription; true if there is something to take at once.
 
-        `version`: the last one the client has seen. Raises TooManySubscriptions.
+        `version`: the last one the client has seen, of the ledger `incarnation`. Raises TooManySubscriptions.
         """
         stream = self._streams[stream_id]
         if ledger_id not in stream.subscriptions and len(stream.subscriptions) >= self._max_subscriptions:
             raise TooManySubscriptions(f"a Watch stream carries at most {self._max_subscriptions} subscriptions")
-        subscription = _Subscription(version)
+        subscription = _Subscription(version, incarnation)
         stream.subscriptions[ledger_id] = subscription
         stream.outbox.pop(ledger_id, None)
         stream.removed.pop(ledger_id, None)
@@ -145,7 +155,7 @@ class WatchHub:
             self._epoch += 1
             ledger = self._ledgers[ledger_id] = _Ledger(self._epoch)
         ledger.streams[stream_id] = subscription
-        return ledger.record is not None and self._notice(stream, subscription, ledger.record)
+        return ledger.record is not None and self._notice(stream_id, subscription, ledger.record)
 
     def unsubscribe(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
         """Ends a subscription; unknown ones are ignored. Nothing of it is sent afterwards."""
@@ -168,8 +178,8 @@ class WatchHub:
         ledger.record = record
         return [
             stream_id
-            for stream_id, subscription in ledger.streams.items()
-            if self._notice(self._streams[stream_id], subscription, record)
+            for stream_id, subscription in list(ledger.streams.items())
+            if self._notice(stream_id, subscription, record)
         ]
 
     def take(self, stream_id: StreamId) -> Answer | None:
@@ -201,8 +211,13 @@ class WatchHub:
         stream = self._streams.get(stream_id)
         return stream is not None and bool(stream.removed or stream.outbox)
 
-    @staticmethod
-    def _notice(stream: _Stream, subscription: _Subscription, record: LedgerState) -> bool:
+    def _notice(self, stream_id: StreamId, subscription: _Subscription, record: LedgerState) -> bool:
+        stream = self._streams[stream_id]
+        if subscription.is_of_another(record.incarnation):
+            del stream.subscriptions[record.ledger_id]
+            stream.removed[record.ledger_id] = None
+            self._leave(stream_id, record.ledger_id)
+            return True
         if not subscription.wants(record.version):
             return False
         stream.outbox[record.ledger_id] = None

@@ -92,6 +92,7 @@ class _DamagedLedger:
     ledger_id: LedgerId
     error: MetadataFormatException
     version: int = DAMAGED
+    incarnation: int | None = None
 
 
 class _Listener(LedgerFollower):
@@ -237,7 +238,8 @@ class WatchService:
         version = request.expected_version if request.HasField("expected_version") else None
         if request.min_revision:
             await self._catch_up(ledger_id, request.min_revision, version)
-        if self.hub.subscribe(stream, ledger_id, version):
+        incarnation = request.incarnation if version is not None and request.HasField("incarnation") else None
+        if self.hub.subscribe(stream, ledger_id, version, incarnation):
             stream.wake.set()
         try:
             await self._follow(ledger_id)
@@ -344,6 +346,9 @@ class WatchService:
             yield _answer_message(answer, revision)
             stream.taken.set()
             stream.waits_since = loop.time()
+            if answer.record is None:
+                # It was the last one's who asked for it, though another ledger has the id.
+                await self._follow(answer.ledger_id)
 
 
 async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:

@@ -45,6 +45,8 @@ class LedgerRecord:
     metadata: LedgerMetadata
     version: int
     created_ms: int | None = field(default=None, compare=False)
+    incarnation: int | None = field(default=None, compare=False)
+    """The store's own number of this creation, where a listener was told it: another ledger of the id has another."""
 
     @property
     def creation_ms(self) -> int | None:

@@ -44,7 +44,8 @@ def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
     except MetadataFormatException as error:
         raise MetadataFormatException(f"ledger {ledger_id}: {error}") from error
     created_ms = response.created_ms if response.HasField("created_ms") else None
-    return LedgerRecord(ledger_id, metadata, response.version, created_ms)
+    incarnation = response.incarnation if response.HasField("incarnation") else None
+    return LedgerRecord(ledger_id, metadata, response.version, created_ms, incarnation)
 
 
 def code_error(code: int, message: str, what: str) -> BKException:

@@ -136,7 +136,10 @@ class MetadataWatch:
         """Asks for the present state while somebody has not heard anything, else for what is newer than the known."""
         request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
         if ledger_id in self._records and all(each.told is not None for each in self._listeners.get(ledger_id, ())):
-            request.expected_version = self._records[ledger_id].version
+            known = self._records[ledger_id]
+            request.expected_version = known.version
+            if known.incarnation is not None:
+                request.incarnation = known.incarnation
         return request
 
     def _take(self, response: wire.LedgerMetadataResponse) -> None:

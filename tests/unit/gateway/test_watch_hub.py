@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +115,20 @@ def test_new_subscription_to_a_ledger_made_again_hears_nothing_of_the_removal(hu
     hub.subscribe("s1", LEDGERS[0], None)
     hub.state(LEDGERS[0], record(LEDGERS[0], 0))
     assert versions(taken(hub, "s1")) == [0]
+
+
+def test_a_ledger_that_only_has_the_id_of_the_one_that_was_seen_is_told_as_its_removal(hub: WatchHub) -> None:
+    second = replace(record(LEDGERS[0], 4), incarnation=20)
+    hub.subscribe("s1", LEDGERS[0], 4, 10)
+    hub.subscribe("s2", LEDGERS[0], 4)
+    assert hub.state(LEDGERS[0], second) == ["s1"]
+    assert versions(taken(hub, "s1")) == [None]
+    assert versions(taken(hub, "s2")) == []
+    # The same with a state that is known already, and of a ledger that nobody else wants.
+    assert hub.subscribe("s1", LEDGERS[0], 4, 10)
+    hub.close_stream("s2")
+    assert hub.epoch(LEDGERS[0]) is None
+    assert hub.close_stream("s1") == [LEDGERS[0]]
 
 
 def test_limit_refuses_one_more_but_not_a_repeat() -> None:

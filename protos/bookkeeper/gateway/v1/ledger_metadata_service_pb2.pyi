@@ -32,7 +32,7 @@ RESUMED: WatchEvent
 DRAINING: WatchEvent
 
 class LedgerMetadataRequest(_message.Message):
-    __slots__ = ("ledger_id", "metadata", "expected_version", "ledger_scope_id", "request_token", "watch_action", "min_revision")
+    __slots__ = ("ledger_id", "metadata", "expected_version", "ledger_scope_id", "request_token", "watch_action", "min_revision", "incarnation")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class LedgerMetadataRequest(_message.Message):
     REQUEST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     WATCH_ACTION_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     metadata: _data_formats_pb2.LedgerMetadataFormat
     expected_version: int
@@ -47,10 +48,11 @@ class LedgerMetadataRequest(_message.Message):
     request_token: bytes
     watch_action: WatchAction
     min_revision: int
-    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class LedgerMetadataResponse(_message.Message):
-    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch", "created_ms")
+    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch", "created_ms", "incarnation")
     CODE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,7 @@ class LedgerMetadataResponse(_message.Message):
     EVENT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     ledger_id: int
     version: int
@@ -71,7 +74,8 @@ class LedgerMetadataResponse(_message.Message):
     event: WatchEvent
     batch: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
     created_ms: int
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
     __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision")

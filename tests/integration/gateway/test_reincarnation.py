@@ -1,0 +1,60 @@
+"""A client that resumes a watch after its ledger was removed, and another one was created under its id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.server import GatewayServer
+from ledger.manager import LedgerManagerFactory
+from protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, WatchEvent
+from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from tests.integration.gateway.conftest import some_metadata, unscoped
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_watch_resumed_over_another_ledger_of_the_same_version_is_told_of_the_removal(
+    factories: tuple[LedgerManagerFactory, LedgerManagerFactory],
+) -> None:
+    servers = [GatewayServer(factory) for factory in factories]
+    for server in servers:
+        await server.start()
+    async with (
+        grpc.aio.insecure_channel(servers[0].address) as one,
+        grpc.aio.insecure_channel(servers[1].address) as other,
+    ):
+        manager = factories[0].ledger_manager
+        await manager.create(unscoped(7), some_metadata())
+        watch: Any = LedgerMetadataServiceStub(one).Watch()
+        await watch.write(LedgerMetadataRequest(ledger_id=7))
+        seen = await watch.read()
+        assert (seen.version, seen.HasField("incarnation")) == (0, True)
+        watch.cancel()
+        # Resumed while the ledger lives, nothing is news; nor is it after its change.
+        resumed: Any = LedgerMetadataServiceStub(other).Watch()
+        resume = LedgerMetadataRequest(ledger_id=7, expected_version=0, incarnation=seen.incarnation)
+        await resumed.write(resume)
+        await manager.write(unscoped(7), some_metadata(changed=b""), 0)
+        changed = await resumed.read()
+        assert (changed.version, changed.incarnation) == (1, seen.incarnation)
+        resumed.cancel()
+
+        await manager.remove(unscoped(7))
+        await manager.create(unscoped(7), some_metadata())
+        for channel in (one, other):
+            late: Any = LedgerMetadataServiceStub(channel).Watch()
+            await late.write(resume)
+            told = await late.read()
+            assert (told.event, told.code) == (WatchEvent.REMOVED, StatusCode.LEDGER_NOT_FOUND)
+            # The subscription is over, and its listener with it; a new one finds the other ledger.
+            await late.write(LedgerMetadataRequest(ledger_id=7))
+            found = await late.read()
+            assert found.version == 0
+            assert found.incarnation != seen.incarnation
+            late.cancel()
+    for server in servers:
+        await server.stop(0)
