@@ -178,7 +178,12 @@ def _cookie(subject: str, view: BookieView, instance_id: str) -> Iterator[Findin
         yield _warning(subject, f"its cookie could not be read: {view.cookie_error}", "see the gateways")
         return
     if view.cookie is None:
-        yield _error(subject, "registered, but the metadata store has no cookie for it", advice)
+        yield _error(
+            subject,
+            "registered, but the metadata store has no cookie for it: the store may be another one, or older",
+            "look whether metadata_uri leads to the right store (bookgate cluster instance-id, beside instanceId in "
+            "the bookie's VERSION file) before anything is deleted or made anew; if it is, " + advice,
+        )
         return
     try:
         cookie = Cookie.decode(view.cookie)
