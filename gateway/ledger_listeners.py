@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from gateway.giving_way import giving_way
 from ledger.errors import BKException, MetadataFormatException
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerMetadataListener, LedgerRecord
@@ -34,6 +35,9 @@ from reporting.logs import log_bug, log_event
 _LOG = logging.getLogger(__name__)
 
 _UNSEEN = -1
+
+_STARTED_A_SLICE = 50
+"""Reads that begin together when all ledgers are to be read: others on the loop are not to wait for all of them."""
 
 
 class Stored(NamedTuple):
@@ -79,6 +83,12 @@ class _Watched:
         self.changed = False
         self.task: asyncio.Task[None] | None = None
 
+    def outdated(self) -> None:
+        """It is to be read, once more if it is being read now."""
+        self.changed = True
+        for follower in _followers(self):
+            follower.outdated()
+
 
 class LedgerListeners:
     """Listeners by ledger. Lives on one event loop."""
@@ -96,6 +106,8 @@ class LedgerListeners:
         self._slots = asyncio.Semaphore(parallel_reads)
         self._retry_delay = retry_delay_seconds
         self._ledgers: dict[LedgerId, _Watched] = {}
+        self._sweep: asyncio.Task[None] | None = None
+        """Starts the reads of all ledgers."""
 
     def __len__(self) -> int:
         """How many ledgers are watched."""
@@ -128,12 +140,16 @@ class LedgerListeners:
             self._start_read(ledger_id, watched)
 
     def all_changed(self) -> None:
-        """Any watched ledger may have changed."""
-        for ledger_id in list(self._ledgers):
-            self.changed(ledger_id)
+        """Any watched ledger may have changed. They are many, so their reads begin in slices."""
+        for watched in self._ledgers.values():
+            watched.outdated()
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().create_task(self._start_reads())
 
     async def settled(self) -> None:
         """Returns when every read that is under way or due now is done or has failed."""
+        if self._sweep is not None:
+            await asyncio.wait([self._sweep])
         tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -141,15 +157,31 @@ class LedgerListeners:
     async def close(self) -> None:
         """Drops all listeners without a word."""
         tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
+        if self._sweep is not None:
+            tasks.append(self._sweep)
         self._ledgers.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _start_reads(self) -> None:
+        """Of all ledgers that are outdated by the time it comes to them, and that nobody reads."""
+        try:
+            due = [ledger_id for ledger_id, watched in self._ledgers.items() if watched.changed]
+            for start in range(0, len(due), _STARTED_A_SLICE):
+                async with giving_way():
+                    for ledger_id in due[start : start + _STARTED_A_SLICE]:
+                        watched = self._ledgers.get(ledger_id)
+                        if watched is not None and watched.changed:
+                            self._read_soon(ledger_id, watched)
+        finally:
+            self._sweep = None
+
     def _start_read(self, ledger_id: LedgerId, watched: _Watched) -> None:
-        watched.changed = True
-        for follower in _followers(watched):
-            follower.outdated()
+        watched.outdated()
+        self._read_soon(ledger_id, watched)
+
+    def _read_soon(self, ledger_id: LedgerId, watched: _Watched) -> None:
         if watched.task is None:
             watched.task = asyncio.get_running_loop().create_task(self._read_while_changed(ledger_id, watched))
 
