@@ -327,7 +327,7 @@ def describe(record: LedgerRecord) -> dict[str, Any]:
         "custom_metadata": {
             key: value.decode(errors="backslashreplace") for key, value in metadata.custom_metadata.items()
         },
-        "created_ms": metadata.ctime_ms,
+        "created_ms": record.creation_ms,
     }
 
 

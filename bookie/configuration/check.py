@@ -70,7 +70,8 @@ def value_problems(part: Part, given: Mapping[str, Given]) -> list[Problem]:
     wrong = {str(error["loc"][0]) for error in first if error["loc"]}
     problems += [problem for error in first for problem in _told(error, given)]
     if wrong:
-        rest = {**_PLACEHOLDERS, **{key: value for key, value in values.items() if key not in wrong}}
+        known = {key: value for key, value in _PLACEHOLDERS.items() if key in part.fields}
+        rest = {**known, **{key: value for key, value in values.items() if key not in wrong}}
         contradictions = [problem for error in _errors(part, rest) for problem in _told(error, given)]
         # One that names a key left out may come from leaving it out.
         problems += [each for each in contradictions if not wrong & set(_words(each.message))]

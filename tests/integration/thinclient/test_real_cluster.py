@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -213,6 +214,7 @@ def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     shown = json.loads(bookgate(standalone_cluster, "ledger", "show", ledger_id, "--json").stdout)
     assert (shown["state"], shown["last_entry_id"], shown["length"]) == ("CLOSED", 4, size)
     assert shown["custom_metadata"]["app"] == "cli"
+    assert 0 <= time.time() - shown["created_ms"] / 1000 < 600
     assert "password" not in shown
     listed = json.loads(bookgate(standalone_cluster, "ledger", "list", "--json").stdout)
     assert shown in listed

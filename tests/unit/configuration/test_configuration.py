@@ -33,6 +33,11 @@ def written(directory: Path, text: str) -> Path:
     return file
 
 
+def test_a_wrong_value_in_a_file_of_a_client_brings_no_problem_of_a_setting_it_has_not() -> None:
+    content = {"gateways": Given("grpc://a:1", "file"), "add_timeout": Given("soon", "file")}
+    assert [problem.key for problem in problems_of(CLIENT, content)] == ["add_timeout"]
+
+
 def test_the_reference_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     assert page == render(), "run: make reference"
