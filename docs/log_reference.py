@@ -46,7 +46,7 @@ class LoggedEvent(NamedTuple):
 
 def events() -> list[LoggedEvent]:
     """Every call of `log_event` and `log_bug` with its event, ordered by name."""
-    found = {event for package in ("bookie", "gateway", "thinclient") for event in _of_package(package)}
+    found = {event for package in _PACKAGES for event in _of_package(package)}
     return sorted(found)
 
 
@@ -59,6 +59,7 @@ def _of_package(package: str) -> Iterator[LoggedEvent]:
 
 
 _KINDS = ("log_event", "log_bug")
+_PACKAGES = ("bookie", "gateway", "reporting", "thinclient")
 
 
 def _event(call: ast.Call, kind: str, logger: str) -> LoggedEvent:
@@ -79,7 +80,7 @@ def _level(node: ast.expr | None) -> str:
 def render() -> str:
     """The whole page."""
     parts = [_INTRODUCTION]
-    for package in ("bookie", "gateway", "thinclient"):
+    for package in _PACKAGES:
         rows = [f"## {package}", "", "| event | level | logger | fields |", "|---|---|---|---|"]
         for each in events():
             if each.logger.partition(".")[0] == package:
