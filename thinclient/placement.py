@@ -1,5 +1,7 @@
-"""Choosing bookies: the writable ones of service discovery, with racks, weights and quarantine, put to the policy.
+"""Choosing bookies: the writable ones that are known, with racks, weights and quarantine, put to the policy.
 
+What the watch of bookies told last is what there is to choose from (`known_bookies`); where that is too little, or
+nothing was told yet, service discovery is asked.
 Bookies in quarantine are left out at first; if nothing can be chosen without them they are taken into account again.
 Weights are the bookies' free bytes, asked for in the background at most every `weight_interval` seconds; until the
 first answers came all count the same.
@@ -8,6 +10,7 @@ first answers came all count the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -15,7 +18,7 @@ from importlib.metadata import entry_points
 from typing import TypeVar
 
 from ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
-from ledger.manager import BookieSet, RegisteredBookie, ServiceDiscovery
+from ledger.manager import RegisteredBookie, ServiceDiscovery
 from reporting.logs import log_event
 from thinclient.config import ClientConfig
 from thinclient.core.placement import (
@@ -27,6 +30,7 @@ from thinclient.core.placement import (
     racks_of_windows,
     weighted,
 )
+from thinclient.known_bookies import KnownBookies
 from thinclient.racks import RackMapping
 
 _Choice = TypeVar("_Choice")
@@ -73,7 +77,7 @@ class Placement:
         on_counted: Callable[[str], None] = lambda metric: None,
     ) -> None:
         """`on_counted` is called with the name of a client's metric."""
-        self._discovery = discovery
+        self._known = KnownBookies(discovery)
         self._policy = policy
         self._racks = RackMapping(config.rack_mapping)
         self._wanted_racks = 1 if config.placement_policy == "default" else config.min_racks_per_write_quorum
@@ -87,8 +91,7 @@ class Placement:
 
     async def new_ensemble(self, request: EnsembleRequest) -> list[str]:
         """Distinct writable bookies. Raises NotEnoughBookiesException that lists what there is."""
-        candidates = await self._candidates(())
-        ensemble = self._choose(candidates, lambda found: self._policy.new_ensemble(request, found))
+        ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found))
         self._judge(request, ensemble)
         return ensemble
 
@@ -99,10 +102,9 @@ class Placement:
 
         Raises NotEnoughBookiesException.
         """
-        candidates = await self._candidates(exclude)
         rack_of = self._racks.rack_of
-        chosen = self._choose(
-            candidates, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of)
+        chosen = await self._choose(
+            exclude, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of)
         )
         self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
         return chosen
@@ -114,7 +116,14 @@ class Placement:
         if wanted > 1 and min(racks_of_windows([*map(self._racks.rack_of, ensemble)], window)) < wanted:
             self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
 
-    def _choose(self, candidates: list[Candidate], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
+    async def _choose(self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
+        told = self._known.told
+        if told is not None:
+            with contextlib.suppress(NotEnoughBookiesException):  # news of others may be on their way
+                return self._choose_from(self._candidates(told, exclude), choose)
+        return self._choose_from(self._candidates(await self._known.ask(), exclude), choose)
+
+    def _choose_from(self, candidates: list[Candidate], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
         quarantined = self._quarantined()
         healthy = [c for c in candidates if c.bookie_id not in quarantined] if quarantined else candidates
         try:
@@ -124,8 +133,8 @@ class Placement:
                 raise
         return choose(candidates)
 
-    async def _candidates(self, exclude: Collection[str]) -> list[Candidate]:
-        bookies = [b for b in await self._discovery.bookies(BookieSet.WRITABLE) if b.writable]
+    def _candidates(self, known: Sequence[RegisteredBookie], exclude: Collection[str]) -> list[Candidate]:
+        bookies = [b for b in known if b.writable]
         self._racks.refresh()
         candidates = [Candidate(b.bookie_id, self._racks.rack(b.info)) for b in bookies if b.bookie_id not in exclude]
         if self._free_bytes is None:
@@ -151,6 +160,7 @@ class Placement:
 
     async def close(self) -> None:
         """Ends what goes on in the background."""
+        await self._known.close()
         if self._weighing is not None:
             self._weighing.cancel()
             await asyncio.gather(self._weighing, return_exceptions=True)

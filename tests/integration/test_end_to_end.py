@@ -103,6 +103,14 @@ async def test_a_ledger_of_many_writers_side_by_side(standalone_cluster: Standal
 
 
 @pytest.mark.asyncio
+async def test_thousands_of_ledgers_are_created_at_once(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as bookkeeper, asyncio.timeout(120):
+        handles = await asyncio.gather(*(bookkeeper.create_ledger() for _ in range(3000)))
+        assert len({handle.ledger_id for handle in handles}) == 3000
+        await asyncio.gather(*(bookkeeper.delete_ledger(handle.ledger_id) for handle in handles))
+
+
+@pytest.mark.asyncio
 async def test_a_gateway_that_is_killed_is_left(own_cluster: StandaloneCluster) -> None:
     async with await BookKeeper.connect(own_cluster.gateway_uri) as bookkeeper:
         ids = [(await bookkeeper.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)).ledger_id]

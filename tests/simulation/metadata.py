@@ -52,6 +52,9 @@ class Metadata(Protocol):
         """For the process that calls; not yet initialized."""
 
 
+BookieWatch = tuple[Process, BookieSet, BookiesListener]
+
+
 @dataclass(slots=True)
 class _Registration:
     info: BookieServiceInfo
@@ -80,7 +83,8 @@ class MemoryMetadata:
         self.cookies: dict[str, Versioned[bytes]] = {}
         self.registrations: dict[str, _Registration] = {}
         self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
-        self.bookie_listeners: list[tuple[Process, BookieSet, BookiesListener]] = []
+        self.bookie_listeners: list[BookieWatch] = []
+        self._told_at: dict[BookieWatch, float] = {}
         self.next_ledger_id = 0
         self.elsewhere: dict[str, OtherStore] = {}
         """Hosts that have come upon another store. They read there; what they write is nobody's concern."""
@@ -158,8 +162,14 @@ class MemoryMetadata:
         self.loop.call_at_exact(when, expire, context=self.loop.outside.context)
 
     def bookies_changed(self) -> None:
-        for process, bookie_set, listener in self.bookie_listeners:
-            self.tell(process, listener, self.set_of(bookie_set))
+        for watch in self.bookie_listeners:
+            self.tell_bookies(watch)
+
+    def tell_bookies(self, watch: BookieWatch) -> None:
+        """Sets come in their order, as in a stream: a client goes by the one told last."""
+        process, bookie_set, listener = watch
+        at = self._told_at[watch] = max(self._network.arrival(), self._told_at.get(watch, 0.0))
+        self.loop.call_at_exact(at, listener, self.set_of(bookie_set), context=process.context)
 
 
 class _Ledgers(LedgerManager):
@@ -263,7 +273,7 @@ class _Discovery(ServiceDiscovery):
         store, watch = self._store, (CURRENT.get(), bookie_set, listener)
         await store.request()
         store.bookie_listeners.append(watch)
-        store.tell(watch[0], listener, store.set_of(bookie_set))
+        store.tell_bookies(watch)
 
         def end() -> None:
             if watch in store.bookie_listeners:

@@ -344,13 +344,23 @@ class FakeDiscovery(ServiceDiscovery):
     def __init__(self, bookies: Sequence[FakeBookie]) -> None:
         self.registered = list(bookies)
         self.lookups: list[str] = []
+        self.asked = 0
+        """How often for a set of bookies."""
+        self.listeners: list[BookiesListener] = []
 
     def _describe(self, bookie: FakeBookie) -> RegisteredBookie:
         endpoints = BookieServiceInfo.legacy(f"127.0.0.1:{bookie.port}").endpoints
         return RegisteredBookie(BookieServiceInfo(bookie.bookie_id, endpoints), writable=True, read_only=False)
 
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        self.asked += 1
+        await asyncio.sleep(0)
         return [self._describe(bookie) for bookie in self.registered]
+
+    def tell(self) -> None:
+        """Has those who watch hear of the bookies registered now."""
+        for listener in self.listeners:
+            listener([self._describe(bookie) for bookie in self.registered])
 
     async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
         self.lookups.append(bookie_id)
@@ -360,7 +370,9 @@ class FakeDiscovery(ServiceDiscovery):
         raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
 
     async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
-        raise NotImplementedError
+        """Tells nothing before `tell`."""
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
 
     async def cluster_info(self) -> ClusterInfo:
         return ClusterInfo("instance", "fake")
