@@ -52,10 +52,10 @@ def mark_of(metadata: LedgerMetadata) -> str:
 
 
 class MetadataClient:
-    """One client. `ledgers` are those that all clients know of, by number; true: whoever created it was told so."""
+    """One client. `ledgers` are those that all clients know of, by number."""
 
     def __init__(
-        self, name: str, factory: LedgerManagerFactory, recorder: Recorder, rng: random.Random, ledgers: dict[int, bool]
+        self, name: str, factory: LedgerManagerFactory, recorder: Recorder, rng: random.Random, ledgers: dict[int, None]
     ) -> None:
         self.name = name
         self._manager = factory.ledger_manager
@@ -93,11 +93,12 @@ class MetadataClient:
         return done is not None
 
     async def remove(self, ledger: int) -> None:
-        """Not one that somebody may still be about to create: it would live again, with another history.
+        """Not one with a given id: a creation whose answer was lost is asked for again, at another gateway as well.
 
-        That is an id which several ask for, and one whose creator has not been answered and may ask again.
+        An attempt that is late could then make the ledger once more, with another history. A creation with a generated
+        id stays at one gateway, which knows it again.
         """
-        if _FIRST_GIVEN_ID <= ledger < 2 * _FIRST_GIVEN_ID or not self._ledgers.get(ledger, False):
+        if ledger >= _FIRST_GIVEN_ID:
             return
         record = self._known.get(ledger)
         version = record.version if record is not None and self._rng.random() < 0.5 else None
@@ -124,7 +125,7 @@ class MetadataClient:
         number = record.ledger_id.ledger_id
         recorder.add(ChangeEnded(recorder.now, self.name, mark, kind, "done", str(number), record.version))
         self._known[number] = record
-        self._ledgers[number] = self._ledgers.get(number, False) or kind == "create"
+        self._ledgers[number] = None
         return record
 
     async def read(self, ledger: int) -> LedgerRecord | None:
@@ -232,7 +233,7 @@ class MetadataClient:
         if self._rng.random() < 0.3:
             return number
         # Known from now on, so that nobody is given it again.
-        self._ledgers[2 * number] = False
+        self._ledgers[2 * number] = None
         return 2 * number
 
     def _next(self, metadata: LedgerMetadata) -> LedgerMetadata:

@@ -96,7 +96,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     store.on_change.append(store_recorder.changed)
     store.observers.append(store_recorder.observed)
     await store.start()
-    ledgers: dict[int, bool] = {}
+    ledgers: dict[int, None] = {}
     names = [f"client-{number}" for number in range(1, 1 + rng.choice((2, 3, 4)))]
     processes = {name: world.new_process(name, name) for name in names}
     clients = {}
