@@ -24,7 +24,7 @@ import grpc
 from benchmarks.entry_load import encoded_adds, requests_per_second
 from benchmarks.harness import PAIRS, QUICK, Row, figures, report
 from bookie.standalone import StandaloneCluster
-from gateway.drivers import create_factory
+from gateway.drivers import ensure_cluster
 from gateway.embedded.change_feed import ledger_key
 from ledger.ledger_id import LedgerId
 from ledger.metadata import LedgerMetadata
@@ -43,12 +43,7 @@ def make_store(path: Path) -> str:
     """Ordinary ledgers first, large ones behind them."""
     uri = f"sqlite://{path}"
 
-    async def initialize() -> None:
-        factory = create_factory(uri)
-        await factory.initialize()
-        await factory.close()
-
-    asyncio.run(initialize())
+    asyncio.run(ensure_cluster(uri))
     ensemble = ["bookie-1", "bookie-2", "bookie-3"]
     ordinary = encode(LedgerMetadata.new(ensemble, 3, 2))
     large = encode(LedgerMetadata.new(ensemble, 3, 2, custom_metadata={"k": b"x" * LARGE_BYTES}))

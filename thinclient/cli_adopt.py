@@ -58,10 +58,12 @@ def orphans(context: typer.Context, gateways: Gateways = None, as_json: AsJson =
 def largest_held(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Prints the largest ledger id that any bookie holds, -1 for none; fails when one could not be asked.
 
+    For `bookgate cluster advance-ids --beyond ID`, after metadata were restored from a backup.
+
     JSON: {"largest_held"}.
 
     \b
-    Example: bookgate cluster advance-ids --beyond "$(bookgate ledger largest-held)"
+    Example: bookgate ledger largest-held --gateways grpc://gw-1:4181
     """
     config = client_config(context, gateways)
     held = with_metadata(

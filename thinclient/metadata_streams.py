@@ -101,7 +101,7 @@ async def pages_of(
             with gateways.outstanding("list ledgers"):
                 async for page in _each_within(aiter(call), gateways.timeout):
                     await _require_cluster(gateways, gateway, page)
-                    if _check_page(page, after):
+                    if _check_page(page, after, scope_id):
                         after = page.last_ledger_id
                         yield page
                         # Only now: the time that the consumer took is not the gateways'.
@@ -145,12 +145,17 @@ async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterato
         yield item
 
 
-def _check_page(page: wire.GetLedgerRangesResponse, after: int | None) -> bool:
+def _check_page(page: wire.GetLedgerRangesResponse, after: int | None, scope_id: int) -> bool:
     """True for a page with ledgers. Raises MetaStoreException for one that breaks the rules of an iteration."""
     if page.code != StatusCode.SUCCESS:
         raise code_error(page.code, page.message, "list ledgers")
     if not page.count:
         return False
-    if after is not None and unsigned(page.last_ledger_id) <= unsigned(after):
+    if after is not None and not _follows(page.last_ledger_id, after, scope_id):
         raise MetaStoreException(f"the gateway's listing went back from ledger {after} to {page.last_ledger_id}")
     return True
+
+
+def _follows(last: int, after: int, scope_id: int) -> bool:
+    """Scope 0 has no negative ids, so all of its ledgers lie behind one."""
+    return (scope_id == 0 and after < 0) or unsigned(last) > unsigned(after)

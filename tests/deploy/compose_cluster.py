@@ -130,7 +130,7 @@ class ComposeCluster:
     def _argument(self, name: str, argument: str) -> str:
         option, _, value = argument.rpartition("=")
         if not value.startswith("/"):
-            return argument
+            return self._here(argument)
         path = str(self._path(name, value))
         return f"{option}={path}" if option else path
 

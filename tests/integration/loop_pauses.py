@@ -37,10 +37,6 @@ class LoopPauses:
             target=self._watch, args=(threading.get_ident(), threading.get_native_id()), daemon=True
         )
 
-    @property
-    def longest_seconds(self) -> float:
-        return max(self.blocked_seconds, self.busy_seconds)
-
     async def __aenter__(self) -> Self:
         # What the tests before have left is not to be searched for garbage here.
         gc.collect()

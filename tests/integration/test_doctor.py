@@ -18,7 +18,7 @@ from bookie.doctor.judge import Finding, Level, judge
 from bookie.doctor.look import look
 from bookie.server import BookieServer
 from bookie.standalone import StandaloneCluster
-from gateway.drivers import create_factory
+from gateway.drivers import create_factory, ensure_cluster
 from gateway.server import GatewayServer
 from gateway.zookeeper.local_server import LocalZooKeeper
 from ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
@@ -165,7 +165,9 @@ async def test_tls_where_it_is_announced(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_gateway_whose_store_is_gone(own_zookeeper: LocalZooKeeper) -> None:
-    factory = create_factory(f"zk+hierarchical://{own_zookeeper.address}/ledgers")
+    uri = f"zk+hierarchical://{own_zookeeper.address}/ledgers"
+    await ensure_cluster(uri)
+    factory = create_factory(uri)
     await factory.initialize()
     gateway = GatewayServer(factory, "127.0.0.1", 0)
     port = await gateway.start()

@@ -27,7 +27,7 @@ from thinclient.spark.jobs.output_directory import OutputException
 from thinclient.spark.jobs.usage import usage
 from thinclient.spark.options import OptionError
 
-NOW_MS = 10**15
+NOW_MS = 10**14
 
 
 def write(client: BookKeeper, entries: list[bytes], **custom: bytes) -> int:

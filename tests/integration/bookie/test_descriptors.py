@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
+from bookie.standalone import make_cluster
 from ledger.requests import Status
 from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
@@ -35,6 +36,7 @@ class LimitedBookie:
     def __init__(self, root: Path, *options: str) -> None:
         self.ledgers = root / "ledgers"
         self.log = root / "bookie.log"
+        make_cluster(f"sqlite://{root}/metadata.db")
         settings = [f"--metadata-uri=sqlite://{root}/metadata.db", f"--data-dir={root}", "--host=127.0.0.1"]
         settings += ["--port=0", "--gateway-port=0", "--http-port=0", "--set", "flush_interval_seconds=0.2"]
         command = ["bash", "-c", _LIMITED, str(LIMIT), sys.executable, "-m", "bookie", "start", "--json"]

@@ -33,6 +33,9 @@ from tests.stores import made
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 _LONGEST_PAUSE_SECONDS = 0.05
+_LONGEST_STEP_SECONDS = 0.15
+"""Of computing, when thousands of calls fail in one moment. Some 40 ms on a quiet machine; caches that others use
+take it further."""
 _SESSION_SECONDS = 6.0
 _BIG = b"x" * 300_000
 _XIDS = struct.Struct(">ii")
@@ -85,11 +88,8 @@ class TestTheLoop:
                     await asyncio.sleep(2)
                 proxy.pass_on(None)
                 answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert pauses.longest_seconds <= _LONGEST_PAUSE_SECONDS, (
-                pauses.blocked_seconds,
-                pauses.busy_seconds,
-                pauses.where,
-            )
+            assert pauses.blocked_seconds <= _LONGEST_PAUSE_SECONDS, (pauses.blocked_seconds, pauses.where)
+            assert pauses.busy_seconds <= _LONGEST_STEP_SECONDS
             errors = [answer for answer in answers if isinstance(answer, BaseException)]
             assert all(isinstance(error, BKException) for error in errors)
             assert (await session.get("/big"))[0] == _BIG
@@ -105,11 +105,8 @@ class TestTheLoop:
                     for error in await asyncio.gather(*calls, return_exceptions=True):
                         assert isinstance(error, tuple | BKException)
                     await until(lambda: session.connected)
-            assert pauses.longest_seconds <= _LONGEST_PAUSE_SECONDS, (
-                pauses.blocked_seconds,
-                pauses.busy_seconds,
-                pauses.where,
-            )
+            assert pauses.blocked_seconds <= _LONGEST_PAUSE_SECONDS, (pauses.blocked_seconds, pauses.where)
+            assert pauses.busy_seconds <= _LONGEST_STEP_SECONDS
             assert session.client_restarts == 0
 
     async def test_what_was_given_up_before_it_was_sent_never_happens(self, own_zookeeper: LocalZooKeeper) -> None:
@@ -265,8 +262,8 @@ async def _survives(factory: ZooKeeperLedgerManagerFactory, damage: Callable[[An
     damage(before)
     with pytest.raises(BKException):
         await manager.read(unscoped(1))
-    await until(lambda: factory.connected)
-    assert factory.client_restarts == 1
+    # The read fails before the loop hears what became of the connection.
+    await until(lambda: factory.client_restarts == 1 and factory.connected)
     assert factory.connection_epoch == epoch + 1
     # The session goes on, and with it the registration.
     assert factory._session.session_id == session_id

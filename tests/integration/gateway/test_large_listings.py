@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
+from gateway.drivers import create_factory, ensure_cluster
 from gateway.http import HttpServer
 from gateway.limits import Limits
 from gateway.server import GatewayServer
@@ -46,7 +46,9 @@ class Served:
 
 @asynccontextmanager
 async def gateway(tmp_path: Path, **limits: Any) -> AsyncIterator[Served]:
-    factory = create_factory(f"sqlite://{tmp_path}/metadata.db")
+    uri = f"sqlite://{tmp_path}/metadata.db"
+    await ensure_cluster(uri)
+    factory = create_factory(uri)
     await factory.initialize()
     large = replace(some_metadata(), custom_metadata={"k": b"v" * EACH})
     await factory.ledger_manager.create_many([CreateRequest(LedgerId.unscoped(n), large) for n in range(LEDGERS)])

@@ -174,7 +174,7 @@ class TestManyLedgers:
         assert isinstance(found[0], NoSuchLedgerExistsOnMetadataServerException)
         assert [each.ledger_id for each in found if isinstance(each, StoredLedger)] == wanted[1:]
         one = await second.ledger_manager.read_listed(wanted[3:], 1)
-        assert 1 <= len(one) <= 8
+        assert 1 <= len(one) <= 16
 
     async def test_none_are_none(self, factories: Factories) -> None:
         assert await factories[0].ledger_manager.create_many([]) == []

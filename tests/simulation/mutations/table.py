@@ -453,7 +453,7 @@ MUTATIONS = (
             Edit("gateway/watch_hub.py", "        return version != self.version\n", "        return True\n"),
             Edit(
                 "gateway/ledger_listeners.py",
-                "            if stored.record.version > seen and listener in watched.listeners:\n",
+                "            if record.version > seen and listener in watched.listeners:\n",
                 "            if listener in watched.listeners:\n",
             ),
         ),
@@ -464,8 +464,8 @@ MUTATIONS = (
         ("M2", "M3"),
         "after the store's connection was lost nobody asks what changed meanwhile",
         "gateway/ledger_listeners.py",
-        "        for ledger_id in list(self._ledgers):\n            self.changed(ledger_id)\n",
-        "        return\n",
+        "        for watched in self._ledgers.values():\n            watched.outdated()\n        if self._sweep is None:\n",
+        "        if False:\n",
         METADATA,
     ),
     Mutation(

@@ -63,6 +63,7 @@ def test_what_destroys_asks() -> None:
         "cluster nuke",
         "cookie delete",
         "cookie update",
+        "ledger adopt",
         "ledger delete",
         "ledger metadata restore",
         "ledger replace-bookie",
