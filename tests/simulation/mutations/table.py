@@ -464,8 +464,8 @@ MUTATIONS = (
         ("M2", "M3"),
         "after the store's connection was lost nobody asks what changed meanwhile",
         "gateway/ledger_listeners.py",
-        "        for watched in self._ledgers.values():\n            watched.outdated()\n        if self._sweep is None:\n",
-        "        if False:\n",
+        "            watched.outdated()\n        if self._sweep is None:\n",
+        "            break\n        if False:\n",
         METADATA,
     ),
     Mutation(
