@@ -243,6 +243,14 @@ class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its answer lost: it may or may not have happened."""
 
 
+class LedgerIdTakenException(UnauthorizedAccessException):
+    """A new ledger's first entries were refused: somebody has made its id on the bookies with another key."""
+
+
+class LedgerIdReusedException(LedgerFencedException):
+    """A new ledger's first entries were refused: the bookies hold an earlier ledger of its id, which was fenced."""
+
+
 _STATUS_EXCEPTIONS: dict[int, type[BKException]] = {
     402: NoSuchLedgerExistsException,
     403: NoSuchEntryException,

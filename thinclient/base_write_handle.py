@@ -24,6 +24,7 @@ from ledger.errors import (
     IncorrectParameterException,
     LedgerClosedException,
     LedgerFencedException,
+    LedgerIdTakenException,
     WriteException,
 )
 from ledger.ledger_id import NO_ENTRY, LedgerId
@@ -31,6 +32,7 @@ from ledger.manager import LedgerRecord
 from ledger.metadata import LedgerMetadata
 from ledger.requests import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from reporting.logs import log_event
+from thinclient import first_refusal
 from thinclient.bookie_connection import Sink
 from thinclient.bookie_pool import AddEncoder
 from thinclient.config import ClientConfig
@@ -56,9 +58,18 @@ class BaseWriteHandle:
     """What the handles of every kind of writer have in common."""
 
     def __init__(
-        self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, *, deferred_sync: bool = False
+        self,
+        context: ClientContext,
+        record: LedgerRecord,
+        secrets: LedgerSecrets,
+        *,
+        deferred_sync: bool = False,
+        id_given: bool | None = None,
     ) -> None:
+        """`id_given` tells of a ledger created just now whether the application chose its id; None for older ones."""
         metadata = record.metadata
+        self._id_given = id_given
+        self._explaining: asyncio.Task[None] | None = None
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._writer = self._make_writer(record, writer_rules(context.config, deferred_sync))
@@ -193,7 +204,7 @@ class BaseWriteHandle:
             await self._window.wait_until_idle()
         finally:
             self._stop()
-        if isinstance(self._writer.error, LedgerFencedException):
+        if isinstance(self._writer.error, LedgerFencedException | LedgerIdTakenException):
             raise self._writer.error
         if self._deferred_sync and force and self._writer.error is None:
             await self._force()
@@ -319,11 +330,25 @@ class BaseWriteHandle:
     def _on_failure(self, member: Member, error: BKException, add: PendingAdd | None) -> None:
         self._context.health.on_error(member.bookie_id, error)
         self._context.metrics.count("ADD_ENTRY_UR")
+        if self._explaining is not None:
+            return
+        untouched = self._id_given is not None and self._writer.sequence_head == NO_ENTRY and self._writer.error is None
         failed = self._writer.on_failure(member, error, add)
-        if self._writer.error is not None:
+        if untouched and self._writer.error is error and isinstance(error, first_refusal.REFUSALS):
+            self._changer.stop()
+            self._explaining = self._loop.create_task(self._explain(error, failed))
+        elif self._writer.error is not None:
             self._ended(failed)
         elif self._writer.change_wanted:
             self._changer.start()
+
+    async def _explain(self, error: BKException, failed: Sequence[PendingAdd]) -> None:
+        """Ends a new ledger whose first entries were refused; those who wait for them hear why."""
+        record, id_given = self.record, bool(self._id_given)
+        try:
+            self._writer.error = await first_refusal.explained(self._context, record, error, id_given=id_given)
+        finally:
+            self._ended(failed)
 
     # Changes of the ensemble, and the end
 
@@ -354,6 +379,8 @@ class BaseWriteHandle:
 
     def _end(self, error: BKException) -> None:
         """The ledger takes no more entries."""
+        if self._explaining is not None:
+            self._explaining.cancel()
         self._ended(self._writer.abort(error))
 
     def _ended(self, failed: Sequence[PendingAdd]) -> None:

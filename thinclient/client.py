@@ -196,7 +196,7 @@ class BookKeeper:
         sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
         record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
         secrets = LedgerSecrets.of(record.metadata, password)
-        return WriteHandle(self._context, record, secrets, deferred_sync=deferred_sync)
+        return WriteHandle(self._context, record, secrets, deferred_sync=deferred_sync, id_given=ledger_id is not None)
 
     async def create_advanced_ledger(
         self,
@@ -215,7 +215,9 @@ class BookKeeper:
         sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
         record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
         secrets = LedgerSecrets.of(record.metadata, password)
-        return AdvancedWriteHandle(self._context, record, secrets, deferred_sync=deferred_sync)
+        return AdvancedWriteHandle(
+            self._context, record, secrets, deferred_sync=deferred_sync, id_given=ledger_id is not None
+        )
 
     async def _create(
         self,

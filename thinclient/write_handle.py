@@ -18,9 +18,15 @@ class WriteHandle(BaseWriteHandle):
     """The one writer of a ledger. Use it as an async context manager, or call `close`."""
 
     def __init__(
-        self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, *, deferred_sync: bool = False
+        self,
+        context: ClientContext,
+        record: LedgerRecord,
+        secrets: LedgerSecrets,
+        *,
+        deferred_sync: bool = False,
+        id_given: bool | None = None,
     ) -> None:
-        super().__init__(context, record, secrets, deferred_sync=deferred_sync)
+        super().__init__(context, record, secrets, deferred_sync=deferred_sync, id_given=id_given)
         self._bulk_turn = asyncio.Lock()
 
     async def append(self, payload: Payload) -> int:
