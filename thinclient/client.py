@@ -44,7 +44,7 @@ from thinclient.ensemble_changer import EnsembleChanger
 from thinclient.gateway_uri import is_gateway_uri
 from thinclient.ledger_changes import LedgerChanges
 from thinclient.ledger_view import LedgerView, known_last_entry
-from thinclient.metadata import RpcLedgerManager
+from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 from thinclient.metadata_source import metadata_factory, metadata_uri
 from thinclient.metrics import ClientMetrics
 from thinclient.placement import Placement, create_policy
@@ -132,6 +132,8 @@ class BookKeeper:
         """A client that owns `factory` and closes it."""
         client = cls(factory.ledger_manager, factory.service_discovery, config, auth_provider=auth_provider)
         client._factory = factory
+        if isinstance(factory, RpcLedgerManagerFactory):
+            client.metrics.gauges["GATEWAYS_PASSED_OVER"] = lambda: factory.gateways.passed_over
         return client
 
     async def __aenter__(self) -> Self:

@@ -102,6 +102,7 @@ class Attempts:
         """Notes a failed attempt."""
         self._errors[gateway.address] = reason
         gateway.failed(self._loop.time(), reason)
+        self._owner.passed_over += 1
         self._owner.trouble.set()
 
     def progressed(self) -> None:
@@ -155,6 +156,8 @@ class GatewayChannel:
         """The highest store revision seen: no answer may be older."""
         self.cluster: str | None = None
         """Instance id of the cluster that a bookie belongs to: what another one lists is no listing."""
+        self.passed_over = 0
+        """How often a gateway failed a call, or had no connection for it, and was passed over."""
         self.trouble = asyncio.Event()
         """Set when a gateway failed: there may be others."""
 

@@ -64,6 +64,11 @@ _COUNTERS = {
 
 _FAILURES, _FAILURES_TEXT = "BACKGROUND_TASK_FAILURES", "background tasks of the process begun anew"
 
+_COUNTED_ELSEWHERE = {
+    "GATEWAYS_PASSED_OVER": "answers of gateways, or the want of one, for which another gateway was asked",
+}
+"""Counters whose owners are asked, as of gauges."""
+
 _GAUGES = {
     "NUM_PENDING_ADD": "appends not yet acknowledged",
     "per_channel_bookie_client_ACTIVE_TLS_CHANNEL_COUNTER": "connections to bookies over TLS",
@@ -111,9 +116,10 @@ class ClientMetrics:
         found.append(
             ClientMetric(PREFIX + _FAILURES, "counter", "background tasks of the process begun anew", failures)
         )
-        for name, text in _GAUGES.items():
-            read = self.gauges.get(name)
-            found.append(ClientMetric(PREFIX + name, "gauge", text, [Sample("", {}, read() if read else 0)]))
+        for kind, names in (("counter", _COUNTED_ELSEWHERE), ("gauge", _GAUGES)):
+            for name, text in names.items():
+                read = self.gauges.get(name)
+                found.append(ClientMetric(PREFIX + name, kind, text, [Sample("", {}, read() if read else 0)]))
         return found
 
     def collector(self) -> Collector:

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
 import trustme
 from typer.testing import CliRunner
@@ -188,3 +189,14 @@ async def test_what_listens_and_says_nothing_takes_no_longer_than_its_time() -> 
         seen = await look(ClientConfig(gateways=f"grpc://127.0.0.1:{port}"), TIMEOUT)
     silent.close()
     assert "speaks no gRPC" in str(seen.gateways[0].error)
+
+
+@pytest.mark.asyncio
+async def test_what_serves_something_else_is_said_to() -> None:
+    other = grpc.aio.server()
+    port = other.add_insecure_port("127.0.0.1:0")
+    await other.start()
+    seen = await look(ClientConfig(gateways=f"grpc://127.0.0.1:{port}"), TIMEOUT)
+    await other.stop(0)
+    assert "does not speak as a gateway" in str(seen.gateways[0].error)
+    assert judge(seen)[0].level is Level.ERROR

@@ -22,7 +22,8 @@ from ledger.manager import LedgerRecord
 from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, connected, fake_gateways, response_of
-from thinclient import grpc_channels
+from tests.unit.thinclient.test_secure_connections import new_certificates
+from thinclient import BookKeeper, grpc_channels
 from thinclient.gateway_uri import GatewayUri, TlsFiles, parse_gateways
 from thinclient.metadata import RpcLedgerManagerFactory
 
@@ -198,6 +199,25 @@ async def test_an_address_that_serves_something_else_is_passed_over() -> None:
         for _ in range(6):
             created = await manager.create(None, METADATA)
             assert (await manager.read(created.ledger_id)).metadata == created.metadata
+
+
+@pytest.mark.asyncio
+async def test_an_address_whose_tls_differs_is_passed_over_and_counted(tmp_path: Path) -> None:
+    context = new_certificates(tmp_path).server()
+    other = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0, ssl=context)
+    port = other.sockets[0].getsockname()[1]
+    async with (
+        fake_gateways() as (uri, _),
+        await BookKeeper.connect(f"grpc://127.0.0.1:{port},{uri.removeprefix('grpc://')}") as client,
+    ):
+        for _ in range(4):
+            await client.ledger_manager.create(None, METADATA)
+        counted = {metric.name: metric for metric in client.metrics.snapshot()}[
+            "bookkeeper_client_GATEWAYS_PASSED_OVER"
+        ]
+        assert counted.kind == "counter"
+        assert counted.samples[0].value >= 1
+    other.close()
 
 
 @pytest.mark.parametrize(
