@@ -236,6 +236,8 @@ class Faults:
                 wrong = OtherStore("another", ledgers, dict(store.cookies))
             case _:
                 wrong = OtherStore("just made", {}, {})
+        if bookie.name in self._gone:
+            return
         self.counts[fault.kind] += 1
         self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{seconds:.2f} s"))
         store.elsewhere[bookie.name] = wrong
@@ -384,6 +386,9 @@ class Faults:
 
     async def _damage(self, kind: str, bookie: SimulatedBookie) -> None:
         if kind == "wipe":
+            if isinstance(self._world.metadata, MemoryMetadata):
+                # In a store that does not know it, it would be a new bookie, and rightly start.
+                self._world.metadata.elsewhere.pop(bookie.name, None)
             bookie.wipe()
             self._gone.add(bookie.name)
             # It must notice, and stay out; another one is put in its place.
