@@ -36,8 +36,8 @@ PASSWORD = b"the password of every ledger of a history"
 _TAG = "history"
 _WRONG_KEY = ledger_master_key(b"not that password")
 _DIGEST = digest_for(DigestType.CRC32C, b"not that password")
-_FAR_OFF = 1_000_000
-"""An entry id that no writer gets to."""
+_NEAR = 500
+"""Entry ids that a writer gets to: what is far off is no ordinary add, and refused for that."""
 _INTRUSION_SECONDS = 5.0
 
 
@@ -135,8 +135,10 @@ class RecordingClient:
         if rng.random() < 0.5:
             request = ReadRequest(txn_id, number, LAST_ENTRY, fence=True, master_key=_WRONG_KEY)
         else:
-            body = encode_entry(_DIGEST, number, _FAR_OFF, NO_ENTRY, len(_WRONG_KEY), _WRONG_KEY)
-            request = AddRequest(txn_id, number, _FAR_OFF, _WRONG_KEY, body, recovery=rng.random() < 0.5)
+            roll = rng.random()
+            entry_id = 1 + int(roll * _NEAR)
+            body = encode_entry(_DIGEST, number, entry_id, NO_ENTRY, len(_WRONG_KEY), _WRONG_KEY)
+            request = AddRequest(txn_id, number, entry_id, _WRONG_KEY, body, recovery=roll < 0.5)
         operation = Operation.READ_ENTRY if isinstance(request, ReadRequest) else Operation.ADD_ENTRY
         with suppress(BKException):
             await pool.request(bookie, operation, request, _INTRUSION_SECONDS)

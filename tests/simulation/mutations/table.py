@@ -262,6 +262,15 @@ MUTATIONS = (
         "self.fenced and not recovery:\n",
         "        if self.fenced and not recovery:\n",
     ),
+    Mutation(
+        "key-not-checked-in-the-fast-path",
+        "bookie",
+        ("S7",),
+        "any master key may add what is served without a second look",
+        "bookie/request_processor.py",
+        "            or ledger.master_key != master_key\n",
+        "",
+    ),
     # Storage
     Mutation(
         "ack-before-fdatasync",
