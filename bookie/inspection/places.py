@@ -129,7 +129,8 @@ def _has_journals(path: Path) -> bool:
 
 
 def _has_logs(path: Path) -> bool:
-    return any(_numbered(path, log_id_of))
+    """Or will have them: a start leaves a mark before there is a log."""
+    return any(_numbered(path, log_id_of)) or bool(marks([path]))
 
 
 def _has_index_files(path: Path) -> bool:
