@@ -162,7 +162,7 @@ def _rows(connection: sqlite3.Connection, ledger_ids: Sequence[LedgerId]) -> lis
 
 def _stored(ledger_id: LedgerId, row: _Row) -> Stored:
     version, created_revision, data, created_ms = row
-    return Stored(LedgerRecord(ledger_id, decode_of(ledger_id, data), version, created_ms), created_revision)
+    return Stored(StoredLedger(ledger_id, data, version, created_ms).record(), created_revision)
 
 
 def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BKException:

@@ -44,7 +44,7 @@ from ledger.errors import (
 from ledger.ledger_id import LedgerId
 from ledger.manager import CreateRequest, LedgerManager, LedgerMetadataListener, LedgerRecord, StoredLedger
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import decode, encode
+from ledger.metadata_codec import encode
 
 T = TypeVar("T")
 
@@ -387,10 +387,7 @@ def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> StoredL
 def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
     """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
     data, stat = _content(ledger_id, content)
-    try:
-        return Stored(LedgerRecord(ledger_id, decode(data), stat.version, stat.ctime), stat.czxid)
-    except MetadataFormatException as error:
-        raise MetadataFormatException(f"metadata of ledger {ledger_id}: {error}") from error
+    return Stored(StoredLedger(ledger_id, data, stat.version, stat.ctime).record(), stat.czxid)
 
 
 def _check_scope(scope_id: int) -> None:
