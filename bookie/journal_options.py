@@ -1,10 +1,8 @@
-"""What a journal may take and how long it waits, as plain values, and how storage's limits come to them."""
+"""What a journal may take and how long it waits, as plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from bookie.storage_config import StorageConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +22,3 @@ class JournalOptions:
     sync_data: bool
     buffered_entries: int = 0
     ample: int = 0
-
-
-def journal_options(config: StorageConfig) -> JournalOptions:
-    """The same for each of its journals: their queues together hold half of what the write cache does."""
-    return JournalOptions(
-        max_size=config.journal_max_size_bytes,
-        pre_alloc=max(config.journal_alignment, config.journal_pre_alloc_bytes),
-        alignment=config.journal_alignment,
-        buffered_writes=config.journal_buffered_writes_bytes,
-        max_group_wait_ms=config.journal_max_group_wait_ms,
-        queue_limit=max(1, config.write_cache_bytes // 2 // len(config.journal_directories)),
-        sync_data=config.sync_data,
-        buffered_entries=config.journal_buffered_entries,
-        ample=config.write_cache_bytes + 4 * config.journal_pre_alloc_bytes,
-    )

@@ -42,7 +42,6 @@ from bookie.files import (
 )
 from bookie.journal import Journal
 from bookie.journal_format import LogMark
-from bookie.journal_options import journal_options
 from bookie.last_mark import mark_file_name, write_mark
 from bookie.ledger_table import LedgerTable
 from bookie.ledger_writes import LedgerWrites
@@ -110,7 +109,7 @@ class Storage(LedgerWrites):
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
         self._limbo = Limbo(files, config.ledger_directories)
-        options = journal_options(config)
+        options = config.journal()
         journals = tuple(
             Journal(
                 files,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bookie.journal_options import JournalOptions
+
 _MIB = 1 << 20
 
 
@@ -45,3 +47,17 @@ class StorageConfig:
     flush_interval_seconds: float = 10.0
     sync_data: bool = True
     """False acknowledges before the journal is synced: for tests and throw-away data only."""
+
+    def journal(self) -> JournalOptions:
+        """The same for each of its journals: their queues together hold half of what the write cache does."""
+        return JournalOptions(
+            max_size=self.journal_max_size_bytes,
+            pre_alloc=max(self.journal_alignment, self.journal_pre_alloc_bytes),
+            alignment=self.journal_alignment,
+            buffered_writes=self.journal_buffered_writes_bytes,
+            max_group_wait_ms=self.journal_max_group_wait_ms,
+            queue_limit=max(1, self.write_cache_bytes // 2 // len(self.journal_directories)),
+            sync_data=self.sync_data,
+            buffered_entries=self.journal_buffered_entries,
+            ample=self.write_cache_bytes + 4 * self.journal_pre_alloc_bytes,
+        )

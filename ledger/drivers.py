@@ -1,29 +1,21 @@
 """Metadata drivers: from the scheme of a metadata URI to the package that speaks to that store.
 
 Drivers are found in the entry-point group `bookgate.metadata_drivers`, so another store is another package, and nobody
-who does not use a store needs its library. Run from a source tree, where no distribution declares the group, the
-built-in drivers stand in. A driver is a function `create_factory(uri, settings) -> LedgerManagerFactory` that does no
-I/O yet (`initialize` does); without settings it takes its own defaults.
+who does not use a store needs its library. A driver is a function `create_factory(uri, settings) ->
+LedgerManagerFactory` that does no I/O yet (`initialize` does); without settings it takes its own defaults.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Protocol, cast
 
 from ledger.errors import IncorrectParameterException
 from ledger.manager import LedgerManagerFactory
 
 GROUP = "bookgate.metadata_drivers"
-
-_BUILT_IN = {
-    "grpc": "thinclient.metadata:create_factory",
-    "grpcs": "thinclient.metadata:create_factory",
-    "sqlite": "gateway.embedded.factory:create_factory",
-    "zk": "gateway.zookeeper.factory:create_factory",
-}
 
 _EXTRA_OF_MODULE = {"kazoo": "zookeeper"}
 
@@ -61,11 +53,7 @@ def load_driver(uri: str) -> Driver:
 
 
 def _drivers() -> dict[str, str]:
-    found: dict[str, str] = dict(_BUILT_IN)
-    point: EntryPoint
-    for point in entry_points(group=GROUP):
-        found[point.name] = point.value
-    return found
+    return {point.name: point.value for point in entry_points(group=GROUP)}
 
 
 def _load(scheme: str, target: str) -> Driver:

@@ -47,10 +47,9 @@ from thinclient.bookie_connection import (
     Connector,
     tcp_connector,
 )
-from thinclient.config import ClientConfig
+from thinclient.config import ClientConfig, TlsMode
 from thinclient.connection_setup import setup_for
 from thinclient.metrics import ClientMetrics
-from thinclient.tls import TlsMode
 from thinclient.wire_v2 import V2AddRequestEncoder, V2Connection
 
 V2 = "v2"

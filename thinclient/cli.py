@@ -15,40 +15,17 @@ from typing import Annotated, Any
 import typer
 
 from reporting.groups import Group, load_noun, not_installed
-from thinclient.cli_bench import bench_app
 from thinclient.cli_support import ClientOptions
 from thinclient.gateway_uri import TlsFiles
 
 _ENTRY_POINTS = "bookgate.commands"
 
-# The same table as in pyproject.toml, for a source tree that is not installed, or was before it got a command.
-BUILT_IN_COMMANDS = {
-    "bookie": "bookie.cli:app",
-    "bookie.disk": "bookie.disk_cli:app",
-    "bookie.remote": "thinclient.cli_bookies:bookies_app",
-    "cluster": "gateway.cluster_cli:app",
-    "cluster.remote": "thinclient.cli_cluster:cluster_app",
-    "config": "bookie.configuration.cli:app",
-    "cookie": "bookie.cookie_cli:app",
-    "doctor": "bookie.doctor.cli:app",
-    "gateway": "gateway.cli:app",
-    "gateway.remote": "thinclient.cli_cluster:gateway_app",
-    "gc": "thinclient.cli_gc:gc_app",
-    "ledger": "thinclient.cli_ledger:ledger_app",
-    "ledger.admin": "thinclient.cli_ledger_admin:admin_app",
-    "ledger.held": "thinclient.cli_adopt:adopt_app",
-    "spark": "thinclient.spark.cli:app",
-    "standalone": "bookie.standalone_cli:app",
-    "run": "bookie.main_job_cli:app",
-}
 _EXTRAS = {"run": "bookie,spark", "spark": "spark"}
 
 
 def mounted_commands() -> dict[str, str]:
     """Names of mounted commands, or parts of them, and where their typer app is (`module:attribute`)."""
-    found = {entry.name: entry.value for entry in entry_points(group=_ENTRY_POINTS)}
-    # An editable install keeps the table of the day it was made.
-    return {**BUILT_IN_COMMANDS, **found}
+    return {entry.name: entry.value for entry in entry_points(group=_ENTRY_POINTS)}
 
 
 def parts_of_nouns(mounted: Mapping[str, str]) -> dict[str, list[str]]:
@@ -86,7 +63,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Apache BookKeeper ledgers without ZooKeeper in the client.",
 )
-app.add_typer(bench_app, name="bench")
 
 
 @app.callback()

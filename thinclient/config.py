@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,12 +18,31 @@ from ledger.errors import IncorrectParameterException
 from ledger.frames import DEFAULT_MAX_FRAME_SIZE
 from ledger.settings import ConsistentSettings, unknown_key
 from thinclient.gateway_uri import TlsFiles
-from thinclient.tls import BookieTls, TlsMode
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
 FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
+
+
+class TlsMode(Enum):
+    """How a connection to a bookie comes to be encrypted."""
+
+    OFF = "off"
+    START_TLS = "start-tls"
+    NATIVE = "native"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieTls:
+    """Settings of TLS to bookies. Files are PEM; `ca` None: the system's authorities. `timeout` in seconds."""
+
+    mode: TlsMode = TlsMode.OFF
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    verify_host_name: bool = True
+    timeout: float = 10.0
 
 
 class ClientConfig(BaseSettings, ConsistentSettings):

@@ -25,7 +25,8 @@ from ledger.protocol_v3 import ProtocolError
 from ledger.requests import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
 from thinclient.auth import AUTH_DISABLED, ClientAuthProvider
 from thinclient.bookie_connection import Address, BookieConnection
-from thinclient.tls import BookieTls, TlsContexts, TlsMode, explain
+from thinclient.config import BookieTls, TlsMode
+from thinclient.tls import TlsContexts, explain
 from thinclient.wire import Wire
 
 _MOST_STEPS = 32

@@ -12,31 +12,10 @@ Source: operations page, section 7.1; wire-protocol page, section 6. Not its job
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from ledger.errors import SecurityException
-
-
-class TlsMode(Enum):
-    """How a connection to a bookie comes to be encrypted."""
-
-    OFF = "off"
-    START_TLS = "start-tls"
-    NATIVE = "native"
-
-
-@dataclass(frozen=True, slots=True)
-class BookieTls:
-    """Settings of TLS to bookies. Files are PEM; `ca` None: the system's authorities. `timeout` in seconds."""
-
-    mode: TlsMode = TlsMode.OFF
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    verify_host_name: bool = True
-    timeout: float = 10.0
+from thinclient.config import BookieTls
 
 
 class TlsContexts:

@@ -32,11 +32,10 @@ from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1 import registration_service_pb2, service_discovery_pb2
 from thinclient.bookie_connection import tcp_connector
 from thinclient.bookie_pool import BookiePool
-from thinclient.config import ClientConfig
+from thinclient.config import ClientConfig, TlsMode
 from thinclient.discovery import bookies_of
 from thinclient.gateway_uri import parse_gateways
 from thinclient.one_gateway import Gateway
-from thinclient.tls import TlsMode
 
 _MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
 _OPEN_FILES = re.compile(rb"^process_open_fds (\S+)", re.MULTILINE)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from thinclient.cli_ledger import _entries
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_built_in_table_is_the_distributions() -> None:
+def test_the_installed_commands_and_drivers_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["bookgate.commands"] == cli.BUILT_IN_COMMANDS
+    for group, expected in project["entry-points"].items():
+        installed = {entry.name: entry.value for entry in entry_points(group=group)}
+        assert installed == expected, "the environment was installed before: make env-dev"
     assert project["scripts"]["bookgate"] == "thinclient.cli:main"
 
 

@@ -18,10 +18,10 @@ from tests.unit.thinclient.secure_bookie import SecureBookie
 from tests.unit.thinclient.test_secure_connections import Certificates, cluster_of, new_certificates
 from thinclient import BookKeeper, ClientConfig, WriteHandle
 from thinclient.base_write_handle import BaseWriteHandle
+from thinclient.config import TlsMode
 from thinclient.gateway_uri import TlsFiles
 from thinclient.metadata import RpcLedgerManagerFactory
 from thinclient.read_handle import ReadHandle
-from thinclient.tls import TlsMode
 from thinclient.wire import Wire
 
 PASSWORD = b"p"
