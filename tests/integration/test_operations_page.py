@@ -259,14 +259,3 @@ def known_options(command: Any, words: list[str], where: str) -> None:
     for word in words:
         if word.startswith("-") and word != "-":
             assert word.partition("=")[0] in known | {"--help"}, f"{where}: {word} is no option"
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
-        file = page.parent / target if target else page
-        assert file.exists(), f"{page.name} links to {target}"
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
-            anchors = {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
-            assert anchor in anchors, f"{page.name} links to {target}#{anchor}"
