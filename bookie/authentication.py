@@ -7,7 +7,7 @@ the client's provider has to have, too. Without a provider every connection is l
 `AuthDisabledPlugin`.
 
 `bookgate-token`: the client shows a secret that stands in a file here. Use it inside TLS only.
-`bookgate-tls-role`: the client's certificate names a role in its subject's OU (operations page, section 7.4).
+`bookgate-tls-role`: the client's certificate names a role in its subject's OU (docs/protocol/wire.md#authorised-roles).
 
 Not here: what may be asked before authentication (`core.gate`), the client's side.
 """

@@ -2,7 +2,8 @@
 
 BOOKIE_STATUS is one line, `1,<READ_WRITE|READ_ONLY>,<milliseconds>,<manual: true|false>`; the older form lacks the
 last field and counts as manual. It is written to every ledger directory when the mode changes; the newest counts.
-DIRTY is empty, there from the end of a start to the end of a clean stop. Source: storage page, sections 1.5 and 1.6.
+DIRTY is empty, there from the end of a start to the end of a clean stop. Source:
+docs/protocol/storage.md#bookie_status, docs/protocol/storage.md#dirty.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ anybody, and a `.compacted` one is a whole log whose entries the index may not k
 hexadecimal. The Java bookie itself links a log that it recovers to a name with a decimal id (F9), and fails on it for
 ever; that second name of the same file goes away here.
 
-Our own compaction leaves nothing that is named differently (`compactor`). Source: storage page, section 10.
+Our own compaction leaves nothing that is named differently (`compactor`). Source:
+docs/protocol/storage.md#transactional-compaction.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One client's connection to a bookie: frames in, requests to the processor, answers out.
 
 The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
-that has once spoken the binary protocol stays with it (wire-protocol page, section 1.1).
+that has once spoken the binary protocol stays with it (docs/protocol/wire.md#telling-v2-from-v3).
 
 A connection may change over to TLS, by START_TLS or by beginning with it (`tls`), as long as it has served nothing in
 clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as if to the client.

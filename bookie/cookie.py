@@ -4,7 +4,7 @@ The same bytes lie in the metadata store and, as `VERSION`, in every directory. 
 configuration says (the master cookie), so that a bookie never serves, or overwrites, what belongs to another (S4).
 
 The text is a line with the layout version and the protobuf text format of CookieFormat; version 3 has three plain
-lines instead. Source: metadata page, section 9; storage page, sections 1.1 and 1.2.
+lines instead. Source: docs/protocol/metadata.md#cookies, docs/protocol/metadata.md#cookie-check.
 
 Not its job: reading and writing directories (`directories`) or the metadata store. Everything here is pure.
 """

@@ -5,7 +5,7 @@ In memory only, as in Apache BookKeeper. Bounded in time and number; the oldest 
 A fence makes a ledger of any id known here, also of one that nobody has made yet; who makes it later must not be taken
 for a writer that did not notice. So only those are remembered that held an entry here, or that the metadata once had.
 
-Source: storage page, section 7.
+Source: docs/protocol/storage.md#deleted-and-fenced.
 """
 
 from __future__ import annotations

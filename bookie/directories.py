@@ -1,7 +1,7 @@
 """The bookie's directories: their layout, who holds them, the small files in them, and how much room is left.
 
 All data lives in the `current` child of a configured directory; the lock file stands beside it, so that `current` holds
-nothing but what Apache BookKeeper puts there. Source: storage page, section 1.
+nothing but what Apache BookKeeper puts there. Source: docs/protocol/storage.md#directories.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ A scan delivers every record that can be told from padding, in bounded memory. I
 space up to the map; one that can't be is refused there (S3), since whoever scans to decide what may go must not take a
 record that it could not see for one that is dead. Without a map it is the tail a crash tore, and passed over.
 
-Source: storage page, sections 3.2 to 3.5. Not its job: ids and directories (`entry_logs`), reading single records
+Source: docs/protocol/storage.md#log-header, docs/protocol/storage.md#log-records, docs/protocol/storage.md#ledgers-map,
+docs/protocol/storage.md#scan-of-a-log. Not its job: ids and directories (`entry_logs`), reading single records
 (`entry_log_reader`), which copy of an entry counts (the index says).
 """
 

@@ -3,7 +3,7 @@
 Per store it remembers how the complete logs are used; a log looked into once is not looked into again. Logs of which
 nothing is left are removed if the index agrees (`log_removal`); one of which it does not is looked into again.
 
-Source: storage page, sections 8 to 10.
+Source: docs/protocol/storage.md#garbage-collection, docs/protocol/storage.md#compaction.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A log is a header of 1024 bytes and records, each a 4-byte length and an entry p
 index, is the log's id in the upper 32 bits and the offset of the packet (behind its length) in the lower. A rotated
 log ends with map records (ledger id -1) that say how many bytes each ledger has in it; a log that was current at a
 crash or stop has none, and is scanned instead. All integers are big-endian, ids in file names hexadecimal (F9).
-Source: storage page, section 3.
+Source: docs/protocol/storage.md#entry-logs.
 
 Not its job: files, ids of new logs, which log is current (`entry_log`).
 """

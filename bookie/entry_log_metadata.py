@@ -5,7 +5,8 @@ at them: replay wrote again what the journal still had, and a compaction that wa
 points at. In a complete log a record that is dead stays dead, so what is not counted can't come back (S2).
 
 The map says nothing of single records and is trusted; what a scan found of a damaged log is not, which `has_map` tells.
-Source: storage page, sections 3.4 and 8. Not its job: what to do about it (`core.garbage_collection`).
+Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-collection. Not its job: what to do about
+it (`core.garbage_collection`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ memory. What the write cache can't answer goes to the reader thread in batches; 
 time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop counts and
 encodes; the reader thread does all that may wait for the disk: ledgers that are not in memory, index, entry log.
 
-Source: wire-protocol page, sections 4.4, 4.5, 4.6 (the known LAC, the answer to a long poll), 4.7 (READ_LAC), 4.8.
+Source: docs/protocol/wire.md#read_entry, docs/protocol/wire.md#batch_read_entry, docs/protocol/wire.md#the-known-lac,
+docs/protocol/wire.md#long-polls, docs/protocol/wire.md#read_lac, docs/protocol/wire.md#get_list_of_entries.
 
 Not here: whether a read is allowed, and fencing, which comes before it (`request_processor`).
 """
@@ -352,6 +353,6 @@ def _body_size(answer: Response) -> int:
 
 
 def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None) -> ReadResponse:
-    """A fence read carries no LAC (wire-protocol page, section 4.4)."""
+    """A fence read carries no LAC (docs/protocol/wire.md#read_entry)."""
     max_lac = None if request.fence else known_lac
     return ReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, packet, max_lac)

@@ -2,7 +2,7 @@
 
 The slot of entry e stands at 1024 + 8e; 0 says that the entry is not held. Slots come in pages of 1024 (8 KiB); a file
 is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names hexadecimal
-without padding. Source: storage page, section 4.1.
+without padding. Source: docs/protocol/storage.md#index-files.
 
 Within the header's zeros stands a *seal*: a tag, the last entry that the file had durably before it was written, and a
 CRC-32 of these and of the header. It lies in the same disk sector as the header, so both change at once. Apache

@@ -3,7 +3,7 @@
 A journal file is a header (512 bytes since version 5) and records, each a 4-byte length and a payload that begins with
 ledger id and entry id. A negative entry id is a meta record: master key, fence or explicit LAC of the ledger, or that
 it was made anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last
-record are zeros: a length of 0 ends the data. All integers are big-endian. Source: storage page, section 2.
+record are zeros: a length of 0 ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
 
 What a scan does with what it finds: a length 0, a length that runs past the end of the file, or a payload whose blocks
 did not all reach the disk is the tail that a crash tore, and ends the file quietly (nothing of it was acknowledged);

@@ -5,7 +5,7 @@ them stand behind: the *seal*, which a mark that Apache BookKeeper's bookie wrot
 damaged is known from one that was not: it counts as none, and the directory's journal is replayed from its beginning,
 which costs time and nothing else.
 
-Source: storage page, section 2.7. Not its job: whether the journal bears a mark out (`replay_start`).
+Source: docs/protocol/storage.md#lastmark. Not its job: whether the journal bears a mark out (`replay_start`).
 """
 
 from __future__ import annotations

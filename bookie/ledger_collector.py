@@ -13,8 +13,9 @@ timeout, or a candidate whose metadata is there, keeps ledgers (S2, F13).
 
 Ledgers that other bookies hold in this one's stead go as well, now and then, under the lock of whoever replicates them.
 
-The listing runs on the event loop, storage on the thread that `in_thread` is given. Source: storage page, section 8.
-Not its job: the rules (`core.garbage_collection`), when it is time, what becomes of the bytes (`entry_log_collector`).
+The listing runs on the event loop, storage on the thread that `in_thread` is given. Source:
+docs/protocol/storage.md#garbage-collection. Not its job: the rules (`core.garbage_collection`), when it is time, what
+becomes of the bytes (`entry_log_collector`).
 """
 
 from __future__ import annotations

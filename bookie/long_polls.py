@@ -4,7 +4,7 @@ A request is parked by `LacWaiters` and goes on as an ordinary read of its conne
 LAC is loaded first where nobody asked for it since the ledger was loaded, so that a request whose answer lies on disk
 does not wait. It is parked before the LAC is looked up: no growth in between is missed.
 
-Belongs to the event loop; only the loading happens on the reader thread. Source: wire-protocol page, section 4.6.
+Belongs to the event loop; only the loading happens on the reader thread. Source: docs/protocol/wire.md#long-polls.
 
 Not here: who wakes when (`core.lac_waiters`), the answer (`entry_reads`), whether the request is allowed
 (`request_processor`).

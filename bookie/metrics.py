@@ -2,7 +2,7 @@
 
 Latencies are summaries in milliseconds with the labels `success` and `quantile`, as BookKeeper's own; the counts beside
 them are exact, the latencies those of a sample (`statistics`). Garbage collection and the gateway have their own.
-Names: operations page, section 6; docs/bookie.md has all of them.
+Names: docs/reference/metrics.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ How much is read grows as long as it is used, and shrinks where a ledger has few
 Kept packets are found by their location, which the index gives: a copy of an entry that the index no longer points to
 is never served. What came first goes first. Any thread.
 
-Source: storage page, section 6.2. Not its job: files, validation of records that are asked for (`entry_log_reader`).
+Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validation of records that are asked for
+(`entry_log_reader`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a bookie registers of itself, and the cookie that ties its directories to its name and cluster.
 
-Source: metadata page, sections 8 and 9.
+Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
 """
 
 from __future__ import annotations

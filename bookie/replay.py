@@ -16,7 +16,7 @@ The journal has no checksums, and a loss of power may leave an unsynced record w
 allocated ahead. Such a record was not acknowledged, but it may be the second copy of an entry whose first one was. So a
 copy with a block of zeros where the copy held so far has none is passed over (P1).
 
-Source: storage page, section 2.8; entry format page, section 4.2.
+Source: docs/protocol/storage.md#replay.
 
 Not its job: parsing (`journal_format`), persisting the mark (the caller, once everything is flushed), where
 to begin and whether files are missing (`replay_start`).

@@ -5,7 +5,7 @@ its answer; storage gives the answer back once the journal has made it durable, 
 defers its sync is the exception: its answer leaves once it is written, and a later force makes it durable.
 
 Invariants: S5 and S6 (no answer before durability; for a fence not even the error of the read behind it), S7, P7, P8.
-Source: wire-protocol page, sections 4.3 to 4.8.
+Source: docs/protocol/wire.md#operations.
 
 Not here: bytes on the wire (`connection`), reading (`entry_reads`), what is durable and how (`storage`).
 """

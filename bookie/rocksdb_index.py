@@ -4,7 +4,8 @@ Two databases stand in the directory. `locations` has a row for each entry: ledg
 the 8-byte location. `ledgers` has a row for each ledger: its id (8 bytes) leads to a `LedgerData` with key, fence and
 explicit LAC. All integers are big-endian, so the order of the keys is that of the ids. Two things more are found in
 directories of the Java bookie: rows of `ledgers` with 16-byte keys (id and zeros), left by its rebuild tool, and one
-row under a negative id with flags of the whole storage, which stays as it is. Source: storage page, section 6.1.
+row under a negative id with flags of the whole storage, which stays as it is. Source:
+docs/protocol/storage.md#rocksdb-index.
 
 Updates gather in a batch that `sync` writes with RocksDB's own synced write; until then readers find the entries in
 the write cache. Locations are written before ledgers, and deleted before them: a ledger that the index knows may lack

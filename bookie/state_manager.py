@@ -11,7 +11,7 @@ the registration manager's: it registers anew in the mode that was told last.
 
 Whatever else takes the registration out of the store, a second task finds it gone: it looks every few seconds, and has
 the bookie registered again, until that works. What it saw last is what the bookie tells of itself (`registered`).
-Source: operations page, section 3.
+Source: docs/protocol/storage.md#bookie-mode.
 
 Not here: why the mode changes (`core.bookie_mode`), measuring disks (`disk_monitor`).
 """

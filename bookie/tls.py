@@ -4,8 +4,8 @@ A connection becomes one of TLS by START_TLS, or because its first bytes are tho
 frame they would be over any limit, so the same port serves both. The records are worked on in memory, which leaves the
 transport as it is and reads straight into the frame decoder's buffer; so both event loops behave alike.
 
-Source: operations page, section 7.1; wire-protocol page, section 6. Not here: when a connection changes over
-(`connection`), whether it must (`core.gate`), the certificates (`gateway.tls_contexts`).
+Source: docs/protocol/wire.md#start_tls. Not here: when a connection changes over (`connection`), whether it must
+(`core.gate`), the certificates (`gateway.tls_contexts`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a gateway allows, with the values of the gateway page."""
+"""What a gateway allows, with the defaults of docs/gateway.md#limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Between the gateway's protobuf messages and the domain's values, and from exceptions to status codes.
 
 A domain outcome becomes a StatusCode; an exception that concerns the store or the gateway itself (MetaStoreException)
-has none here: the services turn it into a gRPC status. Source: gateway page, "StatusCode".
+has none here: the services turn it into a gRPC status. Source: docs/protocol/gateway.md#status-codes.
 """
 
 from __future__ import annotations

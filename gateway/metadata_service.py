@@ -1,8 +1,8 @@
 """The LedgerMetadataService: RPCs on top of a `LedgerManager`.
 
 Thin: checks the request, calls the manager, turns the result or the exception into an answer. Watch is in
-`watch_service`, batches in `batches`, Iterate in `listing`. The rules of each method are on the gateway page,
-"Semantics".
+`watch_service`, batches in `batches`, Iterate in `listing`. The rules of each method are those of
+docs/protocol/gateway.md#ledgermetadataservice.
 """
 
 # The generated base class knows of messages only, not of encoded ones.

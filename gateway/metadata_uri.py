@@ -1,8 +1,8 @@
 """Metadata service URIs, taken apart.
 
 Two shapes: `zk[+manager]://host1:port1;host2:port2/ledgers-root` (separators `;` and `,`, as BookKeeper has them)
-and `sqlite:///absolute/path`. The scheme picks the driver (`ledger.drivers`). Source: metadata page, section 3. No
-I/O here.
+and `sqlite:///absolute/path`. The scheme picks the driver (`ledger.drivers`). Source:
+docs/protocol/metadata.md#zookeeper-tree. No I/O here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a bookie registers of itself: its id, where it listens, and what it can do.
 
-Source: metadata page, section 8. A registration without content is the legacy form: the id is `host:port` and the one
-endpoint is the entry protocol's. The gateway that a bookie hosts is one more endpoint, so that whoever knows one
-gateway learns of all.
+Source: docs/protocol/metadata.md#registration. A registration without content is the legacy form: the id is `host:port`
+and the one endpoint is the entry protocol's. The gateway that a bookie hosts is one more endpoint, so that whoever
+knows one gateway learns of all.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The master key authorises access at the bookie; the digest protects an entry end to end. Both come from the ledger's
 password, and the key does not depend on the digest type. A digest covers header and payload as if they were one
-string. Source: entry-format-and-digests page, section 2.
+string. Source: docs/protocol/entry-format.md#digests.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 Big-endian, signed. `length` is the ledger's payload bytes up to and including this entry; the LAC is the writer's at
 the moment it first sent the entry. The same entry may exist with another LAC (recovery writes it anew), so copies are
-compared by payload and length, never as packets. Source: entry-format-and-digests page, sections 1 to 3.
+compared by payload and length, never as packets. Source: docs/protocol/entry-format.md#entry-packet,
+docs/protocol/entry-format.md#digests, docs/protocol/entry-format.md#explicit-lac-packet.
 
 Not here: Format V2 (128-bit ids).
 """

@@ -1,7 +1,7 @@
 """Which entries of a ledger a bookie holds, as it answers it: runs of consecutive ids in 24-byte groups.
 
 A group stands for runs of `size` ids that begin at `first`, `first + period`, … up to `last`; writers make one group a
-run (period 0), readers take both. Source: wire-protocol page, section 4.8.
+run (period 0), readers take both. Source: docs/protocol/wire.md#entry-lists.
 """
 
 from __future__ import annotations

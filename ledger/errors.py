@@ -1,8 +1,9 @@
 """BookKeeper's error codes and the exceptions that carry them.
 
 Every failure that a caller may want to tell apart has its own class, named as in the Java client and carrying the same
-number (`code`), so that people and tools that know one know the other. Source: client-protocol page, section 11; the
-mapping from a bookie's status is wire-protocol page, section 7.
+number (`code`), so that people and tools that know one know the other. Source:
+docs/protocol/client-protocol.md#error-codes; the mapping from a bookie's status is
+docs/protocol/wire.md#client-statuses.
 
 Not here: transport details. What a message says is up to whoever raises it: what was tried, where, what to do.
 """

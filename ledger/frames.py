@@ -3,7 +3,7 @@
 The decoder owns one receive buffer, into which the transport reads in place; packets come out as views of it, so that
 a packet is never copied but for what is left of it when the buffer is full. States: waiting for a length, waiting for a
 packet. A length of 0, a negative one, and a frame over the limit (which counts the length bytes) are errors after which
-the connection can't be followed any more. Source: wire-protocol page, section 1.
+the connection can't be followed any more. Source: docs/protocol/wire.md#framing.
 
 The buffer grows with the bytes that have come, not with those that were announced: it is at most four times as long
 as what it held at once, `SMALLEST_BUFFER` apart. `trim` gives back what the latest reads had no use for.

@@ -3,7 +3,7 @@
 An id is 64 bits, carried signed. A set has them unsigned, so in its order, as in that of listings, the negative ones
 (there are such in scopes other than 0) come last: `unsigned` is the key of that order.
 
-Source: gateway page, `serialized_ranges`.
+Source: docs/protocol/gateway.md#serialized-ranges.
 """
 
 from __future__ import annotations

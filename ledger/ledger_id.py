@@ -1,7 +1,7 @@
 """Ledger ids: 128 bits, of which every ledger of today uses the lower 64.
 
-`scope_id` is bits 64–127, `ledger_id` bits 0–63 (`scoped-ledgers` page of the specification). Scope 0 is BookKeeper's
-own id space: 0 ≤ ledger_id < 2**63. In a non-zero scope both halves are any 64-bit pattern, carried signed.
+`scope_id` is bits 64–127, `ledger_id` bits 0–63 (docs/protocol/entry-format.md#ledger-ids). Scope 0 is BookKeeper's own
+id space: 0 ≤ ledger_id < 2**63. In a non-zero scope both halves are any 64-bit pattern, carried signed.
 """
 
 from __future__ import annotations

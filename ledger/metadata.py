@@ -2,8 +2,8 @@
 
 State moves OPEN → CLOSED (by the owner) or OPEN → IN_RECOVERY → CLOSED; closing is final (P6). Fragments begin at
 strictly increasing entry ids, the first at 0, and no bookie stands twice in an ensemble (P5). Each legal transition is
-a method that returns a new value; the store's version check decides whose value wins. Source: metadata page, sections
-1 and 2.
+a method that returns a new value; the store's version check decides whose value wins. Source:
+docs/protocol/metadata.md#serialization, docs/protocol/metadata.md#ledger-states.
 
 Not here: how metadata is serialised (`metadata_codec`), who may make a transition when (the client's protocol logic).
 """

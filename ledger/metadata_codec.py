@@ -2,7 +2,7 @@
 
 Every version begins with the same line, which names the version; version 1 goes on as tab-separated text, version 2
 as protobuf text, version 3 (what new ledgers use) as length-delimited protobuf. The version belongs to the ledger
-and is kept over rewrites. Source: metadata page, section 1. Golden bytes: tests/conformance.
+and is kept over rewrites. Source: docs/protocol/metadata.md#serialization. Golden bytes: tests/conformance.
 
 A CLOSED ledger without a last entry id is refused as damaged: the Java reader takes it for closed at entry 0 (F16).
 """

@@ -6,7 +6,8 @@ place, every number in its shortest form, every length right to the byte, the id
 differs in the least is not known here, and `protocol_v3` reads it: a request that both read means the same to both.
 `read_v2` does that for the binary protocol, version 2, without flags.
 
-Source: wire-protocol page, sections 2.2, 2.3, 2.6, 3.1, 3.3 and 3.4.
+Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
+docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses.
 """
 
 from __future__ import annotations

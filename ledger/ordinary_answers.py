@@ -4,7 +4,7 @@ Two shapes are known, as Java's bookies and this one write them: "stored" to an 
 with the greatest LAC behind it. Each field stands in its place and each length is right to the byte. Whatever differs
 is not known here, and `protocol_v3.decode_response` reads it: an answer that both read means the same to both.
 
-Source: wire-protocol page, section 2.
+Source: docs/protocol/wire.md#v3-messages.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Encoders return a whole frame, length prefix included; decoders take a packet without it and copy what they keep, but
 for the entries of a batch: those are parts of the packet, to be used before its buffer is used again. A packet begins
 with one word: version (8 bits), opcode (8), flags (16); where the version is 0 the whole word is the opcode, so that
-version 0 has no flags. An answer bears the version of its request and no flags. Source: wire-protocol page, section 3.
+version 0 has no flags. An answer bears the version of its request and no flags. Source:
+docs/protocol/wire.md#v2-packets.
 
 What the requests of `requests` become here:
 - there is no transaction id, and `txn_id` reads as 0: an answer tells only its operation, ledger and entry. Batch reads

@@ -4,7 +4,7 @@ Encoders return a whole frame, length prefix included; decoders take a packet wi
 BookKeeper's own writer, field order included: the `flag` of an add or read stands before the other fields of its
 message. A request whose header can't be read (an unknown operation among them) raises ProtocolError, after which the
 connection is to be closed; one whose header can be read but not the rest becomes an InvalidRequest, to be answered with
-its status (F17). Source: wire-protocol page, section 2.
+its status (F17). Source: docs/protocol/wire.md#v3-messages.
 
 Not here: frames (`frames`), what a request does (the bookie), the older protocol.
 """

@@ -2,8 +2,8 @@
 
 Entry e of an ensemble of E bookies is on the indexes (e + i) mod E for i below the write quorum. An ensemble is
 *covered* when in every round-robin write set fewer than ack quorum bookies are unknown: then no entry can have been
-acknowledged by bookies all of which were silent. Source: client-protocol page, section 1; P9 and "which rule where
-sources disagree" in the invariants.
+acknowledged by bookies all of which were silent. Source: docs/protocol/client-protocol.md#quorums,
+docs/protocol/client-protocol.md#which-rule-counts; P9.
 """
 
 from __future__ import annotations

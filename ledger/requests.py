@@ -2,8 +2,8 @@
 
 A request and its answer share a transaction id, chosen by the client and unique among the outstanding requests of a
 connection; where the wire has no room for one (`protocol_v2`) it is 0. `ledger_id` is the lower half of the id;
-`priority` above 0 passes queues and, while the bookie allows it, read-only mode. Source: wire-protocol page, sections 2
-to 4.
+`priority` above 0 passes queues and, while the bookie allows it, read-only mode. Source:
+docs/protocol/wire.md#v3-messages, docs/protocol/wire.md#v2-packets, docs/protocol/wire.md#operations.
 
 Named tuples, since they are made by the ten thousand a second.
 """
@@ -252,7 +252,7 @@ class GetBookieInfoResponse(NamedTuple):
 
 
 class ListEntriesResponse(NamedTuple):
-    """`availability` in the encoding of wire-protocol page 4.8."""
+    """`availability` in the encoding of docs/protocol/wire.md#entry-lists."""
 
     txn_id: int
     status: int

@@ -8,7 +8,7 @@ Providers are found by name in the entry-point group `bookgate.client_auth_provi
 called with the client's `auth_token_file` and `auth_token` as keyword arguments `token_file` and `token`, of which it
 uses what it knows. Applications may pass an object instead.
 
-Source: wire-protocol page, section 5; operations page, section 7.2.
+Source: docs/protocol/wire.md#authentication.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ BookieHandleNotAvailableException where the bookie just went away.
 Bytes that arrive in clear behind the answer to START_TLS come from somebody in between, and end the connection. So may
 an answer inside TLS to what was asked in clear: transaction ids begin where nobody can guess, and in v3, which has
 them in each answer, only the answer to this client's own request counts. In v2 a bookie can't say that it refuses: it
-closes the connection. Source: wire-protocol page, sections 5 and 6.
+closes the connection. Source: docs/protocol/wire.md#authentication, docs/protocol/wire.md#start_tls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changing a ledger's metadata by compare-and-set: try, and on a conflict look again and decide anew.
 
 A transform is a pure function of the metadata as it stands: it returns the new value, or None when there is nothing
-(left) to do, or raises when the change is no longer allowed. Source: metadata page, section 2.
+(left) to do, or raises when the change is no longer allowed. Source: docs/protocol/metadata.md#ledger-states.
 """
 
 from __future__ import annotations

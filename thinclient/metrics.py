@@ -1,4 +1,4 @@
-"""What a client counts of itself, under BookKeeper's names (`bookkeeper_client_…`; operations page, section 6).
+"""What a client counts of itself, under BookKeeper's names (`bookkeeper_client_…`; docs/reference/metrics.md).
 
 Plain numbers on the hot path, put together when somebody asks: `snapshot` for anybody, `collector` for a registry of
 prometheus-client where that is installed. Latencies of appends and of reads of single entries are those of every

@@ -3,7 +3,7 @@
 More than `threshold` unexpected errors of a bookie within `interval` seconds put it into quarantine for
 `quarantine_time` seconds. Errors that say nothing about a bookie's health (it is down, it lacks an entry or ledger, the
 ledger is fenced, …) are not counted. One for all ledgers of a client; off unless it is asked for. Source:
-client-protocol page, section 3.
+docs/protocol/client-protocol.md#quarantine.
 
 Pure but for the clock, which is an argument. Not its job: choosing (`placement` leaves these out at first).
 """

@@ -5,8 +5,8 @@ BookKeeper's own client does; `native` is TLS from the first byte. Certificate f
 the next connection; one that can't be read any more leaves the last good ones in use no longer: the connection fails
 with the reason, since a certificate that was withdrawn must not live on.
 
-Source: operations page, section 7.1; wire-protocol page, section 6. Not its job: the steps on the wire
-(`connection_setup`), TLS to the gateways (`gateway_uri`).
+Source: docs/protocol/wire.md#start_tls. Not its job: the steps on the wire (`connection_setup`), TLS to the gateways
+(`gateway_uri`).
 """
 
 from __future__ import annotations

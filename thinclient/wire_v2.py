@@ -16,7 +16,8 @@ never taken for a fence). A plain request past its deadline still takes one answ
 fencing read or recovery add passes its deadline, the connection is dropped: later answers could not be told apart.
 Batch reads carry their transaction id as request id and need none of this.
 
-Source: wire-protocol page, sections 3 and 7. Not its job: bytes (`ledger.protocol_v2`).
+Source: docs/protocol/wire.md#v2-packets, docs/protocol/wire.md#client-statuses. Not its job: bytes
+(`ledger.protocol_v2`).
 """
 
 from __future__ import annotations

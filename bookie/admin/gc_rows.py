@@ -1,6 +1,6 @@
 """Garbage collection over HTTP: ask for a run, see what it does, suspend and resume compaction.
 
-Bodies are BookKeeper's (operations page, section 4), with its habit of truth values as strings in some of them.
+Bodies are BookKeeper's (docs/admin.md#paths), with its habit of truth values as strings in some of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP admin of a bookie: the paths and bodies of BookKeeper's own (operations page, section 4), in one table.
+"""HTTP admin of a bookie: the paths and bodies of BookKeeper's own (docs/admin.md#paths), in one table.
 
 How requests are checked and refused, and what any process has, is in `gateway.admin`; the rooms beside have the rest.
 """

@@ -1,8 +1,8 @@
 """What each key of Apache BookKeeper's properties files is here: another key, or nothing, and why.
 
-Covers the keys that matter (operations page, sections 7 and 8; storage page). Conversions take the text of the
-properties file and give the value for TOML: most of BookKeeper's times are milliseconds where ours are seconds, most
-of its sizes bytes where ours are MiB.
+Covers the keys that matter (docs/reference/configuration.md). Conversions take the text of the properties file and give
+the value for TOML: most of BookKeeper's times are milliseconds where ours are seconds, most of its sizes bytes where
+ours are MiB.
 """
 
 from __future__ import annotations

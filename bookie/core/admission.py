@@ -2,8 +2,8 @@
 mind, a key worth the name.
 
 A bookie of the Java kind stores what it can't serve or replay later (ids below zero, F6; bodies without a header).
-Here such requests are refused on arrival, before anything is written. Source: wire-protocol page, sections 4.3.1 and
-4.3.2.
+Here such requests are refused on arrival, before anything is written. Source:
+docs/protocol/wire.md#master-keys-after-a-restart, docs/protocol/wire.md#ill-formed-requests.
 
 Not here: what depends on the ledger (`ledger_state`).
 """

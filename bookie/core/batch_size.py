@@ -2,8 +2,8 @@
 
 An answer begins with 36 bytes (length, head and request id), and an entry counts its length and the four bytes of that
 length. The first entry goes in whatever its size; after it the count is capped to what would fit if all were of that
-size, and each further entry also has to fit by itself. The first that does not ends the batch. Source: wire-protocol
-page, section 4.5.
+size, and each further entry also has to fit by itself. The first that does not ends the batch. Source:
+docs/protocol/wire.md#batch_read_entry.
 """
 
 from __future__ import annotations

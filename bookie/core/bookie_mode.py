@@ -11,7 +11,7 @@ Events: restored, running, the causes beginning and ending, set by an operator, 
 
 While read-only, high-priority adds (recovery of ledgers) are taken as long as `takes_high_priority` says that there is
 room for them. It is false while a write that found no space is not made good, whatever was measured.
-Source: operations page, section 3; storage page, sections 1.5 and 12.
+Source: docs/protocol/storage.md#bookie-mode, docs/protocol/storage.md#disk-space.
 
 Not here: measuring disks (`disk_space`), the status file, the registration, requests (`admission`).
 """

@@ -8,9 +8,10 @@ Where no directory is writable, or any is full and the settings take that for th
 read-only. What must still be written then (flushes, replay, compaction) goes to directories that have the minimum
 left; recovery of ledgers (high-priority adds) goes on while one directory has its minimum.
 
-Event: one measurement of all directories. Effects: what changed, a directory at a time. Source: storage page,
-section 12. Chosen here: each directory has to fall below the low-water mark by itself, where Apache BookKeeper asks it
-of their sum and only when none was writable; almost-full and writable are told when they begin, not at every check.
+Event: one measurement of all directories. Effects: what changed, a directory at a time. Source:
+docs/protocol/storage.md#disk-space. Chosen here: each directory has to fall below the low-water mark by itself, where
+Apache BookKeeper asks it of their sum and only when none was writable; almost-full and writable are told when they
+begin, not at every check.
 
 Not here: measuring (`disk_monitor`), what mode the bookie is in (`bookie_mode`).
 """

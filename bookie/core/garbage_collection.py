@@ -10,7 +10,7 @@ Entry logs. `EntryLogUsage` knows how many bytes each ledger has in a complete l
 the log is still good for. A log without any may go; one with little may be compacted. `CompactionSchedule` says when:
 a major compaction takes everything below the higher threshold and comes first, a minor one what is nearly empty.
 
-Invariant: S2. Source: storage page, section 8. Not its job: listing, deleting, copying, the clock.
+Invariant: S2. Source: docs/protocol/storage.md#garbage-collection. Not its job: listing, deleting, copying, the clock.
 """
 
 from __future__ import annotations

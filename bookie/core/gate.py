@@ -5,7 +5,8 @@ requests that lead on are served: START_TLS, and AUTH once TLS has no say any mo
 clear. Everything else is told that it is not authorised, in the words its protocol has; where the binary protocol has
 none, the connection ends. A connection without either demand has no gate at all.
 
-Source: wire-protocol page, section 5. Not here: what a plugin takes for proof (`authentication`), the TLS itself.
+Source: docs/protocol/wire.md#authentication. Not here: what a plugin takes for proof (`authentication`), the TLS
+itself.
 """
 
 from __future__ import annotations

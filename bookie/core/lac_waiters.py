@@ -6,7 +6,7 @@ or less leaves it where it is (the Java bookie forgets it then, and answers at t
 wait is no failure: whoever parked the request answers it with what is known by then. What an owner may have parked is
 bounded, and nothing is dropped without being handed back, but for an owner that is gone (F7).
 
-The time is an argument, on whatever scale the caller uses for deadlines. Source: wire-protocol page, section 4.6.
+The time is an argument, on whatever scale the caller uses for deadlines. Source: docs/protocol/wire.md#long-polls.
 
 Not here: the answer, loading the LAC from disk, timers (`long_polls`).
 """

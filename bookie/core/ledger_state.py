@@ -5,7 +5,7 @@ explicit LAC packet (the last one wins) and the known LAC (only grows). Events a
 each `check_…` answers with the status that the request fails with, or EOK.
 
 Invariants: a fenced ledger takes no normal add (P7), the fence exists for ledgers the bookie never saw, and the key is
-the stored one, also after a restart (S7). Rules: wire-protocol page, sections 4.3 and 4.4.
+the stored one, also after a restart (S7). Rules: docs/protocol/wire.md#add_entry, docs/protocol/wire.md#read_entry.
 
 Not here: entries, durability (storage), and the wire.
 """

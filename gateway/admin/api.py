@@ -5,9 +5,8 @@ much is refused before its handler runs: an unknown path with 404, a wrong verb 
 body that is not as declared with 400. Handlers raise: AdminException for a status of their choice, BKException for
 what metadata and bookies refuse (`status_of`). Every refusal is `{"error": "what, where, what to do"}`.
 
-Paths and shapes of answers are BookKeeper's (operations page, section 4); statuses are HTTP's where BookKeeper says
-404 to a wrong verb or a missing parameter. Not its job: who may do what (`access`), what is answered (the rooms
-beside).
+Paths and shapes of answers are BookKeeper's (docs/admin.md#paths); statuses are HTTP's where BookKeeper says 404 to a
+wrong verb or a missing parameter. Not its job: who may do what (`access`), what is answered (the rooms beside).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making, describing, emptying and removing a cluster in ZooKeeper. Source: metadata page, section 3.
+"""Making, describing, emptying and removing a cluster in ZooKeeper. Source: docs/protocol/metadata.md#zookeeper-tree.
 
 A cluster is made in one transaction. Format keeps the root, LAYOUT, the registrations' directories and the
 coordination of auto-recovery but for its marks and locks; the new instance id comes last, so that a format that was

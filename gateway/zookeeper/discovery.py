@@ -3,7 +3,7 @@
 A snapshot reads the three lists of names and then each registration's content; bookies that vanish meanwhile are left
 out. For listeners the same reads leave watches (on the lists, and on each registration's content), and any event
 causes a new snapshot; after a lost connection a new snapshot arms them again. So no notification can be lost for good.
-Source: metadata page, section 8.
+Source: docs/protocol/metadata.md#registration.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 `initialize` connects and checks LAYOUT. A cluster is never made here: a store without one is refused, since it is more
 likely to be the wrong store than a new one, and whoever came up on an empty cluster would let all bookies delete what
 they hold. Where the cluster is there and only LAYOUT is missing, it is written, as Apache BookKeeper's clients do.
-Source: metadata page, sections 3, 4 and 7.
+Source: docs/protocol/metadata.md#zookeeper-tree, docs/protocol/metadata.md#layout,
+docs/protocol/metadata.md#client-and-bookie-start.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 is deleted again. 63-bit: once the 31-bit counter has overflowed, or someone has created `idgen-long`, ids are
 `HOB << 32 | low`, where HOB is the largest `HOB-` node below `idgen-long` and low a 31-bit number counted below that
 node; when low overflows the next HOB node is created. At most three HOB nodes stay. Numbers may have gaps. Source:
-metadata page, section 6.
+docs/protocol/metadata.md#ledger-id-generation.
 
 A number costs a round trip and three commits when taken alone. So numbers are reserved many in a row, in one
 transaction that moves the counter on (`requests.ReserveNumbers`): for others it looks like a burst of creations. The

@@ -1,7 +1,8 @@
 """The nodes of a cluster other than its ledgers, and what LAYOUT says. No I/O here.
 
 LAYOUT holds two lines without a final newline: the format version, then `<factory class>:<manager version>`; format
-version 1 has a short manager name in place of the class. Source: metadata page, sections 3 and 4.
+version 1 has a short manager name in place of the class. Source: docs/protocol/metadata.md#zookeeper-tree,
+docs/protocol/metadata.md#layout.
 """
 
 from __future__ import annotations

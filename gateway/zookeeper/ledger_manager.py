@@ -1,7 +1,8 @@
 """Ledger metadata in ZooKeeper nodes, as Apache BookKeeper keeps it.
 
 The manager's kind (flat, hierarchical, …) is only a matter of `LedgerPaths` and of the id generator; everything else
-is here. A ledger's version is its node's. Source: metadata page, sections 5.2 to 5.5.
+is here. A ledger's version is its node's. Source: docs/protocol/metadata.md#ledger-operations,
+docs/protocol/metadata.md#listing-ledgers.
 
 Create with a token: when the answer to a create was lost, or the same create comes again, the node found in place
 with the token of this create is this create's own. A node that was changed or removed since has no token: then a lost

@@ -3,8 +3,8 @@
 A *tree* has fixed digit widths a level: an id, zero-padded to their sum, split at those widths, the last part prefixed
 with `L`. Short hierarchical is 2-4-4, long hierarchical 3-4-4-4-4, flat one level of ten digits or more directly under
 the root. The composite manager, BookKeeper's default, keeps ids below 2**31 - 1 in the short tree and the others in
-the long one. Names of other shapes (LAYOUT, available, idgen, …) are never ledgers. Source: metadata page, sections
-5.1 and 5.5.
+the long one. Names of other shapes (LAYOUT, available, idgen, …) are never ledgers. Source:
+docs/protocol/metadata.md#ledger-paths, docs/protocol/metadata.md#listing-ledgers.
 
 Listing: children are walked in numeric order, a subtree is skipped when its whole range lies outside what is asked
 for, and the two trees of the composite manager are merged, so ids come strictly ascending whatever stands where. The

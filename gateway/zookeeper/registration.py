@@ -8,7 +8,7 @@ A later one of the same lease, in either list, says that the bookie has moved on
 looked at after a node was made, too: of two gateways that make one at a time, the later sees the other's.
 When a session has expired, the nodes of this process are made again in the new one, tried until it works or the
 bookie is taken out.
-Source: metadata page, sections 8 and 9.
+Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
 """
 
 from __future__ import annotations

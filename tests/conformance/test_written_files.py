@@ -1,7 +1,8 @@
 """What our storage writes, read again by a reader made from the formats' description alone, stricter than a real one.
 
 Nothing of the bookie's own parsing is used: header bytes, padding, zero tails, sums of the ledgers map, page rounding
-and file names are checked as the storage page has them (sections 1.3, 2, 3 and 4.1).
+and file names are checked as docs/protocol/storage.md#lastid, docs/protocol/storage.md#journal,
+docs/protocol/storage.md#entry-logs, docs/protocol/storage.md#index-files have them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 As `writing`, except: `begin_add_at` takes the id, in any order, each once; an add is confirmed when its entry and all
 from 0 up to it are complete, so what comes early waits. A packet's length is the running total in the order of the
-calls; the ledger's, which `close` stores, is that of the confirmed entries. Source: client-protocol page, 4.7.
+calls; the ledger's, which `close` stores, is that of the confirmed entries. Source:
+docs/protocol/client-protocol.md#entry-ids-of-the-application.
 """
 
 from __future__ import annotations

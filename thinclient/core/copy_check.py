@@ -2,8 +2,8 @@
 
 Entry e is on the indexes (e + i) mod E for i below the write quorum, so a bookie of a striped ensemble holds runs of
 write-quorum length. Every entry carries the ledger's length up to and including itself; so its length is that of the
-entry before plus its own size, on every copy, and that of the last entry is the metadata's. Source: client-protocol
-page, section 1; P1 and P3 are what an audit of these can see from outside.
+entry before plus its own size, on every copy, and that of the last entry is the metadata's. Source:
+docs/protocol/client-protocol.md#quorums; P1 and P3 are what an audit of these can see from outside.
 
 Not its job: reading the copies, digests, telling a lost copy from a bookie that is away.
 """

@@ -12,9 +12,10 @@ A writer whose bookies failed replaces them in the last ensemble, as positions w
    rising ids (P5). A ledger that is no longer OPEN is left alone (P6).
 4. `refusal`: what the state found says to the writer: CLOSED or IN_RECOVERY, another client has it.
 
-Not its job: which adds are sent again (`writing`), choosing bookies (`placement`). Source: client-protocol page, 4.5;
-metadata page, section 2. In recovery the same replacements are kept in memory (`RecoveredFragments`) and stored by the
-closing write (client-protocol page, 6.5).
+Not its job: which adds are sent again (`writing`), choosing bookies (`placement`). Source:
+docs/protocol/client-protocol.md#ensemble-changes, docs/protocol/metadata.md#ledger-states. In recovery the same
+replacements are kept in memory (`RecoveredFragments`) and stored by the closing write
+(docs/protocol/client-protocol.md#recovery-adds).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ so), or if that says "not reachable" and the new one says more.
 
 Events in: `next_replica`, `on_error`. Not its job: ranges (`reading`), who is asked first (`replica_orders`), packets.
 
-Source: client-protocol page, section 7.
+Source: docs/protocol/client-protocol.md#reading.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDS_AT_ONCE = (ClientClosedException, UnauthorizedAccessException)
 
 
 def retained_error(kept: BKException | None, new: BKException) -> BKException:
-    """Which of two errors of one read is reported in the end (client-protocol page, 7.2)."""
+    """Which of two errors of one read is reported in the end (docs/protocol/client-protocol.md#reading-one-entry)."""
     if kept is None or isinstance(kept, MISSING):
         return new
     if isinstance(kept, BookieHandleNotAvailableException) and not isinstance(new, MISSING):

@@ -1,4 +1,5 @@
-"""When a writer tells the bookies its last add confirmed by a request of its own (client-protocol page, 4.9).
+"""When a writer tells the bookies its last add confirmed by a request of its own
+(docs/protocol/client-protocol.md#explicit-lacs).
 
 Entries carry the LAC of the moment they were sent, so readers learn of the last entries only when later ones come. A
 writer that falls silent says it explicitly: at every interval, unless the LAC has gone out with an entry or like this.

@@ -3,7 +3,7 @@
 Every bookie of the last ensemble is asked for its explicit LAC and its last entry. The result is the greatest LAC in
 any valid answer, once the ensemble is covered (see `recovery`): then it is at least the LAC that any acknowledged entry
 carried. "No such entry" and "no such ledger" are valid; a bad digest is not. All entries before the last ensemble's
-first are confirmed as well. Source: client-protocol page, 8.1.
+first are confirmed as well. Source: docs/protocol/client-protocol.md#reading-the-lac.
 
 The cheaper and weaker way (`TryLastConfirmedRead`, 8.2): every bookie is asked for its last entry, and the first answer
 with a LAC above the one known will do.

@@ -8,7 +8,7 @@ the random numbers it draws.
 window of write-quorum-size neighbours in the ensemble (a ring) spans at least min(write quorum, minimum) racks, or as
 many as can be had unless that minimum is enforced.
 
-Sources: client-protocol page, section 3; operations page, section 2.
+Sources: docs/protocol/client-protocol.md#choosing-bookies.
 
 Not its job: which bookies are candidates, racks and weights (`thinclient.placement`).
 """

@@ -1,8 +1,8 @@
 """Which bookies reads should avoid: those that lately failed, timed out or were too slow are asked last.
 
-Any order of replicas is correct (client-protocol page, 7.2); this one keeps readers from waiting for the same dead
-bookie again and again. A bookie is avoided for a while, then tried again like any other. One for a client, shared by
-its readers; time is an argument.
+Any order of replicas is correct (docs/protocol/client-protocol.md#reading-one-entry); this one keeps readers from
+waiting for the same dead bookie again and again. A bookie is avoided for a while, then tried again like any other. One
+for a client, shared by its readers; time is an argument.
 """
 
 from __future__ import annotations

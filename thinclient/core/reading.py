@@ -18,7 +18,7 @@ Time is an argument, in seconds.
 
 Not its job: the LAC (the caller checks that the range is within it, P10), packets.
 
-Source: client-protocol page, section 7.
+Source: docs/protocol/client-protocol.md#reading.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has don
   entry order; the first negative is the end. Reads run ahead, and adds are pipelined, within a window of entries and
   bytes; what lies behind the end is dropped.
   A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
-  fragments (client-protocol page, 6.5). Until it is stored the ledger's ensembles are those of the start, and those
-  hold everything acknowledged: a recovery that dies loses nothing. So that it has promised nothing either, its adds
-  carry L, frozen, and not the LAC so far as BookKeeper's do: that holds in the ensembles in memory only, and another
-  recovery, which can't know of them, may find an earlier end. A reader would have been told of entries behind it.
+  fragments (docs/protocol/client-protocol.md#recovery-adds). Until it is stored the ledger's ensembles are those of the
+  start, and those hold everything acknowledged: a recovery that dies loses nothing. So that it has promised nothing
+  either, its adds carry L, frozen, and not the LAC so far as BookKeeper's do: that holds in the ensembles in memory
+  only, and another recovery, which can't know of them, may find an earlier end. A reader would have been told of
+  entries behind it.
 * *sizing*, only when nothing was added again and L ≥ 0: entry L is read, since the ledger's length stands in its packet
   and the packets seen while fencing may be of later entries.
 * *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin anew.

@@ -24,7 +24,8 @@ answer.
 Invariants: nothing above the LAC, nor above the sealed end, is asked for or delivered (P10); every entry from the first
 wanted on is delivered once, in order (P4).
 
-Not its job: time (an argument, in seconds), packets, the metadata watch. Source: client-protocol page, 8.3.
+Not its job: time (an argument, in seconds), packets, the metadata watch. Source:
+docs/protocol/client-protocol.md#long-poll-for-an-entry.
 """
 
 from __future__ import annotations

@@ -15,14 +15,15 @@ ensemble; when a bookie is replaced, what it had acknowledged of pending adds is
 later answers of it are ignored. The LAC is at most the highest id handed out. After a fatal event the LAC never
 moves again, so that what the application was told and what `close` stores agree.
 
-Failures (client-protocol page, 4.2 to 4.6). The first failure of a bookie starts a change; those that come while it
-runs are merged into it; one for an add that is complete already waits for the next add. With `delay_ensemble_change` an
-add tolerates write quorum − ack quorum failures first. Adds that begin during a change are not sent to the failed
-members: they go to the new ones when it ends. A bookie that can't be replaced, since there is none left, is out: adds
-go to the rest of their write set as long as that holds an ack quorum (`require_replacement`: the ledger ends then, as
-in BookKeeper). One answer that says fenced, unauthorised or not allowed ends the ledger at once, and so does the end of
-the client itself. With `deferred_sync` adds are acknowledged before they are durable, so the LAC waits for
-`on_forced`, and any failure ends the ledger: a new bookie could not be given what was acknowledged.
+Failures (docs/protocol/client-protocol.md#responses-to-adds, docs/protocol/client-protocol.md#ensemble-changes). The
+first failure of a bookie starts a change; those that come while it runs are merged into it; one for an add that is
+complete already waits for the next add. With `delay_ensemble_change` an add tolerates write quorum − ack quorum
+failures first. Adds that begin during a change are not sent to the failed members: they go to the new ones when it
+ends. A bookie that can't be replaced, since there is none left, is out: adds go to the rest of their write set as long
+as that holds an ack quorum (`require_replacement`: the ledger ends then, as in BookKeeper). One answer that says
+fenced, unauthorised or not allowed ends the ledger at once, and so does the end of the client itself. With
+`deferred_sync` adds are acknowledged before they are durable, so the LAC waits for `on_forced`, and any failure ends
+the ledger: a new bookie could not be given what was acknowledged.
 
 Not its job: time, packets, placement, and what happens to the ledger's metadata.
 """
@@ -48,7 +49,8 @@ from ledger.ledger_id import NO_ENTRY, LedgerId
 from ledger.quorum import write_set
 
 FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpException, ClientClosedException)
-"""One such answer from one bookie ends the ledger for this writer (client-protocol page, 4.2)."""
+"""One such answer from one bookie ends the ledger for this writer
+(docs/protocol/client-protocol.md#responses-to-adds)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ the schemas here are the one definition: batches are made with them and Spark's 
 become Arrow arrays from one payload buffer and its offsets, without a Python or Arrow object an entry. No batch comes
 near the 64 MiB that Spark can take.
 
-Source: spark page, tables and traps.
+Source: docs/spark.md#tables.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Spark pickles readers from process to process: they hold checked options only. W
 `entries` is planned into tasks on the driver. `ledgers` and `bookies` are one task each that streams what the gateway
 lists, page by page, so that a million ledgers need no memory to speak of.
 
-Source: spark page, tables and traps.
+Source: docs/spark.md#tables.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ compare without case, and so do the keys of `customMetadata.<key>`. `client.<set
 (timeouts, TLS, authentication, protocol), for the driver and the executors; `readTimeoutMs` and `prefetchEntries` are
 two of those settings by names that users of other sources know. What values look like is in `option_values`.
 
-Source: spark page, the table of options; those of the sink are in `write_options`.
+Source: docs/spark.md#options; those of the sink are in `write_options`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ A task's size is the smallest of `max_bytes`, `max_entries` and an even share of
 MOST_LEDGERS together. `max_entries` is kept exactly. Bytes are an estimate (the ledger's length spread evenly over its
 entries), since nothing knows the size of an entry before it is read, and the length in metadata can be wrong.
 
-Source: spark page, "How a read is planned".
+Source: docs/spark.md#how-a-read-is-split.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ out completely is taken, so that Spark looks no more at it; every other goes bac
 Spark insists. Taken are comparisons of the id columns with numbers: `=`, `<=>`, `<`, `<=`, `>`, `>=`, and `IN` of
 ledger ids; and that they are not null, since they never are.
 
-Source: spark page, the option `pushdown` and its trap.
+Source: docs/spark.md#filters.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Spark pickles writers from process to process: they hold checked options only. T
 in the driver's planning, in the tasks and at the commit; of a stream there is another one each time. So the tasks of a
 stream learn from Spark's own job properties which query and batch they belong to, and tell the driver.
 
-Source: spark page, "Writing"; PySpark's `sql/datasource.py`.
+Source: docs/spark.md#writing; PySpark's `sql/datasource.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Spark pickles the source from process to process: it holds checked options only, and hands them to the reader or writer
 that is asked for. Which reader a table has stands in `tables`.
 
-Source: spark page, tables and traps.
+Source: docs/spark.md#tables.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ exist: there is nothing to free at a commit, and after a restart the checkpoint'
 
 `latestOffset` has the parameters of Spark 4.2: without them Spark would ignore every limit, silently.
 
-Source: spark page, streaming and traps; PySpark's `sql/datasource.py`.
+Source: docs/spark.md#streaming; PySpark's `sql/datasource.py`.
 """
 
 from __future__ import annotations

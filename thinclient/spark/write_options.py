@@ -3,7 +3,7 @@
 What sources and sink have in common is checked by `options`; an option of the other side is refused with its name, for
 it would be without effect. Spark hands names over in lower case, so keys of custom metadata are written in lower case.
 
-Source: spark page, "Writing".
+Source: docs/spark.md#writing.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _random_request(rng: random.Random) -> pb.LedgerMetadataRequest:
 
 
 async def test_limits_of_one_request(gateway: GatewayProcess) -> None:
-    """Each limit on the gateway page, by its own answer."""
+    """Each limit of docs/gateway.md#limits, by its own answer."""
     async with grpc.aio.insecure_channel(gateway.address) as channel:
         stub: Any = LedgerMetadataServiceStub(channel)
         big = to_format(numbered(1))

@@ -23,7 +23,7 @@ def test_an_entry_is_on_every_bookie_when_write_quorum_is_ensemble() -> None:
     [((3, 3, 2), 2), ((3, 2, 2), 2), ((3, 3, 3), 1), ((3, 2, 1), 3), ((1, 1, 1), 1), ((5, 5, 3), 3)],
 )
 def test_coverage_needs_the_answers_of_the_table(sizes: tuple[int, int, int], fewest: int) -> None:
-    """The table of client-protocol, section 1."""
+    """The table of docs/protocol/client-protocol.md#quorums."""
     for count in range(sizes[0] + 1):
         for known in combinations(range(sizes[0]), count):
             coverage = CoverageSet(*sizes)

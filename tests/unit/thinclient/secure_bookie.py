@@ -1,4 +1,5 @@
-"""A fake bookie with TLS and authentication, after the tables of the wire-protocol page, sections 5 and 6."""
+"""A fake bookie with TLS and authentication, after the tables of docs/protocol/wire.md#authentication,
+docs/protocol/wire.md#start_tls."""
 
 from __future__ import annotations
 
