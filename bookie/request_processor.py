@@ -64,17 +64,17 @@ class Client(ReadingClient, Protocol):
 
 
 class _Timed(NamedTuple):
-    """What is to be done when a request is durable: the answer, or the fenced read to go on with. And its time."""
+    """What to do when a request is durable: send the response, or go on with the fenced read. With its start time."""
 
     answer: bytes | ReadRequest | BatchReadRequest
     latency: OpStats
     started: float
 
 
-_BEFORE_SAMPLE = SAMPLED - 1
+_NO_ADD = -1
 
-_Token = tuple[Client, bytes | _Timed]
-"""What is handed to storage with a record: whose answer it is, and the answer."""
+_Token = tuple[Client, bytes | _Timed, int]
+"""What storage gets with a record: the client, its response, and the size of the entry (`_NO_ADD`: none is added)."""
 
 
 class RequestProcessor:
@@ -101,6 +101,8 @@ class RequestProcessor:
         self._max_gap = max_entry_gap
         self._gap = max_entry_gap or MAX_ENTRY_ID + 1
         self._refused = RefusalLog(clock)
+        self._until_timed = SAMPLED
+        """Adds that are accepted before the next one is timed."""
 
     def process(self, client: Client, request: Request) -> None:
         """Serves one request; its answer may come later. Never raises."""
@@ -163,17 +165,16 @@ class RequestProcessor:
             or self._mode.read_only
             or not 0 < entry_id <= MAX_ENTRY_ID
             or entry_id - ledger.last_entry_id > self._gap
-            or self._statistics.adds % SAMPLED == _BEFORE_SAMPLE
         ):
             return False
         if last_add_confirmed > ledger.known_lac:
             ledger.known_lac = last_add_confirmed
+        self._until_timed -= 1
+        response = stored if self._until_timed > 0 else self._timed(stored)
         try:
-            self._storage.add_checked_entry(ledger, entry_id, body, (client, stored))
+            self._storage.add_checked_entry(ledger, entry_id, body, (client, response, len(body)))
         except Exception:
             return False  # fails again there, and is answered
-        self._statistics.adds += 1
-        self._statistics.add_bytes += len(body)
         if ledger_id in self._awaited:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
@@ -196,19 +197,19 @@ class RequestProcessor:
             client.answer(refusal(request, status))
             return
         stored = client.encode(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
-        answer: bytes | _Timed = stored
-        self._statistics.adds += 1
-        if not self._statistics.adds % SAMPLED:
-            answer = _Timed(stored, self._statistics.add_latency, time.perf_counter())
-        self._statistics.add_bytes += len(request.body)
-        if request.write_flags & requests.DEFERRED_SYNC and not request.recovery:
-            self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer), sync=False)
-        else:
-            self._storage.add_entry(ledger, request.entry_id, request.body, (client, answer))
+        self._until_timed -= 1
+        token: _Token = (client, stored if self._until_timed > 0 else self._timed(stored), len(request.body))
+        deferred = bool(request.write_flags & requests.DEFERRED_SYNC) and not request.recovery
+        self._storage.add_entry(ledger, request.entry_id, request.body, token, sync=not deferred)
         if request.ledger_id in self._awaited:
             self._long_polls.lac_moved(ledger)
         if not self._storage.accepts_adds:
             self._wait_for_room(client)
+
+    def _timed(self, stored: bytes) -> _Timed:
+        """The response of an add that is timed from now on."""
+        self._until_timed = SAMPLED
+        return _Timed(stored, self._statistics.add_latency, time.perf_counter())
 
     def _check_reach(self, request: AddRequest) -> Status:
         """Before the ledger is made: what is refused leaves nothing behind."""
@@ -231,7 +232,7 @@ class RequestProcessor:
             return
         answer = client.encode(requests.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
         timed = _Timed(answer, self._statistics.write_lac_latency, time.perf_counter())
-        self._storage.write_explicit_lac(ledger, request.body, (client, timed))
+        self._storage.write_explicit_lac(ledger, request.body, (client, timed, _NO_ADD))
         self._long_polls.lac_moved(ledger)
         self._wait_where_full(client)
 
@@ -262,12 +263,18 @@ class RequestProcessor:
     def durable(self, tokens: Sequence[object]) -> None:
         """Sends the answers whose records the journal has made durable; goes on with the reads behind fences."""
         clients: dict[Client, None] = {}
-        for client, answer in cast("Sequence[_Token]", tokens):
+        adds = add_bytes = 0
+        for client, answer, entry_size in cast("Sequence[_Token]", tokens):
+            if entry_size >= 0:
+                adds += 1
+                add_bytes += entry_size
             if isinstance(answer, bytes):
                 client.send(answer)
             else:
                 self._timed_is_durable(client, answer)
             clients[client] = None
+        self._statistics.adds += adds
+        self._statistics.add_bytes += add_bytes
         for client in clients:
             self._reads.pump(client)
             client.flush()
@@ -291,17 +298,14 @@ class RequestProcessor:
     def refused(self, tokens: Sequence[object]) -> None:
         """Answers requests that found no space for their records: they are not acknowledged, now or later."""
         clients: dict[Client, None] = {}
-        for client, token in cast("Sequence[_Token]", tokens):
+        for client, token, entry_size in cast("Sequence[_Token]", tokens):
             clients[client] = None
+            self._statistics.adds_refused += entry_size >= 0
             answer = self._untimed(token)
-            if not isinstance(answer, bytes):
+            if isinstance(answer, bytes):
+                client.answer(client.decode(answer)._replace(status=Status.EIO))
+            else:
                 client.answer(refusal(answer, Status.EIO))
-                continue
-            response = client.decode(answer)
-            if isinstance(response, AddResponse):
-                self._statistics.adds -= 1
-                self._statistics.adds_refused += 1
-            client.answer(response._replace(status=Status.EIO))
         for client in clients:
             client.flush()
 
@@ -346,7 +350,7 @@ class RequestProcessor:
         if status is Status.EOK:
             is_new = not ledger.fenced
             timed = _Timed(request, self._statistics.fence_latency, time.perf_counter())
-            self._storage.fence(ledger, (client, timed))
+            self._storage.fence(ledger, (client, timed, _NO_ADD))
             if is_new:
                 self._long_polls.wake(request.ledger_id)
             self._wait_where_full(client)
@@ -377,7 +381,7 @@ class RequestProcessor:
             return
         answer = client.encode(requests.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
         timed = _Timed(answer, self._statistics.force_latency, time.perf_counter())
-        self._storage.force(LedgerId(0, request.ledger_id), (client, timed))
+        self._storage.force(LedgerId(0, request.ledger_id), (client, timed, _NO_ADD))
         self._wait_where_full(client)
 
 
