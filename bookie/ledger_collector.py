@@ -40,8 +40,6 @@ _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 100
 _DELETE_AT_ONCE = 100
-_EVERYTHING = 0
-"""The revision that stands for all that the store knows (`LedgerManagerFactory.catch_up`)."""
 
 T = TypeVar("T")
 
@@ -157,7 +155,7 @@ class LedgerCollector:
 
     async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
         """Local ids that a complete listing lacks. `local` was taken before."""
-        await self._within_timeout(self._metadata.catch_up(_EVERYTHING))
+        await self._within_timeout(self._metadata.catch_up(None))
         comparison = LedgerComparison(local)
         ranges = aiter(self._metadata.ledger_manager.ledger_ranges())
         while (ids := await self._next_range(ranges)) is not None:

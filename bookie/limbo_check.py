@@ -28,8 +28,6 @@ from reporting.logs import log_bug, log_event
 _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 100
-_EVERYTHING = 0
-"""The revision that stands for all that the store knows (`LedgerManagerFactory.catch_up`)."""
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs what touches the disk where the event loop does not wait for it."""
@@ -37,7 +35,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 async def all_ledgers(metadata: LedgerManagerFactory) -> list[int]:
     """Ids of all ledgers that there are, of scope 0. Raises BKException."""
-    await metadata.catch_up(_EVERYTHING)
+    await metadata.catch_up(None)
     return [number async for ids in metadata.ledger_manager.ledger_ranges() for number in ids]
 
 
@@ -69,7 +67,7 @@ class LimboCheck:
         waiting = self._storage.limbo()
         if not waiting:
             return
-        await self._metadata.catch_up(_EVERYTHING)
+        await self._metadata.catch_up(None)
         left = 0
         for start in range(0, len(waiting), _READ_AT_ONCE):
             left += await self._verify_some(waiting[start : start + _READ_AT_ONCE])

@@ -110,6 +110,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
     async def GetClusterInfo(self, request: pb.GetClusterInfoRequest, context: Context) -> pb.GetClusterInfoResponse:
         try:
             info = await self._factory.service_discovery.cluster_info()
+            revision = await self._caught_up() if request.catch_up else None
         except Exception as error:
             return await abort(context, "GetClusterInfo", error)
         return pb.GetClusterInfoResponse(
@@ -117,7 +118,12 @@ class DiscoveryService(ServiceDiscoveryServicer):
             instance_id=info.instance_id,
             ledger_manager=info.ledger_manager,
             features=info.features,
+            revision=revision,
         )
+
+    async def _caught_up(self) -> int:
+        await self._factory.catch_up(None)
+        return await self._factory.revision()
 
     def drain(self) -> None:
         """Ends every WatchBookies stream."""

@@ -14,9 +14,6 @@ import asyncio
 from ledger.errors import WrongClusterException
 from ledger.manager import LedgerManagerFactory
 
-_ALL = 0
-"""Asks the store to catch up with everything, whatever this session has heard of."""
-
 
 class Freshness:
     """See the module. One a gateway."""
@@ -53,7 +50,7 @@ class Freshness:
         self._running, self._next = self._next, None
         wanted, self._wanted = self._wanted, 0
         try:
-            await self._factory.catch_up(_ALL)
+            await self._factory.catch_up(None)
             confirmed = await self._factory.revision()
             self._reached = max(self._reached, min(wanted, confirmed))
         finally:

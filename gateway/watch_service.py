@@ -192,7 +192,7 @@ class WatchService:
 
     async def store_regained(self) -> None:
         """Catches up with the store, then tells every client."""
-        await self._factory.catch_up(0)
+        await self._factory.catch_up(None)
         self._suspended = False
         self._tell_all(LedgerMetadataResponse(event=WatchEvent.RESUMED, revision=await self._factory.revision()))
 

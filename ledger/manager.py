@@ -363,10 +363,10 @@ class LedgerManagerFactory(ABC):
     async def revision(self) -> int:
         """The store's global revision (ZooKeeper's zxid): grows with every change, never goes back."""
 
-    async def catch_up(self, revision: int) -> None:
-        """Returns once reads and listeners here are not older than `revision`.
+    async def catch_up(self, revision: int | None) -> None:
+        """Returns once reads and listeners here are not older than `revision`; None: than this call.
 
-        For stores that may answer from a copy that lags; others have nothing to do.
+        For stores that may answer from a copy that lags; others have nothing to do. Raises BKException.
         """
         return
 

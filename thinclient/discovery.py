@@ -109,13 +109,23 @@ class RpcServiceDiscovery(ServiceDiscovery):
             attempts.failed(gateway, reason)
 
     async def cluster_info(self) -> ClusterInfo:
-        request = wire.GetClusterInfoRequest()
-        response = await self._gateways.call(
-            "describe the cluster",
-            lambda gateway, timeout: gateway.answer(gateway.discovery.GetClusterInfo(request, timeout=timeout)),
-        )
-        _check(response.code, response.message, "describe the cluster")
+        response = await self._describe_cluster("describe the cluster", wire.GetClusterInfoRequest())
         return ClusterInfo(response.instance_id, response.ledger_manager, tuple(response.features))
+
+    async def current_revision(self) -> int:
+        """A revision of the metadata store that is not older than this call. Raises MetaStoreException."""
+        what = "catch up with the metadata store"
+        response = await self._describe_cluster(what, wire.GetClusterInfoRequest(catch_up=True))
+        if not response.HasField("revision"):
+            raise MetaStoreException(f"can't {what}: the gateway tells no revision; it is older than this client")
+        return response.revision
+
+    async def _describe_cluster(self, what: str, request: wire.GetClusterInfoRequest) -> wire.GetClusterInfoResponse:
+        response = await self._gateways.call(
+            what, lambda gateway, timeout: gateway.answer(gateway.discovery.GetClusterInfo(request, timeout=timeout))
+        )
+        _check(response.code, response.message, what)
+        return response
 
     async def close(self) -> None:
         """Ends all watches."""

@@ -368,8 +368,10 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         """The highest revision that this client has seen."""
         return self.gateways.revision
 
-    async def catch_up(self, revision: int) -> None:
-        """From now on no answer is older."""
+    async def catch_up(self, revision: int | None) -> None:
+        """From now on no answer is older. For None a gateway is asked for the store's revision."""
+        if revision is None:
+            revision = await self._discovery.current_revision()
         self.gateways.revision = max(self.gateways.revision, revision)
 
     async def close(self) -> None:

@@ -53,7 +53,7 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
     async def revision(self) -> int:
         return await self._store.read(revision_of)
 
-    async def catch_up(self, revision: int) -> None:
+    async def catch_up(self, revision: int | None) -> None:
         await self._feed.catch_up()
         await self._manager.listeners.settled()
 

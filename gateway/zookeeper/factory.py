@@ -105,8 +105,8 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         self._revision = max(self._revision, self._session.last_zxid)
         return self._revision
 
-    async def catch_up(self, revision: int) -> None:
-        if 0 < revision <= self._session.last_zxid:
+    async def catch_up(self, revision: int | None) -> None:
+        if revision is not None and revision <= self._session.last_zxid:
             return
         await self._session.sync(self._paths.root)
         if self._rearm_timer is not None:

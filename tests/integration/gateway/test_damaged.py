@@ -96,7 +96,7 @@ async def test_a_version_that_can_not_be_told_does_not_leave_the_one_before_in_i
     await setting.factory.ledger_manager.register_listener(unscoped(1), told)
     await told.until_version(0)
     await setting.store(1, with_text_that_is_none(metadata))
-    await setting.factory.catch_up(0)
+    await setting.factory.catch_up(None)
     assert (await setting.read(1)).code == StatusCode.LEDGER_METADATA_ERROR
     await setting.store(1, encode(metadata))
     await told.until_version(2)
@@ -137,13 +137,13 @@ async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
         nonlocal asked
         for asked in range(1, 1001):
             yield LedgerMetadataRequest(ledger_id=asked)
-            await setting.factory.catch_up(0)
+            await setting.factory.catch_up(None)
 
     reader = asyncio.create_task(service._read_requests(stream, requests()))
     while service.hub.removals(stream) < 10:
-        await setting.factory.catch_up(0)
+        await setting.factory.catch_up(None)
     for _ in range(20):
-        await setting.factory.catch_up(0)
+        await setting.factory.catch_up(None)
     assert service.hub.removals(stream) <= 20
     assert asked < 100
     # Whoever reads goes on.

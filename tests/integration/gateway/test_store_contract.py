@@ -388,6 +388,16 @@ class TestCluster:
         await second.catch_up(seen[-1])
         assert await second.revision() >= seen[-1]
 
+    async def test_nothing_is_older_than_a_catch_up_with_everything(self, factories: Factories) -> None:
+        """Whoever asks has seen nothing of these changes."""
+        first, second = factories
+        record = await first.ledger_manager.create(None, some_metadata())
+        changed = await first.ledger_manager.write(record.ledger_id, some_metadata(n=b"1"), 0)
+        before = await first.revision()
+        await second.catch_up(None)
+        assert await second.revision() >= before
+        assert await second.ledger_manager.read(record.ledger_id) == changed
+
     async def test_many_factories_may_initialise_at_once(self, metadata_uri: str) -> None:
         made = [create_factory(metadata_uri) for _ in range(6)]
         await asyncio.gather(*(factory.initialize() for factory in made))

@@ -99,7 +99,7 @@ class TestExpiries:
             assert [fault for stream in streams for fault in stream.faults] == []
             # One store watch a ledger a gateway, however many streams; the removed ones have none.
             for factory, _ in gateways:
-                await factory.catch_up(0)
+                await factory.catch_up(None)
             root = root_of(zookeeper_uri)
             ledger_watches = [path for path in watches_below(zookeeper, root) if "/L" in path]
             assert len(ledger_watches) == len(ledgers.versions)
@@ -110,7 +110,7 @@ class TestExpiries:
                 lambda: "a gateway still has subscriptions",
             )
             for factory, _ in gateways:
-                await factory.catch_up(0)
+                await factory.catch_up(None)
             assert [path for path in watches_below(zookeeper, root) if "/L" in path] == []
 
     async def test_rearming_many_watches_does_not_cost_the_next_session(self, own_zookeeper: LocalZooKeeper) -> None:

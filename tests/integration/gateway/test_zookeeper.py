@@ -183,13 +183,13 @@ class TestWatches:
             for ledger_id in ids:
                 await manager.register_listener(ledger_id, told)
             await told.until_version(0)
-        await factory.catch_up(0)
+        await factory.catch_up(None)
         assert len(watches_below(zookeeper, root)) == 3
         for told in listeners:
             for ledger_id in ids:
                 await manager.unregister_listener(ledger_id, told)
         # An answer from the server shows that what was sent before has arrived.
-        await factory.catch_up(0)
+        await factory.catch_up(None)
         assert watches_below(zookeeper, root) == []
         # The session is none the worse for it.
         assert (await manager.read(ids[0])).version == 0

@@ -160,7 +160,7 @@ class Store(LedgerManagerFactory):
     async def revision(self) -> int:
         return 0
 
-    async def catch_up(self, revision: int) -> None:
+    async def catch_up(self, revision: int | None) -> None:
         self.on_catch_up()
 
     async def close(self) -> None:

@@ -46,8 +46,8 @@ class Store:
         self._ledgers = ledgers
         self.ledger_manager = self
 
-    async def catch_up(self, revision: int) -> None:
-        assert revision == 0
+    async def catch_up(self, revision: int | None) -> None:
+        assert revision is None
 
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         found = [(each, self._ledgers.get(each.ledger_id)) for each in ids]

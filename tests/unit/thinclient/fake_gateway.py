@@ -264,7 +264,12 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self, request: discovery.GetClusterInfoRequest, context: Context
     ) -> discovery.GetClusterInfoResponse:
         await self._note("GetClusterInfo", request, context)
-        return discovery.GetClusterInfoResponse(instance_id="instance", ledger_manager="hierarchical", features=["f"])
+        return discovery.GetClusterInfoResponse(
+            instance_id="instance",
+            ledger_manager="hierarchical",
+            features=["f"],
+            revision=self.revision if request.catch_up and self.revision else None,
+        )
 
 
 BOOKIE = discovery.Bookie(

@@ -13,14 +13,16 @@ from ledger.errors import (
     BKException,
     LedgerExistException,
     MetadataVersionException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnknownOutcomeException,
 )
 from ledger.ledger_id import LedgerId
 from ledger.manager import CreateRequest, LedgerRecord
 from ledger.metadata import LedgerMetadata
-from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, FakeGateway, connected
-from thinclient.metadata import RpcLedgerManager
+from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, FakeGateway, connected, fake_gateways
+from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
 
 @pytest.mark.asyncio
@@ -302,3 +304,28 @@ async def test_a_lost_answer_to_a_remove_counts_as_done() -> None:
         gateway.lose_answers = 1
         await manager.remove(SEVEN)
         assert not gateway.store.records
+
+
+@pytest.mark.asyncio
+async def test_after_a_catch_up_no_request_takes_an_older_answer() -> None:
+    async with fake_gateways() as (uri, (gateway,)):
+        factory = RpcLedgerManagerFactory(uri)
+        gateway.revision = 41
+        await gateway.store.create(SEVEN, METADATA)
+        await factory.catch_up(40)
+        assert gateway.calls == []
+        await factory.catch_up(None)
+        await factory.ledger_manager.read(SEVEN)
+        request = gateway.requests[-1]
+        assert isinstance(request, wire.LedgerMetadataRequest)
+        assert request.min_revision == 41
+        await factory.close()
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_does_not_catch_up_is_no_reason_to_go_on() -> None:
+    async with fake_gateways() as (uri, _gateways):
+        factory = RpcLedgerManagerFactory(uri)
+        with pytest.raises(MetaStoreException, match="tells no revision; it is older than this client"):
+            await factory.catch_up(None)
+        await factory.close()

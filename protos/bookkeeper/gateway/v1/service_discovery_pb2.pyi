@@ -107,19 +107,23 @@ class GetBookieServiceInfoResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., bookie: _Optional[_Union[Bookie, _Mapping]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GetClusterInfoRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("catch_up",)
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
+    catch_up: bool
+    def __init__(self, catch_up: _Optional[bool] = ...) -> None: ...
 
 class GetClusterInfoResponse(_message.Message):
-    __slots__ = ("code", "instance_id", "ledger_manager", "features", "message")
+    __slots__ = ("code", "instance_id", "ledger_manager", "features", "message", "revision")
     CODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     LEDGER_MANAGER_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     instance_id: str
     ledger_manager: str
     features: _containers.RepeatedScalarFieldContainer[str]
     message: str
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., instance_id: _Optional[str] = ..., ledger_manager: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., message: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., instance_id: _Optional[str] = ..., ledger_manager: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
