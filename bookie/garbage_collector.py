@@ -35,7 +35,7 @@ from bookie.entry_log_collector import EntryLogCollector
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
 from bookie.gc_config import GarbageCollectionConfig
 from bookie.gc_statistics import GcPhase, GcStatistics
-from bookie.ledger_collector import LedgerCollector, ReplicationLocks
+from bookie.ledger_collector import LedgerCollector
 from bookie.ledger_suspension import LedgerSuspension
 from bookie.storage import Storage
 from bookie.threads import REAL_THREADS, Threads
@@ -78,13 +78,10 @@ class GarbageCollector:
         membership: Membership,
         *,
         files: FileSystem = REAL_FILE_SYSTEM,
-        locks: ReplicationLocks | None = None,
         clock: Callable[[], float] | None = None,
         threads: Threads = REAL_THREADS,
     ) -> None:
         """`membership` is what the bookie's cookie says: no other cluster's metadata count.
-
-        Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment.
 
         `clock` is that of the schedule and the rates, in seconds; by default that of `threads`.
         """
@@ -112,7 +109,7 @@ class GarbageCollector:
         self._thread: Executor | None = None
         self._suspension = LedgerSuspension(files, storage.config.ledger_directories)
         self._ledgers = LedgerCollector(
-            config, storage, metadata, membership, self.statistics, locks, self._clock, self._in_thread
+            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
         )
         self.logs = EntryLogCollector(
             files, storage, self._stopping, self.statistics, self._rate(), self._clock, config.target_log_bytes

@@ -19,7 +19,6 @@ class GarbageCollectionConfig:
     rate_bytes: float = 1_000_000.0
     throttle_by_bytes: bool = False
     verify_metadata: bool = True
-    over_replicated_wait_seconds: float = 86400.0
     metadata_rate: float = 1000.0
     metadata_timeout_seconds: float = 20.0
     collect_ledgers: bool = True

@@ -41,9 +41,6 @@ class GcSettings(BaseSettings, ConsistentSettings):
     gc_mass_deletion_ledgers: int = Field(
         10, ge=1, description="runs that would delete fewer ledgers are never held back"
     )
-    gc_overreplicated_wait_seconds: float = Field(
-        86400.0, description="gcOverreplicatedLedgerWaitTime: between looks for ledgers that others hold; 0: off"
-    )
     gc_metadata_op_rate_limit: float = Field(1000.0, ge=0, description="gcMetadataOpRateLimit a second; 0: none")
     minor_compaction_max_time_millis: float = Field(
         -1, description="minorCompactionMaxTimeMillis: after which a run begins no further log; 0 or less: no limit"
@@ -74,7 +71,6 @@ class GcSettings(BaseSettings, ConsistentSettings):
             rate_bytes=self.compaction_rate_bytes,
             throttle_by_bytes=self.is_throttle_by_bytes,
             verify_metadata=self.verify_metadata_on_gc,
-            over_replicated_wait_seconds=self.gc_overreplicated_wait_seconds,
             metadata_rate=self.gc_metadata_op_rate_limit,
             collect_ledgers=self.gc_collect_ledgers,
             max_deleted_share=self.gc_max_deleted_share,

@@ -11,8 +11,6 @@ ledger" lets it go; whoever trusts the listing alone turns `verify_metadata` off
 question was asked stays: it was made anew under its id. Whatever else happens, be it an error, silence beyond the
 timeout, or a candidate whose metadata is there, keeps ledgers (S2, F13).
 
-Ledgers that other bookies hold in this one's stead go as well, now and then, under the lock of whoever replicates them.
-
 The listing runs on the event loop, storage on the thread that `in_thread` is given. Source:
 docs/protocol/storage.md#garbage-collection. Not its job: the rules (`core.garbage_collection`), when it is time, what
 becomes of the bytes (`entry_log_collector`).
@@ -26,7 +24,7 @@ from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from bookie.core.garbage_collection import LedgerComparison, is_over_replicated
+from bookie.core.garbage_collection import LedgerComparison
 from bookie.core.ledger_deletion import Quarantine, is_mass_deletion
 from bookie.gc_config import GarbageCollectionConfig
 from bookie.gc_statistics import GcStatistics
@@ -50,15 +48,6 @@ class InThread(Protocol):
     async def __call__(self, work: Callable[[], T]) -> T: ...
 
 
-class ReplicationLocks(Protocol):
-    """Who replicates a ledger holds its lock; nobody else may then take copies of it away."""
-
-    async def try_acquire(self, ledger_id: LedgerId) -> bool:
-        """False when somebody else holds it."""
-
-    async def release(self, ledger_id: LedgerId) -> None: ...
-
-
 class LedgerCollector:
     """See the module. For the event loop."""
 
@@ -69,24 +58,18 @@ class LedgerCollector:
         metadata: LedgerManagerFactory,
         membership: Membership,
         statistics: GcStatistics,
-        locks: ReplicationLocks | None,
         clock: Callable[[], float],
         in_thread: InThread,
     ) -> None:
-        """`membership` is that of the bookie's own cookie.
-
-        Without `locks` over-replicated ledgers stay: one of them may be on its way here at this moment.
-        """
+        """`membership` is that of the bookie's own cookie."""
         self._config = config
         self._storage = storage
         self._metadata = metadata
         self._membership = membership
         self._quarantine = Quarantine(config.wait_seconds)
         self._statistics = statistics
-        self._locks = locks
         self._clock = clock
         self._in_thread = in_thread
-        self._last_over_replicated = clock()
 
     async def collect(self, *, forced: bool = False) -> None:
         """One pass; `forced`: without the wait, and however much would go.
@@ -97,7 +80,6 @@ class LedgerCollector:
         self._statistics.active_ledgers = len(local)
         try:
             await self._require_own_cluster()
-            await self._collect_over_replicated(local)
             missing = await self._missing_in_metadata(local)
         except Exception as error:
             # Whatever it is, the metadata is not known.
@@ -220,30 +202,3 @@ class LedgerCollector:
     async def _pace(self, operations: int) -> None:
         if self._config.metadata_rate > 0:
             await asyncio.sleep(operations / self._config.metadata_rate)
-
-    # Ledgers that other bookies hold in our stead
-
-    async def _collect_over_replicated(self, local: Sequence[int]) -> None:
-        wait = self._config.over_replicated_wait_seconds
-        if self._locks is None or wait <= 0 or self._clock() - self._last_over_replicated < wait:
-            return
-        for start in range(0, len(local), _READ_AT_ONCE):
-            for answer in await self._read(local[start : start + _READ_AT_ONCE]):
-                if isinstance(answer, LedgerRecord) and is_over_replicated(answer.metadata, self._membership.bookie_id):
-                    await self._delete_over_replicated(self._locks, answer.ledger_id)
-        self._last_over_replicated = self._clock()
-
-    async def _delete_over_replicated(self, locks: ReplicationLocks, ledger_id: LedgerId) -> None:
-        if not await locks.try_acquire(ledger_id):
-            return
-        try:
-            await self._require_own_cluster()
-            with self._storage.watch_writes([ledger_id.ledger_id]):
-                # Once more under the lock: a replication may have ended here meanwhile.
-                record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
-                if is_over_replicated(record.metadata, self._membership.bookie_id):
-                    await self._delete([ledger_id.ledger_id])
-        except NoSuchLedgerExistsOnMetadataServerException:
-            return
-        finally:
-            await locks.release(ledger_id)

@@ -21,8 +21,6 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ledger.metadata import LedgerMetadata, LedgerState
-
 USAGE_BUCKETS = 10
 
 
@@ -86,16 +84,6 @@ class SortedIds:
             return False
         place = bisect_left(self._ids, number)
         return place < len(self._ids) and self._ids[place] == number
-
-
-def is_over_replicated(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether a bookie holds a ledger to no purpose: it is closed, and the bookie is in none of its ensembles.
-
-    An open ledger may still get ensembles, and a bookie be put back into one.
-    """
-    if metadata.state is not LedgerState.CLOSED:
-        return False
-    return all(bookie_id not in fragment.ensemble for fragment in metadata.fragments)
 
 
 class EntryLogUsage:
