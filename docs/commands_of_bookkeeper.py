@@ -44,7 +44,11 @@ ROWS = (
     Row("triggeraudit, forceauditchecks", None, _REPLICATION),
     Row("listledgers", "ledger list", "-bookieid is --bookie; metadata is always shown"),
     Row("ledgermetadata", "ledger metadata show", "or `ledger show`"),
-    Row("ledgermetadata -dumptofile", "ledger metadata dump", "the same bytes"),
+    Row(
+        "ledgermetadata -dumptofile",
+        "ledger metadata dump",
+        "in the current version",
+    ),
     Row("ledgermetadata -restorefromfile", "ledger metadata restore", "-update is --update"),
     Row("readledger", "ledger read", "-fe and -le are --from and --to, -r is --recover, -b is --bookie"),
     Row("deleteledger", "ledger delete"),

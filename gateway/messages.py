@@ -23,7 +23,7 @@ from ledger.errors import (
 from ledger.ledger_id import LedgerId
 from ledger.manager import LedgerRecord, RegisteredBookie
 from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import from_format, to_format
+from ledger.metadata_codec import from_format, to_format, without_password
 from protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
 from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie, Endpoint
@@ -97,7 +97,7 @@ def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> Ledger
     So a repeated Create of a given id is recognised on every gateway of the same store: the token is kept with the
     ledger until its first change.
     """
-    metadata = metadata_of(request, max_bytes)
+    metadata = without_password(metadata_of(request, max_bytes))
     if metadata.creator_token or not request.request_token:
         return metadata
     digest = hashlib.sha256(request.request_token + request.metadata.SerializeToString(deterministic=True)).digest()

@@ -74,17 +74,22 @@ def decode_entry(digest: Digest, packet: bytes, ledger_id: int, entry_id: int | 
     start = HEADER_SIZE + digest.length
     if len(packet) < start:
         raise DigestMatchException(
-            f"entry {entry_id} of ledger {ledger_id}: a packet of {len(packet)} bytes is shorter than header and digest"
+            f"{_asked(entry_id)} of ledger {ledger_id}: {len(packet)} bytes are less than header and digest"
         )
     header, payload = packet[:HEADER_SIZE], packet[start:]
     found_ledger, found_entry, last_add_confirmed, length = _HEADER.unpack(header)
     if not compare_digest(digest.compute(header, payload), packet[HEADER_SIZE:start]):
-        raise DigestMatchException(f"entry {entry_id} of ledger {ledger_id}: the digest does not match")
+        asked = found_entry if entry_id is None else entry_id
+        raise DigestMatchException(f"entry {asked} of ledger {ledger_id}: the digest does not match")
     if found_ledger != ledger_id or entry_id not in (None, found_entry):
         raise DigestMatchException(
-            f"entry {entry_id} of ledger {ledger_id}: the packet is entry {found_entry} of ledger {found_ledger}"
+            f"{_asked(entry_id)} of ledger {ledger_id}: the packet is entry {found_entry} of ledger {found_ledger}"
         )
     return Entry(ledger_id, found_entry, last_add_confirmed, length, payload)
+
+
+def _asked(entry_id: int | None) -> str:
+    return "the last entry" if entry_id is None else f"entry {entry_id}"
 
 
 def decode_entries(

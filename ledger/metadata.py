@@ -57,8 +57,9 @@ class LedgerMetadata:
     """Everything the store keeps of one ledger. Raises IncorrectParameterException for a value that breaks a rule.
 
     `last_entry_id` and `length` (payload bytes) are -1 and 0 unless CLOSED. `password` is None for ledgers of format
-    version 1, which keep none; then `digest_type` is None as well. `ctime_ms` is None when the store's own creation
-    time stands in for it. `format_version` is the serialisation that the ledger keeps over its life.
+    version 1, which keeps none, and the oldest of version 2; then `digest_type` is None too. `ctime_ms` is None when
+    the store's own creation time stands in for it. `format_version` is the serialisation that the ledger keeps over its
+    life.
     """
 
     ensemble_size: int

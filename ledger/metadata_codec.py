@@ -4,12 +4,15 @@ Every version begins with the same line, which names the version; version 1 goes
 as protobuf text, version 3 (what new ledgers use) as length-delimited protobuf. The version belongs to the ledger
 and is kept over rewrites. Source: docs/protocol/metadata.md#serialization. Golden bytes: tests/conformance.
 
+Version 1 has no password, nor has version 2 of clients that did not store it yet. Such ledgers are changed like any.
+
 A CLOSED ledger without a last entry id is refused as damaged: the Java reader takes it for closed at entry 0 (F16).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from google.protobuf import text_format
@@ -40,12 +43,12 @@ def encode(metadata: LedgerMetadata) -> bytes:
     header = b"%s%d\n" % (_PREFIX, metadata.format_version)
     if metadata.format_version == 1:
         return header + _encode_v1(metadata)
-    if metadata.password is None:
-        raise MetadataSerializationException(
-            f"format version {metadata.format_version} needs a password and a digest type; this ledger has none"
-        )
     if metadata.format_version == 2:
         return header + _encode_v2(metadata)
+    if metadata.password is None:
+        raise MetadataSerializationException(
+            "format version 3 needs a password and a digest type; this ledger has none"
+        )
     body = to_format(metadata).SerializeToString()
     return header + encode_varint(len(body)) + body
 
@@ -63,6 +66,18 @@ def decode(data: bytes) -> LedgerMetadata:
         return from_format(message, version)
     except (IncorrectParameterException, ValueError) as error:
         raise MetadataFormatException(f"ledger metadata can't be read: {error}") from error
+
+
+def without_password(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Metadata that have no password in a format version that can hold them; others as they are.
+
+    Version 1 if that loses nothing: Apache BookKeeper changes a ledger of version 2 only if it has a password.
+    """
+    if metadata.password is not None:
+        return metadata
+    more = metadata.custom_metadata or metadata.ctime_ms is not None
+    version = 2 if more or metadata.ack_quorum_size != metadata.write_quorum_size else 1
+    return replace(metadata, format_version=version)
 
 
 def stored_format(data: bytes) -> LedgerMetadataFormat:
@@ -242,8 +257,10 @@ def _text_lines(message: LedgerMetadataFormat) -> Iterator[str]:
             yield f"  ensembleMember: {_quoted(member)}"
         yield f"  firstEntryId: {segment.firstEntryId}"
         yield "}"
-    yield f"digestType: {LedgerMetadataFormat.DigestType.Name(message.digestType)}"
-    yield f"password: {_quoted(message.password)}"
+    # Clients of BookKeeper 4.1 stored neither.
+    if message.HasField("password"):
+        yield f"digestType: {LedgerMetadataFormat.DigestType.Name(message.digestType)}"
+        yield f"password: {_quoted(message.password)}"
     yield f"ackQuorumSize: {message.ackQuorumSize}"
     if message.HasField("ctime"):
         yield f"ctime: {message.ctime}"

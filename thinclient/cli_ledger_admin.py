@@ -57,7 +57,7 @@ def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = N
 def dump(
     context: typer.Context, ledger_id: LedgerNumber, file: Dump, gateways: Gateways = None, as_json: AsJson = False
 ) -> None:
-    """Writes the metadata to a file, byte for byte as BookKeeper stores it, password included: keep it safe.
+    """Writes the metadata to a file, as BookKeeper stores them, password included: keep it safe.
 
     Of a ledger that is not closed it is what is true now: bookies that are replaced later and the end are not in it.
 
@@ -67,7 +67,7 @@ def dump(
     Example: bookgate ledger metadata dump 7 ledger-7.metadata
     """
     record = with_client(context, gateways, lambda client: client.read_record(ledger_id))
-    content = metadata_codec.encode(record.metadata)
+    content = metadata_codec.encode(metadata_codec.without_password(record.metadata))
     # Readable by nobody else, also where another file stood before: it has the password.
     file.touch(0o600)
     if file.is_file():

@@ -197,7 +197,7 @@ class BookKeeper:
         self._check_sync(deferred_sync)
         sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
         record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
-        secrets = LedgerSecrets.of(record.metadata, password)
+        secrets = LedgerSecrets.of(record.metadata, password, self._config)
         return WriteHandle(self._context, record, secrets, deferred_sync=deferred_sync, id_given=ledger_id is not None)
 
     async def create_advanced_ledger(
@@ -216,7 +216,7 @@ class BookKeeper:
         self._check_sync(deferred_sync)
         sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
         record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
-        secrets = LedgerSecrets.of(record.metadata, password)
+        secrets = LedgerSecrets.of(record.metadata, password, self._config)
         return AdvancedWriteHandle(
             self._context, record, secrets, deferred_sync=deferred_sync, id_given=ledger_id is not None
         )
@@ -254,7 +254,7 @@ class BookKeeper:
         `ReadHandle.read_last_confirmed`. Raises UnauthorizedAccessException.
         """
         self._check_open()
-        secrets = secrets_of(record, password)
+        secrets = secrets_of(record, password, self._config)
         return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))
 
     async def last_adds_confirmed(

@@ -143,6 +143,11 @@ class ClientConfig(BaseSettings, ConsistentSettings):
     wire_protocol: Literal["v3", "v2"] = Field(
         default="v3", description="useV2WireProtocol: v2 is the older, binary entry protocol"
     )
+    undeclared_digest_type: Literal["crc32", "hmac"] = Field(
+        default="crc32",
+        description="digest of ledgers whose metadata name none: those of BookKeeper's clients before 4.2, which had "
+        "these two (hmac is BookKeeper's MAC)",
+    )
     bookie_tls: TlsMode = Field(
         default=TlsMode.OFF, description="TLS to bookies: off, start-tls (BookKeeper's own way) or native"
     )

@@ -56,19 +56,19 @@ class LedgerSecrets:
     digest: Digest
 
     @classmethod
-    def of(cls, metadata: LedgerMetadata, password: bytes) -> LedgerSecrets:
-        """Version 1 metadata names no digest type; those ledgers were written with CRC32 unless told otherwise."""
-        digest_type = metadata.digest_type or DigestType.CRC32
+    def of(cls, metadata: LedgerMetadata, password: bytes, config: ClientConfig) -> LedgerSecrets:
+        """The oldest metadata name no digest type; the settings do, then."""
+        digest_type = metadata.digest_type or DigestType[config.undeclared_digest_type.upper()]
         return cls(ledger_master_key(password), digest_for(digest_type, password))
 
 
-def secrets_of(record: LedgerRecord, password: bytes) -> LedgerSecrets:
+def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
     """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a ledger with a scope."""
     unscoped(record.ledger_id)
     stored = record.metadata.password
     if stored is not None and stored != password:
         raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
-    return LedgerSecrets.of(record.metadata, password)
+    return LedgerSecrets.of(record.metadata, password, config)
 
 
 def unscoped(ledger_id: LedgerId) -> LedgerId:

@@ -36,7 +36,7 @@ _WRITER_KEY = "bookgate.writer"
 async def open_ledger(context: ClientContext, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
     """A reader of a ledger, once it is recovered where that is wanted. Raises as `BookKeeper.open_ledger` says."""
     record = await context.ledger_manager.read(ledger_id)
-    secrets = secrets_of(record, password)
+    secrets = secrets_of(record, password, context.config)
     if recovery and not record.metadata.is_closed:
         record = await _recover(context, record, secrets)
     if record.metadata.is_closed:
@@ -67,7 +67,7 @@ async def last_adds_confirmed(
 
     Raises UnauthorizedAccessException.
     """
-    all_secrets = [secrets_of(record, password) for record in records]
+    all_secrets = [secrets_of(record, password, context.config) for record in records]
     room = asyncio.Semaphore(_LEDGERS_AT_ONCE)
 
     async def ask(record: LedgerRecord, secrets: LedgerSecrets) -> int | BKException:
@@ -87,7 +87,7 @@ async def reopen_empty_ledger(
 ) -> WriteHandle:
     """The writer of an OPEN ledger without entries. Raises IllegalOpException for one that can't be taken up."""
     record = await context.ledger_manager.read(ledger_id)
-    secrets = secrets_of(record, password)
+    secrets = secrets_of(record, password, context.config)
     await _check_never_written(context, record, secrets)
     claimed = {**record.metadata.custom_metadata, _WRITER_KEY: rng.randbytes(8).hex().encode()}
     changed = replace(record.metadata, custom_metadata=claimed)
@@ -100,6 +100,8 @@ async def _check_never_written(context: ClientContext, record: LedgerRecord, sec
     what = f"ledger {record.ledger_id} can't be written"
     rule = "A ledger is written once, by one writer; create another one"
     metadata = record.metadata
+    if metadata.password is None:
+        raise IllegalOpException(f"{what}: its metadata are of an old format, which holds no mark. {rule}")
     if metadata.state is not LedgerState.OPEN:
         raise IllegalOpException(f"{what}: it is {metadata.state.name}. {rule}")
     if _WRITER_KEY in metadata.custom_metadata:

@@ -94,13 +94,13 @@ class OwnClient:
     def _bookkeeper(self) -> BookKeeper:
         if self._client is None:
             factory = self._factory
-            self._client = BookKeeper(factory.ledger_manager, factory.service_discovery, _client_config())
+            self._client = BookKeeper(factory.ledger_manager, factory.service_discovery, client_config())
         return self._client
 
     def _bookies(self) -> BookiePool:
         if self._pool is None:
             discovery = self._factory.service_discovery
-            self._pool = BookiePool.of(_client_config(), discovery, tcp_connector, random.SystemRandom())
+            self._pool = BookiePool.of(client_config(), discovery, tcp_connector, random.SystemRandom())
         return self._pool
 
     async def close(self) -> None:
@@ -229,7 +229,7 @@ async def _entries(handle: ReadHandle, first: int, last: int) -> tuple[list[Entr
     return found, found[-1].entry_id < last
 
 
-def _client_config() -> ClientConfig:
+def client_config() -> ClientConfig:
     try:
         return load_settings(ClientConfig, None, {})
     except IncorrectParameterException as error:

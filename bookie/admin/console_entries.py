@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bookie.admin.client_rows import EntryNumber, OwnClient
+from bookie.admin.client_rows import EntryNumber, OwnClient, client_config
 from gateway.admin.access import Need
 from gateway.admin.api import WHOLE, Call, NoBody, Row, get
 from gateway.admin.console.paths import CONSOLE
@@ -78,7 +78,7 @@ def console_entry_rows(own: OwnClient) -> list[Row]:
             if query.ledger_scope_id != 0:
                 raise AdminException(400, "entries of ledgers of a scope can't be asked for at a single bookie")
             bookies = _bookies_of(metadata, entry_id)
-            digest = LedgerSecrets.of(metadata, metadata.password or b"").digest
+            digest = LedgerSecrets.of(metadata, metadata.password or b"", client_config()).digest
             answers = await asyncio.gather(*(_copy(own, name, query, digest) for name in bookies))
         good = next((answer for answer in answers if isinstance(answer, Entry)), None)
         copies = [_copy_shown(name, answer, good) for name, answer in zip(bookies, answers, strict=True)]

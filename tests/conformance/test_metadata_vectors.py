@@ -9,9 +9,10 @@ import pytest
 
 from ledger.errors import MetadataFormatException, MetadataSerializationException
 from ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from ledger.metadata_codec import decode, encode, from_format, to_format
+from ledger.metadata_codec import decode, encode, from_format, to_format, without_password
 from tests.conformance.golden import rows
 
+FRAGMENTS = (Fragment(0, ("a:1",)),)
 ROWS = [row for row in rows("metadata.jsonl") if "error" not in row]
 
 
@@ -76,11 +77,39 @@ def test_the_gateway_message_carries_everything(row: dict[str, Any]) -> None:
     assert from_format(to_format(metadata)) == metadata
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_metadata_without_password_needs_version_1(version: int) -> None:
-    bare = LedgerMetadata(1, 1, 1, (Fragment(0, ("a:1",)),), digest_type=None, password=None, format_version=version)
+def test_metadata_without_password_needs_an_old_version() -> None:
+    bare = LedgerMetadata(1, 1, 1, (Fragment(0, ("a:1",)),), digest_type=None, password=None, format_version=3)
     with pytest.raises(MetadataSerializationException, match="password"):
         encode(bare)
+
+
+def test_metadata_of_a_client_that_stored_no_password_are_changed() -> None:
+    """BookKeeper 4.1 wrote version 2 so. Java reads it, and fails where it would write it."""
+    stored = (
+        b"BookieMetadataFormatVersion\t2\nquorumSize: 2\nensembleSize: 3\nlength: 0\nlastEntryId: -1\nstate: OPEN\n"
+        b'segment {\n  ensembleMember: "a:1"\n  ensembleMember: "b:1"\n  ensembleMember: "c:1"\n  firstEntryId: 0\n}\n'
+    )
+    metadata = decode(stored)
+    assert (metadata.password, metadata.digest_type, metadata.ack_quorum_size) == (None, None, 2)
+    assert encode(metadata) == stored + b"ackQuorumSize: 2\n"
+    closed = metadata.begin_recovery().with_ensemble(7, ("a:1", "b:1", "d:1")).close(9, 90)
+    assert decode(encode(closed)) == closed
+    assert b"password" not in encode(closed)
+    assert b"digestType" not in encode(closed)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [
+        (LedgerMetadata(1, 1, 1, FRAGMENTS, digest_type=None, password=None), 1),
+        (LedgerMetadata(1, 1, 1, FRAGMENTS, digest_type=None, password=None, custom_metadata={"a": b"b"}), 2),
+        (LedgerMetadata(1, 1, 1, FRAGMENTS, digest_type=None, password=None, ctime_ms=5), 2),
+        (LedgerMetadata(1, 1, 1, FRAGMENTS), 3),
+    ],
+)
+def test_metadata_without_password_find_a_version_that_holds_them(metadata: LedgerMetadata, version: int) -> None:
+    kept = without_password(metadata)
+    assert decode(encode(kept)) == kept == replace(metadata, format_version=version)
 
 
 HEADER = b"BookieMetadataFormatVersion\t"
