@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,9 @@ def measure(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryU
             raise DirectoryException(f"directory {directory} is gone; mend the disk and start the bookie again")
         if not files.may_change(directory):
             raise DirectoryException(
-                f"directory {directory} can't be written any more; look at the disk, then start the bookie again"
+                f"directory {directory} can't be read and written: if its file system has become read-only, look at "
+                f"the kernel's log (dmesg) and the disk; else give it to the bookie's user ({os.geteuid()}). Then "
+                "start the bookie again"
             )
         return directories.usage(directory, files)
     except DirectoryException:

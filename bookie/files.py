@@ -13,7 +13,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -60,23 +60,32 @@ class FileSystem:
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes at `offset`; fewer only at the end of the file."""
-        data = os.pread(fd, size, offset)
-        while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
-            data += more
+        try:
+            data = os.pread(fd, size, offset)
+            while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
+                data += more
+        except OSError as error:
+            raise _named(error, fd) from None
         return data
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         """Writes all of `data` at `offset`."""
-        written = os.pwrite(fd, data, offset)
-        if written == len(data):
-            return
-        rest = memoryview(data)
-        while written < len(data):
-            written += os.pwrite(fd, rest[written:], offset + written)
+        try:
+            written = os.pwrite(fd, data, offset)
+            if written == len(data):
+                return
+            rest = memoryview(data)
+            while written < len(data):
+                written += os.pwrite(fd, rest[written:], offset + written)
+        except OSError as error:
+            raise _named(error, fd) from None
 
     def allocate(self, fd: int, size: int) -> None:
         """Makes the file at least `size` bytes long, the new ones zero, and reserves the space."""
-        os.posix_fallocate(fd, 0, size)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            raise _named(error, fd) from None
 
     def free_bytes(self, fd: int) -> int:
         """What an ordinary user may still take of the file system that holds the file."""
@@ -85,7 +94,10 @@ class FileSystem:
 
     def truncate(self, fd: int, size: int) -> None:
         """Sets the file's length, with zeros (a hole) where it grows."""
-        os.ftruncate(fd, size)
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            raise _named(error, fd) from None
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -104,10 +116,16 @@ class FileSystem:
             position = end
 
     def fdatasync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise _named(error, fd) from None
 
     def fsync(self, fd: int) -> None:
-        os.fsync(fd)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise _named(error, fd) from None
 
     def forget_cached(self, fd: int) -> None:
         """Drops what memory has of the file, save what was written and not synced: it is read from the disk again.
@@ -204,6 +222,13 @@ class FileSystem:
     def rename(self, path: Path, target: Path) -> None:
         """Gives a file another name on the same file system, replacing what has that name."""
         path.rename(target)
+
+
+def _named(error: OSError, fd: int) -> OSError:
+    """The error with the name of the file, where the system can tell it (Linux)."""
+    with suppress(OSError):
+        error.filename = error.filename or os.readlink(f"/proc/self/fd/{fd}")
+    return error
 
 
 @contextmanager

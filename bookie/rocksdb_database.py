@@ -132,7 +132,9 @@ def translated(path: Path, call: Callable[[], T]) -> T:
     """Runs a call of RocksDB; its errors, which have no class of their own, become those of storage."""
     try:
         return call()
-    except OSError:
+    except OSError as error:
+        if error.errno is None:  # the binding's own, which says neither what nor where
+            raise type(error)(f"the database {path} can't be opened: {error}") from error
         raise
     except Exception as error:
         raise _storage_error(path, error) from error

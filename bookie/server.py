@@ -112,7 +112,9 @@ class BookieServer:
         """Returns after `request_stop`. Raises BookieFailedException when the bookie can't go on."""
         await self._stopping.wait()
         if self._failure is not None:
-            raise BookieFailedException(f"the bookie had to stop: {self._failure}") from self._failure
+            raise BookieFailedException(
+                f"the bookie had to stop: {self._failure}{_advice(self._failure)}"
+            ) from self._failure
 
     async def start(self) -> None:
         """Serves when it returns. Raises BKException or OSError that says what is wrong and what to do."""
@@ -420,6 +422,19 @@ class BookieServer:
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+_BROKEN_DISK = {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO}
+
+
+def _advice(failure: BaseException) -> str:
+    """What to do about a disk that failed under the bookie, mostly what made the system take it away from writers."""
+    if not isinstance(failure, OSError) or failure.errno not in _BROKEN_DISK:
+        return ""
+    return (
+        ". Nothing was acknowledged since; the kernel's log (dmesg) says what became of the disk. Once it can be "
+        "written again, start the bookie; where it can't, replace the disk"
+    )
 
 
 def _bind_problem(error: OSError, host: str, port: int, setting: str) -> str:

@@ -39,7 +39,7 @@ def gateway_rows(
         if not factory.connected or stopping.is_set():
             raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
         if not factory.writable:
-            raise AdminException(503, "the metadata store takes no changes: its disk is full")
+            raise AdminException(503, "the metadata store takes no changes: its disk is full, or its file read-only")
         return "OK\n"
 
     return [

@@ -9,7 +9,9 @@ gets strictly growing versions (M1), in the end the newest (M2), and one None wh
 A ledger that was removed and created again under the same id is another ledger: the store gives every creation its own
 incarnation number, and a listener of the old one gets None. A read that fails is tried again while anyone listens;
 nobody waits for that in `settled`, since one ledger may fail for ever.
-Reads of many ledgers at once (after a lost session) are bounded in number.
+Reads of many ledgers at once (after a lost session) are bounded in number: the others wait in a queue, and a few
+readers take them from there. A task a ledger would be so many objects that collecting garbage among hundreds of
+thousands of them holds up the process for longer than a session lasts, and the next one begins with all of it again.
 
 A listener that is a `LedgerFollower` is also told when what it was told may be out of date, when a read begins, and
 how it ended: so a cache knows when it may serve.
@@ -22,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -75,19 +78,40 @@ class LedgerFollower(ABC):
 class _Watched:
     """A ledger with listeners: each with the last version told to it."""
 
-    __slots__ = ("changed", "incarnation", "listeners", "task")
+    __slots__ = ("busy", "changed", "incarnation", "listeners")
 
     def __init__(self) -> None:
         self.listeners: dict[LedgerMetadataListener, int] = {}
         self.incarnation: int | None = None
         self.changed = False
-        self.task: asyncio.Task[None] | None = None
+        self.busy = False
+        """It waits for a reader, or is being read."""
 
     def outdated(self) -> None:
         """It is to be read, once more if it is being read now."""
         self.changed = True
         for follower in _followers(self):
             follower.outdated()
+
+
+class _Settling:
+    """Waits for what was busy at one time."""
+
+    def __init__(self, busy: Iterable[_Watched]) -> None:
+        self._busy = set(busy)
+        self._done = asyncio.Event()
+        self._look()
+
+    def ended(self, watched: _Watched) -> None:
+        self._busy.discard(watched)
+        self._look()
+
+    def _look(self) -> None:
+        if not self._busy:
+            self._done.set()
+
+    async def wait(self) -> None:
+        await self._done.wait()
 
 
 class LedgerListeners:
@@ -103,7 +127,11 @@ class LedgerListeners:
         """`read` returns None for a ledger that does not exist; `released` is told when the last listener has gone."""
         self._read = read
         self._released = released
-        self._slots = asyncio.Semaphore(parallel_reads)
+        self._parallel_reads = parallel_reads
+        self._due: deque[tuple[LedgerId, _Watched]] = deque()
+        self._busy: set[_Watched] = set()
+        self._readers: set[asyncio.Task[None]] = set()
+        self._settling: set[_Settling] = set()
         self._retry_delay = retry_delay_seconds
         self._ledgers: dict[LedgerId, _Watched] = {}
         self._sweep: asyncio.Task[None] | None = None
@@ -130,7 +158,7 @@ class LedgerListeners:
         if watched is None or watched.listeners.pop(listener, None) is None or watched.listeners:
             return
         del self._ledgers[ledger_id]
-        if watched.task is None:
+        if not watched.busy:
             self._released(ledger_id)
 
     def changed(self, ledger_id: LedgerId) -> None:
@@ -150,19 +178,25 @@ class LedgerListeners:
         """Returns when every read that is under way or due now is done or has failed."""
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
-        tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        settling = _Settling(self._busy)
+        self._settling.add(settling)
+        try:
+            await settling.wait()
+        finally:
+            self._settling.discard(settling)
 
     async def close(self) -> None:
         """Drops all listeners without a word."""
-        tasks = [watched.task for watched in self._ledgers.values() if watched.task is not None]
+        tasks = list(self._readers)
         if self._sweep is not None:
             tasks.append(self._sweep)
         self._ledgers.clear()
+        self._due.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for watched in list(self._busy):
+            self._ended(watched)
 
     async def _start_reads(self) -> None:
         """Of all ledgers that are outdated by the time it comes to them, and that nobody reads."""
@@ -182,8 +216,32 @@ class LedgerListeners:
         self._read_soon(ledger_id, watched)
 
     def _read_soon(self, ledger_id: LedgerId, watched: _Watched) -> None:
-        if watched.task is None:
-            watched.task = asyncio.get_running_loop().create_task(self._read_while_changed(ledger_id, watched))
+        if watched.busy:
+            return
+        watched.busy = True
+        self._busy.add(watched)
+        self._due.append((ledger_id, watched))
+        if len(self._readers) < self._parallel_reads:
+            self._readers.add(asyncio.get_running_loop().create_task(self._read_due()))
+
+    async def _read_due(self) -> None:
+        """A reader: until nothing is due. It is counted to that moment, so that what is due later finds another."""
+        try:
+            while self._due:
+                ledger_id, watched = self._due.popleft()
+                try:
+                    await self._read_while_changed(ledger_id, watched)
+                except Exception as error:
+                    log_bug(_LOG, "watched_ledger_not_read", error, ledger=ledger_id)
+        finally:
+            if (task := asyncio.current_task()) is not None:
+                self._readers.discard(task)
+
+    def _ended(self, watched: _Watched) -> None:
+        watched.busy = False
+        self._busy.discard(watched)
+        for settling in self._settling:
+            settling.ended(watched)
 
     async def _read_while_changed(self, ledger_id: LedgerId, watched: _Watched) -> None:
         try:
@@ -191,11 +249,10 @@ class LedgerListeners:
                 watched.changed = False
                 followers: list[LedgerFollower] = []
                 try:
-                    async with self._slots:
-                        followers = _followers(watched)
-                        for follower in followers:
-                            follower.reading()
-                        stored = await self._read(ledger_id)
+                    followers = _followers(watched)
+                    for follower in followers:
+                        follower.reading()
+                    stored = await self._read(ledger_id)
                 except MetadataFormatException as error:
                     # Reading again would not help; a later change may.
                     log_event(_LOG, "watched_ledger_damaged", logging.ERROR, ledger=ledger_id, error=error)
@@ -220,7 +277,7 @@ class LedgerListeners:
                 self._tell(ledger_id, watched, stored)
                 self._was_read(followers, None, not watched.changed)
         finally:
-            watched.task = None
+            self._ended(watched)
             # A successor may watch the same id by now; the store's watch is then the successor's.
             if ledger_id not in self._ledgers:
                 self._released(ledger_id)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import uuid
 from collections.abc import Callable
@@ -69,7 +70,7 @@ class SqliteStore:
 
     @property
     def writable(self) -> bool:
-        """False from a change for which the file system had no room until one finds it."""
+        """False from a change that the file system did not take (no room, read-only) until one that it takes."""
         return self._looking_for_room is None
 
     @property
@@ -115,10 +116,17 @@ class SqliteStore:
         try:
             return await self._in_worker(transact)
         except MetaStoreException as error:
-            if _is_want_of_room(error.__cause__) and self.writable and not self._closed:
-                log_event(_LOG, "metadata_disk_full", logging.ERROR, path=self.path, note="it can be read, not changed")
+            if _takes_no_change(error.__cause__) and self.writable and not self._closed:
+                self._report_no_change(error)
                 self._looking_for_room = asyncio.get_running_loop().create_task(self._look_for_room())
             raise
+
+    def _report_no_change(self, error: MetaStoreException) -> None:
+        note = "it can be read, not changed"
+        if _is_want_of_room(error.__cause__):
+            log_event(_LOG, "metadata_disk_full", logging.ERROR, path=self.path, note=note)
+        else:
+            log_event(_LOG, "metadata_not_writable", logging.ERROR, path=self.path, error=error, note=note)
 
     async def _look_for_room(self) -> None:
         """Until a change succeeds; those of others need not come while the store is known to take none."""
@@ -140,9 +148,11 @@ class SqliteStore:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._worker, operation)
         except sqlite3.Error as error:
-            # Without room it can still be read.
-            self._healthy = _is_want_of_room(error) and not self._closed
-            raise MetaStoreException(f"the metadata database {self.path} can't be used: {error}") from error
+            # It can still be read.
+            self._healthy = _takes_no_change(error) and not self._closed
+            raise MetaStoreException(
+                f"the metadata database {self.path} can't be used: {error}{_advice(error)}"
+            ) from error
         self._healthy = self._connection is not None and not self._closed
         return result
 
@@ -194,6 +204,30 @@ class SqliteStore:
 
 def _is_want_of_room(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+_NOT_WRITTEN = {
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
+"""What SQLite says of a file system that became read-only, and of one that is broken."""
+
+
+def _takes_no_change(error: BaseException | None) -> bool:
+    """Whether only changes fail so, for whatever reason of the file system."""
+    code = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
+    return _is_want_of_room(error) or code in _NOT_WRITTEN or code & 0xFF == sqlite3.SQLITE_READONLY
+
+
+def _advice(error: sqlite3.Error) -> str:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return ""
+    return (
+        f"; give it and its directory to this process's user ({os.geteuid()}), on a file system that is not read-only"
+    )
 
 
 def _fill_room(transaction: Transaction) -> None:

@@ -33,6 +33,37 @@ def most_pages(more: int | None) -> Callable[[sqlite3.Connection], None]:
     return limit
 
 
+def read_only(only: int) -> Callable[[sqlite3.Connection], None]:
+    """SQLite answers changes as where the file, or its file system, is read-only."""
+    return lambda connection: connection.execute(f"PRAGMA query_only = {only}").close()
+
+
+async def test_a_file_that_has_become_read_only_is_told_and_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_LOOK_FOR_ROOM_SECONDS", 0.02)
+    made(f"sqlite://{tmp_path}/metadata.db")
+    factory = SqliteLedgerManagerFactory(str(tmp_path / "metadata.db"))
+    await factory.initialize()
+    manager = factory.ledger_manager
+    await manager.create(unscoped(1), some_metadata())
+    await factory._store.read(read_only(1))
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            with pytest.raises(MetaStoreException, match="give it and its directory to this process's user"):
+                await manager.create(unscoped(2), some_metadata())
+    assert sum("event=metadata_not_writable" in record.getMessage() for record in caplog.records) == 1
+    assert (factory.connected, factory.writable) == (True, False)
+    assert (await manager.read(unscoped(1))).version == 0
+    await factory._store.read(read_only(0))
+    for _ in range(1500):
+        if factory.writable:
+            break
+        await asyncio.sleep(0.02)
+    await manager.create(unscoped(2), some_metadata())
+    await factory.close()
+
+
 async def test_a_full_disk_is_told_and_the_store_read_until_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,24 @@ async def test_reading_everything_again_is_bounded_in_parallel(store: Store, lis
 
 
 @pytest.mark.asyncio
+async def test_ledgers_that_wait_to_be_read_have_no_tasks(store: Store, listeners: LedgerListeners) -> None:
+    """A task each, of hundreds of thousands of ledgers, would keep the collection of garbage busy for seconds."""
+    listener, before = Listener(), len(asyncio.all_tasks())
+    store.open.clear()
+    for number in range(500):
+        listeners.add(LedgerId.unscoped(number), listener)
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) - before <= 3
+    store.open.set()
+    await listeners.settled()
+    assert len(listener.told) == 500
+    # The readers have left; others come for what is due now.
+    listeners.add(LedgerId.unscoped(500), listener)
+    await listeners.settled()
+    assert len(listener.told) == 501
+
+
+@pytest.mark.asyncio
 async def test_listener_that_fails_does_not_silence_the_others(store: Store, listeners: LedgerListeners) -> None:
     def broken(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         raise ValueError("broken listener")
