@@ -37,6 +37,7 @@ from tests.history.recording_client import metadata_seen
 from tests.history.verdict import Verdict, judge, watch
 from tests.history.violations import NoProgress
 from tests.simulation.metadata_actors import MetadataClient, mark_of
+from tests.simulation.metadata_encounters import MetadataEncounters
 from tests.simulation.outcome import Outcome
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.store_faults import StoreFaults
@@ -113,11 +114,12 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     work = [
         world.loop.create_task(world.on(processes[name], clients[name].work(until, _PAUSE_SECONDS))) for name in names
     ]
+    encounters = world.loop.create_task(MetadataEncounters(world, store, clients, processes).run(until))
     await faults.run(until)
     await faults.heal()
     recorder.add(events.Healed(recorder.now))
     outcome.faults = faults.counts
-    await _within(world, "calls under way", asyncio.gather(*work))
+    await _within(world, "calls under way", asyncio.gather(*work, encounters))
     for name in names:
         await _within(world, f"calls of {name}", world.on(processes[name], _gets_through(clients[name], recorder)))
     calm = [world.on(processes[name], clients[name].work(world.now + _CALM_SECONDS, _PAUSE_SECONDS)) for name in names]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.mutations.__main__ import run_probe
 from tests.simulation.mutations.table import DATA, METADATA, MUTATIONS, Edit, Mutation
+from tests.simulation.mutations.tests_run import TestsNotRunError, check_tests, run_tests
 from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
 
 _QUICK = ("fence-not-checked", "ack-below-quorum")
@@ -24,6 +25,9 @@ def test_a_mutation_is_still_one(mutation: Mutation) -> None:
         text = mutated(edit)
         assert text != (ROOT / edit.file).read_text()
         ast.parse(text)
+    # Seeds look for invariants; tests are there.
+    assert bool(mutation.expected) != bool(mutation.tests)
+    assert all((ROOT / test.partition("::")[0]).is_file() for test in mutation.tests)
 
 
 def test_text_that_is_no_longer_there_is_told() -> None:
@@ -32,8 +36,20 @@ def test_text_that_is_no_longer_there_is_told() -> None:
 
 
 def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 36
-    assert {mutation.area for mutation in MUTATIONS} == {"client", "bookie", "storage", "gateway"}
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 80
+    assert {mutation.area for mutation in MUTATIONS} == {"client", "bookie", "storage", "gateway", "spark"}
+
+
+def test_a_bug_in_what_is_not_simulated_is_noticed_by_the_tests_that_it_names(tmp_path: Path) -> None:
+    (mutation,) = (each for each in MUTATIONS if each.name == "parts-overlap")
+    tree = Tree(tmp_path / "tree")
+    check_tests(tree.directory, mutation.tests, _PATIENCE_SECONDS)
+    with tree.holding(mutation) as directory:
+        found = run_tests(directory, mutation.tests, _PATIENCE_SECONDS)
+        with pytest.raises(TestsNotRunError, match="without any mutation"):
+            check_tests(directory, mutation.tests, _PATIENCE_SECONDS)
+    assert found.invariant is not None
+    assert found.invariant.startswith("tests/unit/spark/test_planning.py::test_"), found
 
 
 @pytest.mark.parametrize("name", _QUICK)

@@ -198,6 +198,10 @@ async def test_the_operators_switch(tmp_path: Path) -> None:
         assert await bookie.http("state/readonly", {"readOnly": False}) == (200, {"readOnly": False})
         assert await bookie.listed() == (1, 0)
         assert await bookie.status(add(LEDGER, 0)) == Status.EOK
+        # Of a ledger that is written to already, an add takes another way through the bookie.
+        assert await bookie.status(add(LEDGER, 1)) == Status.EOK
+        await bookie.http("state/readonly", {"readOnly": True})
+        assert await bookie.status(add(LEDGER, 2)) == Status.EREADONLY
 
 
 @pytest.mark.parametrize("body", [{}, {"readOnly": "yes"}, [], 1])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded import process_identity
+from gateway.embedded import ledger_manager, process_identity
 from gateway.embedded.factory import SqliteLedgerManagerFactory
 from gateway.embedded.process_identity import identity_of, surely_dead
 from gateway.embedded.registration import SqliteRegistrationManager
@@ -169,6 +169,18 @@ class TestFile:
         full, wal = 2, "wal"
         assert await factory._store.read(lambda c: c.execute("PRAGMA synchronous").fetchone()) == (full,)
         assert await factory._store.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()) == (wal,)
+        await factory.close()
+
+    @pytest.mark.parametrize("ledgers", [0, 2, 3, 4, 7])
+    async def test_a_listing_goes_on_after_each_query(
+        self, path: str, ledgers: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ledger_manager, "_RUN", 3)
+        factory = await opened(path)
+        for number in range(ledgers):
+            await factory.ledger_manager.create(unscoped(number), some_metadata())
+        assert await all_ids(factory) == list(range(ledgers))
+        assert await all_ids(factory, start_after=0) == list(range(1, ledgers))
         await factory.close()
 
     async def test_change_log_is_pruned_and_who_slept_reads_everything_anew(

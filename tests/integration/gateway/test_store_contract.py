@@ -105,6 +105,15 @@ class TestLedgers:
             await manager.create(unscoped(number), some_metadata())
         assert (await manager.create(None, some_metadata())).ledger_id.ledger_id > last + 3
 
+    async def test_generated_id_of_a_removed_ledger_is_not_given_again(self, factories: Factories) -> None:
+        given = set()
+        for number in range(4):
+            manager = factories[number % 2].ledger_manager
+            ledger_id = (await manager.create(None, some_metadata())).ledger_id
+            await manager.remove(ledger_id)
+            given.add(ledger_id)
+        assert len(given) == 4
+
     async def test_metadata_format_version_is_kept(self, factories: Factories) -> None:
         manager = factories[0].ledger_manager
         for version in (2, 3):

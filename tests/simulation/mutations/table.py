@@ -3,7 +3,8 @@
 A mutation is text in one file that is replaced by other text; the text must stand there exactly once, so that the table
 can't rot. `world` says which simulation has the code in it: `data` (clients, bookies, disks; `run.run_seed`) or
 `metadata` (gateways, ZooKeeper, watchers; `metadata_run.run_seed`). `expected` are the invariants that it should break;
-another one may be the first to notice.
+another one may be the first to notice. What no simulation has in it (Spark, SQLite, TLS) names the `tests` that are to
+notice instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from typing import NamedTuple
 
 DATA = "data"
 METADATA = "metadata"
+_TLS = "tests/integration/bookie/test_tls_and_authentication.py"
+_DRIVERS = "tests/unit/spark/test_sink_interleavings.py"
+_SINK = "tests/unit/spark/test_sink_protocol.py"
+_PLANNING = "tests/unit/spark/test_planning.py"
+_REGISTRATION = "tests/integration/gateway/test_registration.py"
+_EMBEDDED = "tests/integration/gateway/test_embedded.py"
+_CONTRACT = "tests/integration/gateway/test_store_contract.py"
 
 
 class Edit(NamedTuple):
@@ -25,7 +33,10 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One bug. `breaks` is a sentence for the table; `more` are edits that it takes beside the first."""
+    """One bug. `breaks` is a sentence for the table; `more` are edits that it takes beside the first.
+
+    `tests`: pytest's files and nodes, one of which must fail; no seeds are run then.
+    """
 
     name: str
     area: str
@@ -36,6 +47,7 @@ class Mutation:
     after: str
     world: str = DATA
     more: tuple[Edit, ...] = ()
+    tests: tuple[str, ...] = ()
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -270,6 +282,144 @@ MUTATIONS = (
         "bookie/request_processor.py",
         "            or ledger.master_key != master_key\n",
         "",
+    ),
+    # The fast path: what is done by the thousand, and knows the ordinary case only
+    Mutation(
+        "fence-not-checked-in-the-fast-path",
+        "bookie",
+        ("P7", "P2"),
+        "a fenced ledger takes the adds that are served without a second look",
+        "bookie/request_processor.py",
+        "            or ledger.fenced\n",
+        "",
+    ),
+    Mutation(
+        "lac-of-the-entry-itself-in-the-fast-path",
+        "bookie",
+        ("P10",),
+        "a bookie takes an entry that it is given for confirmed, not what the entry says of its predecessors",
+        "bookie/request_processor.py",
+        "        if last_add_confirmed > ledger.known_lac:\n            ledger.known_lac = last_add_confirmed\n",
+        "        ledger.known_lac = max(entry_id, ledger.known_lac)\n",
+    ),
+    Mutation(
+        "answered-at-once-in-the-fast-path",
+        "bookie",
+        ("S5",),
+        "the answer to an ordinary add leaves before the add is durable",
+        "bookie/request_processor.py",
+        "            self._storage.add_checked_entry(ledger, entry_id, body, (client, stored))\n",
+        '            self._storage.add_checked_entry(ledger, entry_id, body, (client, b""))\n'
+        "            client.send(stored)\n",
+    ),
+    Mutation(
+        "declined-adds-are-lost",
+        "bookie",
+        ("P12",),
+        "what the fast path of adds leaves to the general one is served by nobody",
+        "bookie/connection.py",
+        "                if add is not None and shortcut(self if is_v3 else "
+        "self._binary_client(CURRENT_VERSION), add):\n",
+        "                    continue\n",
+        "                if add is not None:\n"
+        "                    shortcut(self if is_v3 else self._binary_client(CURRENT_VERSION), add)\n"
+        "                    continue\n",
+    ),
+    Mutation(
+        "ordinary-add-of-another-entry",
+        "bookie",
+        ("P12", "P1", "P9"),
+        "an ordinary add is stored under the last add confirmed that its packet has, not under its own id",
+        "ledger/ordinary_add.py",
+        "    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
+        " bytes(packet[start:])))\n",
+        "    return _new(\n        OrdinaryAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
+        " master_key, bytes(packet[start:])),\n    )\n",
+    ),
+    Mutation(
+        "any-answer-is-stored",
+        "client",
+        ("P1", "P9"),
+        'the client\'s short way takes an answer to an add for "stored" whatever its status says',
+        "ledger/ordinary_answers.py",
+        "\\x18(%(n)b)\\x10\\x00\\xaa\\x06(.)\\x08\\x00(\\x10%(n)b",
+        "\\x18(%(n)b)\\x10%(n)b\\xaa\\x06(.)\\x08%(n)b(\\x10%(n)b",
+        more=(Edit("ledger/ordinary_answers.py", " or length[0] != 2 + len(ids):\n", ":\n"),),
+    ),
+    Mutation(
+        "fence-flag-forgotten",
+        "client",
+        ("P2", "P8"),
+        "the reads of recovery carry the master key, and not the flag that makes them fence",
+        "ledger/ordinary_requests.py",
+        '        self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b',
+        "        self._ledger = b",
+    ),
+    Mutation(
+        "recovery-flag-forgotten",
+        "client",
+        ("P12", "P3"),
+        "the adds of recovery do not say that they are such, and a fenced ledger refuses them",
+        "ledger/ordinary_requests.py",
+        '        self._ledger = (_RECOVERY_FLAG if recovery else b"") + b',
+        "        self._ledger = b",
+    ),
+    Mutation(
+        "read-only-takes-ordinary-adds",
+        "bookie",
+        (),
+        "a bookie that is read-only takes the adds that are served without a second look",
+        "bookie/request_processor.py",
+        "            or self._mode.read_only\n",
+        "",
+        tests=("tests/integration/bookie/test_read_only.py::test_the_operators_switch",),
+    ),
+    Mutation(
+        "fast-path-wakes-no-long-poll",
+        "bookie",
+        (),
+        "who waits for the last add confirmed to grow is not told of ordinary adds",
+        "bookie/request_processor.py",
+        "        self._statistics.add_bytes += len(body)\n        if ledger_id in self._awaited:\n",
+        "        self._statistics.add_bytes += len(body)\n        if False:\n",
+        tests=("tests/integration/bookie/test_long_poll.py",),
+    ),
+    Mutation(
+        "fast-path-beside-the-gate",
+        "bookie",
+        (),
+        "ordinary adds are served before authentication or TLS has let the connection in",
+        "bookie/connection.py",
+        "        shortcut = self._processor.add if serve == self._processor.process else None\n",
+        "        shortcut = self._processor.add\n",
+        tests=(_TLS,),
+    ),
+    Mutation(
+        "asked-in-clear-answered-inside-tls",
+        "bookie",
+        (),
+        "a connection becomes TLS after it has served something in clear, which anybody may have asked",
+        "bookie/connection.py",
+        "        if self._tls is not None or self._served_in_clear or self._security.certificates is None:\n",
+        "        if self._tls is not None or self._security.certificates is None:\n",
+        tests=(_TLS,),
+    ),
+    Mutation(
+        "answers-from-clear-are-taken-inside-tls",
+        "client",
+        (),
+        "the ids by which a client that uses TLS tells its answers can be guessed by whoever stands in between",
+        "thinclient/bookie_pool.py",
+        "itertools.count(1 + (self._rng.getrandbits(_SECRET_BITS) if secret_txn_ids else 0))",
+        "itertools.count(1)",
+        tests=("tests/unit/thinclient/test_secure_connections.py",),
+        more=(
+            Edit(
+                "thinclient/connection_setup.py",
+                "itertools.count(secrets.randbits(62))",
+                "itertools.count(1)",
+            ),
+        ),
     ),
     # Storage
     Mutation(
@@ -558,5 +708,340 @@ MUTATIONS = (
         "        return\n",
         METADATA,
     ),
+    # Leases of bookies
+    Mutation(
+        "lease-of-another-claims",
+        "gateway",
+        (),
+        "a bookie id that one lease has registered is given to another that asks for it",
+        "gateway/claims.py",
+        "        return held is None or same_life(held[0].lease, lease)\n",
+        "        return True\n",
+        tests=(_REGISTRATION + "::test_a_process_tells_the_owners_of_its_registrations_apart",),
+    ),
+    Mutation(
+        "lease-claims-the-hosts-own-id",
+        "gateway",
+        (),
+        "a lease registers the id of the bookie that hosts the gateway",
+        "gateway/claims.py",
+        "        if bookie_id in self._own:\n            return lease is None\n",
+        "",
+        tests=(_REGISTRATION + "::test_a_process_tells_the_owners_of_its_registrations_apart",),
+    ),
+    Mutation(
+        "lease-kept-when-it-is-over",
+        "gateway",
+        (),
+        "a bookie that has fallen silent stays registered",
+        "gateway/registration_service.py",
+        "        if registration.expires > asyncio.get_running_loop().time():\n",
+        "        if registration.expires > 0:\n",
+        tests=(_REGISTRATION + "::test_a_bookie_that_dies_leaves_discovery_with_its_lease",),
+    ),
+    Mutation(
+        "lease-not-lengthened",
+        "gateway",
+        (),
+        "a heartbeat does not lengthen the lease of its bookie",
+        "gateway/registration_service.py",
+        "        registration.expires = asyncio.get_running_loop().time() + self._lease_seconds\n"
+        "        if request.unregister:\n",
+        "        if request.unregister:\n",
+        tests=(_REGISTRATION,),
+    ),
+    Mutation(
+        "waiting-lease-takes-the-id-in-the-end",
+        "gateway",
+        (),
+        "a bookie that was unregistered while it waited for its id is given the id nevertheless",
+        "gateway/registration_service.py",
+        "        if registration.over:\n            self._forget(registration)\n        elif registration",
+        "        if registration",
+        tests=(_REGISTRATION + "::test_a_bookie_that_gives_up_waiting_for_its_id_leaves_it_to_others",),
+    ),
+    Mutation(
+        "watch-of-another-thrown-away",
+        "gateway",
+        ("M2", "M3", "M4"),
+        "an answer that there is no node throws away every watch of the path, also a later request's",
+        "gateway/zookeeper/session.py",
+        "        found: tuple[bytes, ZnodeStat] = await self._read(lambda kazoo: GetData(path, "
+        "kazoo.watcher(watch)))\n"
+        "        return found\n",
+        "        try:\n"
+        "            found: tuple[bytes, ZnodeStat] = await self._read(lambda kazoo: GetData(path, "
+        "kazoo.watcher(watch)))\n"
+        "        except NoNodeError:\n"
+        "            if self._kazoo is not None:\n"
+        "                self._kazoo.client._data_watchers.pop(path, None)\n"
+        "            raise\n"
+        "        return found\n",
+        METADATA,
+    ),
+    # The store in SQLite
+    Mutation(
+        "sqlite-blind-write",
+        "gateway",
+        (),
+        "a write to SQLite does not look at the version it was made from",
+        "gateway/embedded/ledger_manager.py",
+        "    if expected_version is not None and row[0] != expected_version:\n",
+        "    if False:\n",
+        tests=(_CONTRACT + "::TestLedgers::test_write_replaces_only_the_expected_version[sqlite]",),
+    ),
+    Mutation(
+        "sqlite-any-creator-owns",
+        "gateway",
+        (),
+        "a Create that finds the ledger in SQLite takes it for its own",
+        "gateway/embedded/ledger_manager.py",
+        '    raise LedgerExistException(f"ledger {ledger_id} exists already")\n',
+        "    return\n",
+        tests=(
+            _CONTRACT + "::TestLedgers::test_given_id_is_taken_once[sqlite]",
+            _CONTRACT + "::TestLedgers::test_repeated_create_with_its_token_finds_its_own_ledger[sqlite]",
+        ),
+    ),
+    Mutation(
+        "sqlite-removal-not-noted",
+        "gateway",
+        (),
+        "watches of other processes are not told that a ledger was removed from SQLite",
+        "gateway/embedded/ledger_manager.py",
+        "            transaction.ledger_changed(ledger_key(ledger_id))\n"
+        '            transaction.execute("DELETE FROM ledgers',
+        '            transaction.execute("DELETE FROM ledgers',
+        tests=(_CONTRACT,),
+    ),
+    Mutation(
+        "sqlite-id-given-again",
+        "gateway",
+        (),
+        "the generated id of a ledger that was removed is given to another",
+        "gateway/embedded/ledger_manager.py",
+        "            transaction.execute(\"UPDATE meta SET value = ? WHERE name = 'next_ledger_id'\", (stored,))\n",
+        "            assert stored\n",
+        tests=(_CONTRACT + "::TestLedgers::test_generated_id_of_a_removed_ledger_is_not_given_again[sqlite]",),
+    ),
+    Mutation(
+        "sqlite-listing-ends-early",
+        "gateway",
+        (),
+        "a listing of SQLite ends with its first run",
+        "gateway/embedded/ledger_manager.py",
+        "            if len(keys) < _RUN:\n                return\n",
+        "            return\n",
+        tests=(_EMBEDDED,),
+    ),
+    Mutation(
+        "sqlite-commits-unsynced",
+        "gateway",
+        (),
+        "a change is acknowledged before SQLite has it on the disk",
+        "gateway/embedded/store.py",
+        'connection.execute("PRAGMA synchronous=FULL")',
+        'connection.execute("PRAGMA synchronous=OFF")',
+        tests=(_EMBEDDED,),
+    ),
+    Mutation(
+        "sqlite-failed-change-stays",
+        "gateway",
+        (),
+        "what a change had done before it failed is committed with the next one",
+        "gateway/embedded/store.py",
+        "            if connection.in_transaction:\n"
+        '                connection.execute("ROLLBACK")\n'
+        "            raise\n"
+        "        try:",
+        "            if connection.in_transaction:\n"
+        '                connection.execute("COMMIT")\n'
+        "            raise\n"
+        "        try:",
+        tests=(_CONTRACT, _EMBEDDED),
+    ),
+    Mutation(
+        "sqlite-pruned-changes-forgotten",
+        "gateway",
+        (),
+        "who slept for longer than changes are kept goes on with those that are left",
+        "gateway/embedded/change_feed.py",
+        "        if pruned:\n            return Changes(anything=True)\n",
+        "",
+        tests=(_EMBEDDED,),
+    ),
+    Mutation(
+        "sqlite-lease-never-ends",
+        "gateway",
+        (),
+        "a registration in SQLite whose lease has ended is still its former owner's",
+        "gateway/embedded/registration.py",
+        "        held_by_another = row is not None and row[0] != self._owner and row[2] > now\n",
+        "        held_by_another = row is not None and row[0] != self._owner\n",
+        tests=(_EMBEDDED,),
+    ),
+    Mutation(
+        "sqlite-lease-made-again",
+        "gateway",
+        (),
+        "what is left of a bookie at its former gateway registers it anew",
+        "gateway/embedded/registration.py",
+        "            if row is None or row[0] != self._owner:\n                raise moved_on(info.bookie_id)\n",
+        "",
+        tests=(_REGISTRATION + "::test_what_is_left_of_a_bookie_at_a_former_gateway_comes_back_in_no_list",),
+    ),
+    # Spark: planning
+    Mutation(
+        "parts-overlap",
+        "spark",
+        (),
+        "where a ledger is cut, the entry at the border is read twice",
+        "thinclient/spark/planning.py",
+        "        yield piece.between(first, end - 1)\n\n\ndef by",
+        "        yield piece.between(first, min(end, piece.last_entry_id))\n\n\ndef by",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "last-part-cut-short",
+        "spark",
+        (),
+        "the remainder of an uneven cut is read by nobody",
+        "thinclient/spark/planning.py",
+        "        end = piece.first_entry_id + piece.entries * (index + 1) // parts\n",
+        "        end = first + piece.entries // parts\n",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "task-over-two-ensembles",
+        "spark",
+        (),
+        "an ensemble that begins with the last entry of a slice is passed over",
+        "thinclient/spark/planning.py",
+        "if piece.first_entry_id < border <= piece.last_entry_id]",
+        "if piece.first_entry_id < border < piece.last_entry_id]",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "ending-offset-included",
+        "spark",
+        (),
+        "a batch reads the entry at its ending offset, which the next one reads again",
+        "thinclient/spark/planning.py",
+        "options.ending_offsets.get(ledger_id, last + 1) - 1)",
+        "options.ending_offsets.get(ledger_id, last))",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "shape-of-another-ledger",
+        "spark",
+        (),
+        "slices travel with the ensembles of another ledger",
+        "thinclient/spark/planning.py",
+        "        [index_of[id(shape)] for shape in shapes],\n",
+        "        [0 for shape in shapes],\n",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "entry-bound-not-kept",
+        "spark",
+        (),
+        "small ledgers are packed together beyond the number of entries that a task may have",
+        "thinclient/spark/planning.py",
+        "        return weight <= self.weight and size <= self.size and entries <= self.entries\n",
+        "        return weight <= self.weight and size <= self.size\n",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "old-ledgers-left-out",
+        "spark",
+        (),
+        "a ledger that does not say when it was created is left out by a starting time",
+        "thinclient/spark/planning.py",
+        "    if options.starting_timestamp_ms is not None and created is not None and created < "
+        "options.starting_timestamp_ms:\n",
+        "    if options.starting_timestamp_ms is not None and (created or 0) < options.starting_timestamp_ms:\n",
+        tests=(_PLANNING,),
+    ),
+    # Spark: the sink
+    Mutation(
+        "sink-claims-nothing",
+        "spark",
+        (),
+        "a driver commits without having claimed its ledgers, which another may delete meanwhile",
+        "thinclient/spark/sink_commit.py",
+        "        records = self._claimed(write, records)\n",
+        "",
+        tests=(_SINK, _DRIVERS),
+    ),
+    Mutation(
+        "sink-deletes-any-version",
+        "spark",
+        (),
+        "a driver deletes what was claimed or committed since it looked",
+        "thinclient/spark/sink_commit.py",
+        "                self._ledgers.remove(record.ledger_id, record.version)\n",
+        "                self._ledgers.remove(record.ledger_id)\n",
+        tests=(_SINK, _DRIVERS),
+    ),
+    Mutation(
+        "sink-looks-up-no-leads",
+        "spark",
+        (),
+        "a claimed ledger whose lead the listing has passed is left over",
+        "thinclient/spark/sink_commit.py",
+        "        records += self._read(leads_not_shown(records))\n",
+        "",
+        tests=(_SINK, _DRIVERS),
+    ),
+    Mutation(
+        "sink-trusts-its-tasks",
+        "spark",
+        (),
+        "a ledger is committed without a look at how many entries it holds",
+        "thinclient/spark/sink_commit.py",
+        "            if not metadata.is_closed or metadata.last_entry_id + 1 != entries:\n",
+        "            if not metadata.is_closed:\n",
+        tests=(_SINK,),
+    ),
+    Mutation(
+        "sink-commits-twice",
+        "spark",
+        (),
+        "a write that another driver has committed is committed once more",
+        "thinclient/spark/sink_commit.py",
+        '        if verdict.committed_by is not None:\n            _log.warning("%s is committed already',
+        '        if False:\n            _log.warning("%s is committed already',
+        tests=(_SINK, _DRIVERS),
+    ),
+    Mutation(
+        "sink-deletes-out-of-order",
+        "spark",
+        (),
+        "what is claimed is deleted before the lead that it is claimed for",
+        "thinclient/spark/sink_protocol.py",
+        "    for _, (record, state) in sorted(states.items()):\n",
+        "    for _, (record, state) in sorted(states.items(), reverse=True):\n",
+        tests=(_SINK, _DRIVERS),
+    ),
+    Mutation(
+        "sink-mark-is-enough",
+        "spark",
+        (),
+        "a listing counts what is marked, and lacks what of the write was not marked yet",
+        "thinclient/spark/sink_protocol.py",
+        "            return lead.names(state.ledger_id)\n        return state.marked and",
+        "            return state.marked\n        return state.marked and",
+        tests=(_SINK, _DRIVERS),
+    ),
+    Mutation(
+        "sink-later-batches-left-over",
+        "spark",
+        (),
+        "a driver of an earlier batch deletes what a later one writes",
+        "thinclient/spark/sink_protocol.py",
+        "    if state is None or state.write.query != write.query or state.write.batch > write.batch:\n",
+        "    if state is None or state.write.query != write.query:\n",
+        tests=(_SINK, _DRIVERS),
+    ),
 )
-"""By area: client, bookie, storage, gateway."""
+"""By area: client, bookie, storage, gateway, spark."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from pathlib import Path
 from tests.simulation.mutations.table import Edit, Mutation
 
 ROOT = Path(__file__).parents[3]
-_PACKAGES = ("protos", "reporting", "ledger", "thinclient", "gateway", "bookie", "tests")
+_PACKAGES = ("protos", "reporting", "ledger", "thinclient", "gateway", "bookie", "pyspark_bookkeeper", "tests")
+_FILES = ("pyproject.toml",)
 
 
 class StaleMutationError(Exception):
@@ -25,6 +27,12 @@ def mutated(edit: Edit) -> str:
     return text.replace(edit.before, edit.after)
 
 
+def environment(directory: Path) -> dict[str, str]:
+    """In which Python takes the sources of a tree."""
+    # Nothing compiled is kept: two mutations may leave a file of the same size and second.
+    return {**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 class Tree:
     """One copy, for one mutation after the other."""
 
@@ -35,6 +43,8 @@ class Tree:
                 shutil.copytree(
                     ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__", ".*", "images")
                 )
+        for file in _FILES:
+            shutil.copy2(ROOT / file, directory / file)
 
     @contextmanager
     def holding(self, mutation: Mutation) -> Iterator[Path]:
