@@ -119,7 +119,8 @@ def run_probe(directory: Path, world: str, seeds: int, seconds: float, first: in
 
 def _line(mutation: Mutation, found: Found) -> str:
     if found.invariant is None:
-        return f"MISSED  {mutation.name} in {found.seeds} seeds (expected {', '.join(mutation.expected)})"
+        expected = ", ".join(mutation.expected or mutation.tests)
+        return f"MISSED  {mutation.name} in {found.seeds} seeds (expected {expected}) {found.problem}".rstrip()
     lines = found.problem.strip().splitlines() or [""]
     first = lines[-1 if found.invariant == "error" else 0][:160]
     after = "" if mutation.tests else f" after {found.seeds} seeds"
