@@ -4,8 +4,9 @@ The slot of entry e stands at 1024 + 8e; 0 says that the entry is not held. Slot
 is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names hexadecimal
 without padding. Source: docs/protocol/storage.md#index-files.
 
-Within the header's zeros stands a *seal*: a tag, the last entry that the file had durably before it was written, and a
-CRC-32 of these and of the header. It lies in the same disk sector as the header, so both change at once. Apache
+Within the header's zeros stands a *seal*: a tag, the last entry that the file had durably before it was written, the
+number of the update that wrote it (its *generation*, `index_list`), and a CRC-32 of these and of the header. It lies in
+the same disk sector as the header, so both change at once. Apache
 BookKeeper's bookie does not read it, and leaves it out when it writes a header; so a header without seal is right, one
 with a wrong seal is damaged, and a file that holds less than its seal says has lost entries.
 
@@ -45,10 +46,10 @@ _MIN_LAC_PACKET = 16
 _head = struct.Struct(">4sii")
 _int = struct.Struct(">i")
 _slot = struct.Struct(">Q")
-_last_of_seal = struct.Struct(">q")
+_seal_values = struct.Struct(">qq")
 _SEAL_TAG = b"BGIX"
-SEAL_AT = 496
-SEAL_SIZE = 16
+SEAL_SIZE = 24
+SEAL_AT = 512 - SEAL_SIZE
 _PAGE_SLOTS = struct.Struct(f">{SLOTS_PER_PAGE}Q")
 
 
@@ -66,6 +67,8 @@ class IndexHeader(NamedTuple):
     lost: bool = False
     sealed_last_entry: int = NO_ENTRY
     """An entry id up to which the index had come, durably; -1 where that is not known."""
+    generation: int = 0
+    """The number of the last update (`index_list`); 0 where that is not known."""
 
     def encode(self) -> bytes:
         """HEADER_SIZE bytes of the current version, sealed. Raises ValueError when key and LAC do not fit."""
@@ -82,7 +85,7 @@ class IndexHeader(NamedTuple):
         if len(data) > HEADER_SIZE:
             raise ValueError(f"master key and explicit LAC take {len(data)} bytes; the index header has {HEADER_SIZE}")
         data = data.ljust(HEADER_SIZE, b"\0")
-        seal = seal_of(data, self.sealed_last_entry)
+        seal = seal_of(data, self.sealed_last_entry, self.generation)
         return data[:SEAL_AT] + seal + data[SEAL_AT + SEAL_SIZE :] if seal else data
 
 
@@ -100,27 +103,27 @@ def decode_header(data: bytes, name: str) -> IndexHeader | None:
         return None
     magic, version, key_length = _head.unpack_from(data)
     if magic != MAGIC or version not in (0, VERSION):
-        raise _corrupt(name, f"begins with {magic!r}, version {version}")
+        raise corrupt(name, f"begins with {magic!r}, version {version}")
     lac_at = _head.size + key_length + 2 * _int.size
     if key_length < 0 or lac_at > HEADER_SIZE:
-        raise _corrupt(name, f"announces a master key of {key_length} bytes")
+        raise corrupt(name, f"announces a master key of {key_length} bytes")
     master_key = data[_head.size : _head.size + key_length]
     state, lac_length = _int.unpack_from(data, lac_at - 8)[0], _int.unpack_from(data, lac_at - 4)[0]
     if version == 0:
         lac_length = 0
     if lac_length != 0 and not _MIN_LAC_PACKET <= lac_length <= HEADER_SIZE - lac_at:
-        raise _corrupt(name, f"announces an explicit LAC of {lac_length} bytes")
+        raise corrupt(name, f"announces an explicit LAC of {lac_length} bytes")
     lac = data[lac_at : lac_at + lac_length] if lac_length else None
-    last = NO_ENTRY
+    last, generation = NO_ENTRY, 0
     stored = data[SEAL_AT : SEAL_AT + SEAL_SIZE]
     if stored.startswith(_SEAL_TAG) or (lac_at + lac_length <= SEAL_AT and any(stored)):
-        last = _last_of_seal.unpack_from(stored, len(_SEAL_TAG))[0]
-        if stored != seal_of(data, last):
-            raise _corrupt(name, "has a header that does not match its checksum")
-    return IndexHeader(master_key, bool(state & _FENCED), lac, sealed_last_entry=last)
+        last, generation = _seal_values.unpack_from(stored, len(_SEAL_TAG))
+        if stored != seal_of(data, last, generation):
+            raise corrupt(name, "has a header that does not match its checksum")
+    return IndexHeader(master_key, bool(state & _FENCED), lac, sealed_last_entry=last, generation=generation)
 
 
-def seal_of(header: bytes, last_entry_id: int) -> bytes:
+def seal_of(header: bytes, last_entry_id: int, generation: int) -> bytes:
     """What stands at SEAL_AT of a header; nothing where key and LAC reach that far, or it is of no known form."""
     try:
         _, _, key_length = _head.unpack_from(header)
@@ -129,11 +132,12 @@ def seal_of(header: bytes, last_entry_id: int) -> bytes:
             return b""
     except struct.error:
         return b""
-    body = _SEAL_TAG + _last_of_seal.pack(last_entry_id)
+    body = _SEAL_TAG + _seal_values.pack(last_entry_id, generation)
     return body + zlib.crc32(body, zlib.crc32(header[:SEAL_AT])).to_bytes(4, "big")
 
 
-def _corrupt(name: str, what: str) -> StorageCorruptException:
+def corrupt(name: str, what: str) -> StorageCorruptException:
+    """The error that says what is wrong with an index file, and what to do."""
     return StorageCorruptException(
         f"index file {name} {what}; the file is damaged. "
         f"Restore it, or stop the bookie, remove the file and start the bookie once with {ACCEPT_LOSS}."

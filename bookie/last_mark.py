@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,16 @@ def read_marks(files: FileSystem, directories: Iterable[Path], name: str = LAST_
 def read_mark(files: FileSystem, directories: Iterable[Path], name: str = LAST_MARK_FILE) -> LogMark:
     """The furthest mark of any ledger directory."""
     return next((stored.mark for stored in read_marks(files, directories, name)), NO_MARK)
+
+
+def is_last_here(files: FileSystem, directories: Sequence[Path], journals: int) -> bool:
+    """Whether this bookie was the last on the directories: the other one writes marks too, which have no seal."""
+    marks = [
+        stored
+        for journal in range(journals)
+        for stored in read_marks(files, directories, mark_file_name(journal, journals))
+    ]
+    return bool(marks) and all(stored.sealed for stored in marks)
 
 
 def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark, name: str = LAST_MARK_FILE) -> None:

@@ -4,11 +4,13 @@ A ledger's file is found by looking into every directory; a new one is made in a
 
 Pages are cached only as they are on disk: a checkpoint writes slots through, and drops the pages it touched. So a page
 is never dirty, and memory is bounded by the LRU alone. A reader that loaded a page while an update went on does not
-leave it in the cache (`_generation`), for it may be the older one. Until an update is complete readers find its entries
-in the write cache.
+leave it in the cache (`_page_generation`), for it may be the older one. Until an update is complete readers find its
+entries in the write cache.
 
 The checkpoint thread updates; any thread reads. Index files are opened where needed and closed again, so that the
 number of open ones is bounded by the threads that read, and a batch of updates.
+
+The list of the files (`index_list`) proves that one is gone, or an older copy of itself. Who only looks needs none.
 
 `*.idx.rloc` is a file that was being moved to another directory: a start removes it where the ledger has a file, and
 otherwise gives it its name.
@@ -22,7 +24,7 @@ import os
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -30,8 +32,10 @@ from threading import Lock
 from pyroaring import BitMap64
 
 from bookie import index_file
-from bookie.files import FileSystem
+from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import PAGE_SIZE, IndexHeader, SlotRun
+from bookie.index_list import UNKNOWN, IndexList, id_set
+from bookie.loss import LostDataException, OnLoss
 from bookie.statistics import StoreStatistics
 from ledger.ledger_id import NO_ENTRY, LedgerId
 
@@ -42,6 +46,9 @@ _SYNC_BATCH = 256
 
 _LISTING_CHUNK = 10_000
 """Ids copied at once where a listing is turned into an array: other threads run in between."""
+
+MOST_LOST = 100
+"""Files that may be missing without that a start is refused: more of them are not lost one by one."""
 
 _PageKey = tuple[int, int, int]
 
@@ -59,15 +66,17 @@ class LedgerCache:
         capacity: int,
         writable: Callable[[], Sequence[Path]] | None = None,
         statistics: StoreStatistics | None = None,
+        listed: IndexList | None = None,
     ) -> None:
         self._files = files
+        self._list = listed
         self._directories = tuple(directories)
         self._writable = writable or (lambda: self._directories)
         self._statistics = statistics or StoreStatistics()
         self._max_pages = max(1, capacity // PAGE_SIZE)
         self._lock = Lock()
         self._pages: OrderedDict[_PageKey, bytes] = OrderedDict()
-        self._generation = 0
+        self._page_generation = 0
         self._unsynced: list[int] = []
         self._guards: list[int] = []
         """A descriptor of each directory's file system, opened before the first change since the last sync."""
@@ -86,6 +95,8 @@ class LedgerCache:
         The header is None when it was never written; it says when entries are lost that were there. Raises
         StorageCorruptException when it can't be read.
         """
+        # Asked first: a checkpoint writes the file, and then the list.
+        generation = self._list.generation_of(ledger_id.ledger_id) if self._list is not None else None
         fd = self._open(ledger_id)
         if fd is None:
             return None
@@ -93,12 +104,46 @@ class LedgerCache:
             name = str(index_file.relative_path(ledger_id))
             header = index_file.decode_header(self._files.pread(fd, index_file.HEADER_SIZE, 0), name)
             last_entry_id = self._last_entry_id(fd)
+            if header is None and generation is not None:
+                raise index_file.corrupt(name, "has lost its header")
             if header is not None:
-                lost = header.sealed_last_entry > last_entry_id
-                header = header._replace(lost=lost, sealed_last_entry=NO_ENTRY)
+                lost = _has_lost(header, last_entry_id, generation)
+                header = header._replace(lost=lost, sealed_last_entry=NO_ENTRY, generation=UNKNOWN)
             return header, last_entry_id
         finally:
             self._files.close(fd)
+
+    def find_lost(self, trusted: bool, on_loss: OnLoss) -> list[int]:
+        """Ledgers whose files are gone although the list has them. Once, before anything is changed; lists directories.
+
+        The list counts if it is `trusted`: nobody else was on the directories since. Otherwise it is begun anew.
+        """
+        if self._list is None:
+            return []
+        found = self.ledger_ids()
+        if not self._list.load() or not trusted:
+            self._list.begin_anew(found)
+            return []
+        listed = self._list.numbers()
+        lost = list(listed - id_set(found))
+        if len(lost) > MOST_LOST:
+            example = index_file.relative_path(LedgerId.unscoped(lost[0]))
+            on_loss(
+                LostDataException(
+                    f"of {len(listed)} index files that {self._list.path} lists {len(lost)} are missing in "
+                    f"{', '.join(map(str, self._directories))}, such as {example}"
+                )
+            )
+        return lost
+
+    def forget(self, numbers: Collection[int]) -> dict[int, int]:
+        """These files are about to go, or are gone: they will not be missed. Durable on return."""
+        return self._list.remove(numbers) if self._list is not None else {}
+
+    def put_back(self, forgotten: dict[int, int]) -> None:
+        """These stay after all. Durable after `sync`."""
+        if self._list is not None:
+            self._list.put_back(forgotten)
 
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""
@@ -127,7 +172,7 @@ class LedgerCache:
                 self._pages.move_to_end(key)
                 self._statistics.index_hits += 1
                 return page
-            generation = self._generation
+            generation = self._page_generation
         started = time.monotonic()
         page = self._load_page(ledger_id, number)
         self._statistics.index_misses += 1
@@ -204,7 +249,7 @@ class LedgerCache:
 
     def _keep(self, key: _PageKey, page: bytes, generation: int) -> None:
         with self._lock:
-            if generation != self._generation:
+            if generation != self._page_generation:
                 return
             self._pages[key] = page
             if len(self._pages) > self._max_pages:
@@ -256,7 +301,7 @@ class LedgerCache:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
-        self._write_header(fd, header)
+        self._write_header(fd, ledger_id.ledger_id, header)
         for run in runs:
             self._files.pwrite(fd, run.data, index_file.slot_offset(run.first))
         if runs:
@@ -272,15 +317,30 @@ class LedgerCache:
         else:
             self._sync_files()
 
-    def _write_header(self, fd: int, header: IndexHeader | None) -> None:
-        """The header if given; its seal in any case: what the file holds until now is durable."""
-        last = self._last_entry_id(fd)
-        if header is not None:
-            self._files.pwrite(fd, header._replace(sealed_last_entry=last).encode(), 0)
+    def _write_header(self, fd: int, number: int, header: IndexHeader | None) -> None:
+        """The header if given; its seal in any case, with what is certain to be durable of the file.
+
+        Whoever moves entries gives no header, and does not ask what the file has lost: its seal stays then, and tells.
+        """
+        data = self._files.pread(fd, index_file.HEADER_SIZE, 0)
+        found, last = _readable(data, f"{number:x}"), self._last_entry_id(fd)
+        listed = UNKNOWN
+        if self._list is not None:
+            listed = self._list.generation_of(number) or UNKNOWN
+        if header is None and (found is None or _has_lost(found, last, listed)):
             return
-        seal = index_file.seal_of(self._files.pread(fd, index_file.SEAL_AT, 0), last)
-        if seal:
+        generation = self._list.generation if self._list is not None else UNKNOWN
+        if found is None or found.generation == UNKNOWN or found.generation != listed:
+            # The update that wrote this was not completed: memory shows what the disk may not have.
+            last = min(last, found.sealed_last_entry if found is not None else NO_ENTRY)
+        if header is not None:
+            data = header._replace(sealed_last_entry=last, generation=generation).encode()
+            self._files.pwrite(fd, data, 0)
+        seal = index_file.seal_of(data, last, generation)
+        if seal and header is None:
             self._files.pwrite(fd, seal, index_file.SEAL_AT)
+        if self._list is not None:
+            self._list.updated(number, generation if seal else UNKNOWN)
 
     def _open_guards(self) -> None:
         """All of them or none: what is written stands under the guard of every directory."""
@@ -308,6 +368,8 @@ class LedgerCache:
         self._new_names.clear()
         self._closed_unsynced = False
         self._close_guards()
+        if self._list is not None:
+            self._list.sync()
 
         self._forget_ledgers(self._deleted)
         self._deleted.clear()
@@ -317,7 +379,7 @@ class LedgerCache:
         if not ledgers:
             return
         with self._lock:
-            self._generation += 1
+            self._page_generation += 1
             for key in [key for key in self._pages if key[:2] in ledgers]:
                 del self._pages[key]
 
@@ -359,6 +421,7 @@ class LedgerCache:
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
         self._open_guards()
+        self.forget([ledger_id.ledger_id])
         for path in self._paths(ledger_id):
             try:
                 self._files.unlink(path)
@@ -385,7 +448,7 @@ class LedgerCache:
 
     def _forget_pages(self, ledger_id: LedgerId, runs: Sequence[SlotRun]) -> None:
         with self._lock:
-            self._generation += 1
+            self._page_generation += 1
             for run in runs:
                 first = run.first // index_file.SLOTS_PER_PAGE
                 last = (run.end - 1) // index_file.SLOTS_PER_PAGE
@@ -426,3 +489,16 @@ class LedgerCache:
         """Where the ledger's file may lie, a path for each directory."""
         name = index_file.relative_path(ledger_id)
         return (directory / name for directory in self._directories)
+
+
+def _has_lost(header: IndexHeader, last_entry_id: int, generation: int | None) -> bool:
+    """Whether a file has less than its seal says, or is older than the list says."""
+    return header.sealed_last_entry > last_entry_id or header.generation < (generation or UNKNOWN)
+
+
+def _readable(data: bytes, name: str) -> IndexHeader | None:
+    """The header in a file's first bytes, if it can be read."""
+    try:
+        return index_file.decode_header(data, name)
+    except StorageCorruptException:
+        return None

@@ -9,10 +9,11 @@ never taken for (0, id); `ledger_ids` lists those of scope 0, the only ones that
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from bookie.index_file import IndexHeader, SlotRun
+from bookie.loss import OnLoss
 from ledger.ledger_id import LedgerId
 
 
@@ -52,6 +53,18 @@ class LedgerIndex(Protocol):
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Forgets a ledger; one that is not there is fine. Durable after `sync`."""
+
+    def find_lost(self, trusted: bool, on_loss: OnLoss) -> Collection[int]:
+        """Ledgers that it had durably and has not any more, each by itself. Once, before anything is changed.
+
+        `trusted`: nobody but this bookie changed it since; `on_loss` hears where more than that is lost.
+        """
+
+    def forget(self, numbers: Collection[int]) -> dict[int, int]:
+        """These are about to be deleted, or are lost: they will not be missed. Durable on return; for `put_back`."""
+
+    def put_back(self, forgotten: dict[int, int]) -> None:
+        """These were not deleted after all. Durable after `sync`."""
 
     def compact(self) -> None:
         """Gives back the room of what was deleted, where that does not happen by itself. Blocking, maybe long."""

@@ -235,7 +235,7 @@ class LedgerTable:
             )
         if header.lost and self._limbo is not None:
             # At once, and for good: what is added from now on must not hide it.
-            self._limbo.add_lost(ledger_id.ledger_id)
+            self._limbo.add_lost([ledger_id.ledger_id])
         limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
         ledger = StoredLedger(
             ledger_id,

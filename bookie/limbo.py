@@ -4,9 +4,9 @@ What it still holds of them is served. What it does not hold is unknown, and so 
 whether they were fenced: it never says that there is no such entry or no such ledger, and takes no ordinary adds (S8).
 
 A ledger enters when a loss is accepted: every ledger that the metadata has at that time. One made afterwards is not
-concerned. One whose index file has lost entries enters by itself. A ledger leaves once it is verified (`limbo_check`).
-Ids are kept, with a checksum, in a file beside `current` of each ledger directory, so limbo outlives restarts; of
-several copies each id of any sound one counts.
+concerned. One whose index file is gone, is an older copy, or has lost entries enters by itself (`index_list`). A ledger
+leaves once it is verified (`limbo_check`). Ids are kept, with a checksum, in a file beside `current` of each ledger
+directory, so limbo outlives restarts; of several copies each id of any sound one counts.
 
 Storage of kind `db` has a limbo of its own besides, which Apache BookKeeper's bookie marks in RocksDB.
 
@@ -33,6 +33,7 @@ LIMBO_FILE = "bookie.limbo"
 _NEW_SUFFIX = ".new"
 _MAGIC = b"BGLI"
 _CRC_SIZE = 4
+_MOST_LOGGED = 100
 
 
 class Limbo:
@@ -74,10 +75,13 @@ class Limbo:
             note="what is missing of them here is unknown, not absent, until each is verified",
         )
 
-    def add_lost(self, number: int) -> None:
-        """The index was found to lack entries of this ledger that it had. The same."""
-        if number not in self._numbers:
-            self._replace(self._numbers | BitMap64([number]))
+    def add_lost(self, numbers: Collection[int]) -> None:
+        """The index was found to lack these ledgers, or entries of them, that it had. The same."""
+        new = [number for number in numbers if number not in self._numbers]
+        if not new:
+            return
+        self._replace(self._numbers | BitMap64(new))
+        for number in new[:_MOST_LOGGED]:
             log_event(_log, "ledger_lost_entries", logging.ERROR, ledger=number, note="it is in limbo until verified")
 
     def remove(self, numbers: Collection[int]) -> None:

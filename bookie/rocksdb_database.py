@@ -93,6 +93,10 @@ class Database:
                 self._writable = False
             raise
 
+    def sequence(self) -> int:
+        """The number of the last change, which never goes back."""
+        return int(self.read(lambda rows: rows.latest_sequence_number()))
+
     def compact(self) -> None:
         """Rewrites everything, so that deleted rows take no more room. Blocking, long."""
         self._make_writable()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -43,7 +43,9 @@ from rocksdict import (
 
 from bookie.files import FileSystem, StorageCorruptException
 from bookie.index_file import SLOT_SIZE, IndexHeader, SlotRun
+from bookie.loss import OnLoss
 from bookie.rocksdb_database import Database
+from bookie.rocksdb_sequences import Sequences
 from ledger.ledger_id import NO_ENTRY, LedgerId
 from protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
 
@@ -65,12 +67,21 @@ _REBUILT_SUFFIX = bytes(8)
 class RocksDbIndex:
     """See the module. `cache_bytes` bounds the blocks of `locations` kept in memory."""
 
-    def __init__(self, files: FileSystem, directory: Path, cache_bytes: int, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        cache_bytes: int,
+        *,
+        read_only: bool = False,
+        sequences: Sequences | None = None,
+    ) -> None:
         """Opens both databases below `directory`, or creates them. Raises OSError, StorageCorruptException.
 
         With `read_only` neither lock nor file is touched, and a database that is in use can be read as it was then.
         """
         self._directory = directory
+        self._sequences = sequences
         self._locations = Database(directory / LOCATIONS, lambda: _locations_options(cache_bytes), read_only=read_only)
         try:
             self._ledgers = Database(directory / LEDGERS, _ledgers_options, read_only=read_only)
@@ -259,6 +270,8 @@ class RocksDbIndex:
         self._write_locations()
         batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
         _write(self._ledgers, batch)
+        if self._sequences is not None:
+            self._sequences.store(self._at())
 
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
         """Syncs: what a database read when it was opened it has written again, and its files have checksums."""
@@ -277,6 +290,22 @@ class RocksDbIndex:
     def locations_path(self) -> Path:
         """The database that `compact` is about."""
         return self._directory / LOCATIONS
+
+    def find_lost(self, trusted: bool, on_loss: OnLoss) -> Collection[int]:
+        """None by itself: a database is there as a whole or not."""
+        if self._sequences is not None:
+            self._sequences.check(self._at(), self._directory, trusted, on_loss)
+        return ()
+
+    def _at(self) -> tuple[int, int]:
+        return self._locations.sequence(), self._ledgers.sequence()
+
+    def forget(self, numbers: Collection[int]) -> dict[int, int]:
+        """Nobody will miss them anyway."""
+        return {}
+
+    def put_back(self, forgotten: dict[int, int]) -> None:
+        """There is nothing to do."""
 
     def compact(self) -> None:
         """Rewrites `locations` so that deleted rows take no more room. Blocking, long."""

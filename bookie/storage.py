@@ -42,11 +42,11 @@ from bookie.files import (
 )
 from bookie.journal import Journal
 from bookie.journal_format import LogMark
-from bookie.last_mark import mark_file_name, write_mark
+from bookie.last_mark import is_last_here, mark_file_name, write_mark
 from bookie.ledger_table import LedgerTable
 from bookie.ledger_writes import LedgerWrites
 from bookie.limbo import Limbo
-from bookie.loss import refuse_loss, tell_loss
+from bookie.loss import OnLoss, refuse_loss, tell_loss
 from bookie.replay import Replay
 from bookie.replay_start import starts_of_replay
 from bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
@@ -183,6 +183,7 @@ class Storage(LedgerWrites):
             # Durable before a replay does away with the proof of it.
             self._limbo.add(accept_loss)
         starts = starts_of_replay(self._files, config, on_loss)
+        trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
         self.stores = open_stores(
             config,
             self._files,
@@ -191,6 +192,7 @@ class Storage(LedgerWrites):
             self._store_statistics,
             self._threads,
         )
+        self._find_lost(trusted, on_loss)
         self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
@@ -216,6 +218,13 @@ class Storage(LedgerWrites):
         marks = [self._persist_beginning(number, mark, patient) for number, (mark, _) in enumerate(replays)]
         self._checkpointer = checkpointer
         checkpointer.start(marks, out_of_space=patient.out_of_space)
+
+    def _find_lost(self, trusted: bool, on_loss: OnLoss) -> None:
+        """A ledger that is missing in the index is in limbo, whatever the journal still has of it (S8)."""
+        for store in self.stores:
+            lost = store.index.find_lost(trusted, on_loss)
+            self._limbo.add_lost(lost)
+            store.index.forget(lost)
 
     def _flush_found_no_space(self, error: OSError) -> bool:
         agreed = self.on_no_space(error, [])
@@ -395,8 +404,10 @@ class Storage(LedgerWrites):
         """
         with self.exclusive():
             try:
+                forgotten = [store.index.forget(numbers) for store in self.stores]
                 gone = [number for number in numbers if self._delete(number, unwritten)]
-                for store in self.stores:
+                for store, listed in zip(self.stores, forgotten, strict=True):
+                    store.index.put_back({number: listed[number] for number in listed.keys() - set(gone)})
                     store.index.sync()
             finally:
                 # Also where there was no space: what is made anew under such an id must be found when it is flushed.

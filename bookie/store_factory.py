@@ -12,6 +12,7 @@ from pathlib import Path
 from bookie import directories
 from bookie.entry_logs import EntryLogs
 from bookie.files import FileSystem
+from bookie.index_list import LIST_FILE, IndexList
 from bookie.ledger_cache import LedgerCache
 from bookie.ledger_store import LedgerStore
 from bookie.statistics import StoreStatistics
@@ -36,7 +37,8 @@ def open_stores(
     logs_in = _current_of(writable_ledgers)
     if config.storage == "db":
         return _database_stores(config, files, ledgers, indexes, statistics, threads)
-    index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes), statistics)
+    listed = IndexList(files, config.ledger_directories[0] / LIST_FILE)
+    index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes), statistics, listed)
     index.finish_relocations()
     return (LedgerStore(index, _logs(config, files, ledgers, logs_in, statistics, threads), statistics),)
 
@@ -51,6 +53,7 @@ def _database_stores(
 ) -> tuple[LedgerStore, ...]:
     """A directory that is full takes its ledgers' logs all the same: they have no other."""
     from bookie.rocksdb_index import RocksDbIndex  # RocksDB is loaded only where it is used
+    from bookie.rocksdb_sequences import SEQUENCES_FILE, Sequences
 
     if len(ledgers) != len(indexes):
         raise directories.DirectoryException(
@@ -60,7 +63,9 @@ def _database_stores(
     opened: list[LedgerStore] = []
     try:
         for ledger_directory, index_directory in zip(ledgers, indexes, strict=True):
-            index = RocksDbIndex(files, index_directory, config.ledger_cache_bytes // len(ledgers))
+            sequences = Sequences(files, ledger_directory.parent / SEQUENCES_FILE)
+            cache_bytes = config.ledger_cache_bytes // len(ledgers)
+            index = RocksDbIndex(files, index_directory, cache_bytes, sequences=sequences)
             logs = _logs(config, files, [ledger_directory], lambda: (), statistics, threads)
             opened.append(LedgerStore(index, logs, statistics))
     except BaseException:

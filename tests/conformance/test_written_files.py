@@ -170,7 +170,7 @@ def read_index(path: Path) -> tuple[bytes, bool, bytes, dict[int, int]]:
     assert lac_size == 0 or lac_size >= 16
     end = 20 + key_size + lac_size
     assert end <= 1024
-    assert not any(data[end:496])
+    assert not any(data[end:488])
     assert not any(data[512:1024]), "but for the seal, which others do not read"
     slots = struct.unpack(f">{(len(data) - 1024) // 8}q", data[1024:])
     locations = {entry_id: location for entry_id, location in enumerate(slots) if location}
@@ -191,9 +191,9 @@ def test_index_files(
 ) -> None:
     path = root / "ledgers/current" / name
     assert read_index(path)[:3] == (KEY, fenced, lac)
-    seal = path.read_bytes()[496:508]
+    seal = path.read_bytes()[488:508]
     assert seal.startswith(b"BGIX")
-    assert path.read_bytes()[508:512] == zlib.crc32(seal, zlib.crc32(path.read_bytes()[:496])).to_bytes(4, "big")
+    assert path.read_bytes()[508:512] == zlib.crc32(seal, zlib.crc32(path.read_bytes()[:488])).to_bytes(4, "big")
     assert path.stat().st_size == 1024 + 8192 * pages
     locations = read_index(path)[3]
     assert sorted(locations) == entries

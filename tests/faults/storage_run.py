@@ -179,6 +179,7 @@ def check_disk(disk: MemoryDisk, root: Path, moment: Moment, what: str, *, opens
         run.open()
         try:
             check(run.storage, moment, what)
+            assert not run.storage.limbo(), f"{what}: nothing was lost"
         finally:
             run.storage.close()
         assert not disk.open_paths, what

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bookie.index_file import HEADER_SIZE, SLOT_SIZE, decode_header
+from bookie.index_file import HEADER_SIZE, SLOT_SIZE, decode_header, ledger_id_of
+from bookie.index_list import LIST_FILE, IndexList
 from bookie.journal_format import LogMark, journal_id_of
-from bookie.last_mark import mark_file_name, read_mark
+from bookie.last_mark import is_last_here, mark_file_name, read_mark
 from tests.faults.memory_disk import MemoryDisk
 from tests.simulation.simulated_bookie import SimulatedBookie
 
@@ -101,19 +102,38 @@ def _is_told(bookie: SimulatedBookie, path: Path, way: str, before: bytes, after
         return True
     rules: dict[str, Callable[[], bool]] = {
         "journal": lambda: _journal_is_told(bookie, path, before, after),
-        "index": lambda: _index_is_told(way, before, after),
+        "index": lambda: _index_is_told(bookie, path, way, before, after),
     }
     rule = rules.get(kind_of(path))
     return rule is None or rule()
 
 
-def _index_is_told(way: str, before: bytes, after: bytes | None) -> bool:
-    """By the seal in the header, where that is still there: an older file, or none, is right in itself."""
+def _index_is_told(bookie: SimulatedBookie, path: Path, way: str, before: bytes, after: bytes | None) -> bool:
+    """By the list where the file is in it, or by the seal in the header, where that is still there."""
+    if way == "flip":
+        return True
+    listed = _listed(bookie, path)
+    if after is None:
+        return listed is not None
+    if way == "old":
+        older = decode_header(after, "older")
+        return listed is not None and (older is None or older.generation < listed)
     header = decode_header(before, "before")
-    if way == "flip" or after is None or header is None:
-        return way == "flip"
-    sealed = way in ("cut", "zeros") and len(after) >= HEADER_SIZE and after[:HEADER_SIZE] == before[:HEADER_SIZE]
-    return sealed and _last_slot(after) < header.sealed_last_entry
+    if after[:HEADER_SIZE] != before[:HEADER_SIZE]:
+        return bool(listed)
+    return header is not None and _last_slot(after) < header.sealed_last_entry
+
+
+def _listed(bookie: SimulatedBookie, path: Path) -> int | None:
+    """What the list of index files says of one, None where nothing. It is read from a copy."""
+    media, config = bookie.disk.media, bookie.config
+    name = config.ledgers[0] / LIST_FILE
+    if not is_last_here(media, config.ledgers, len(config.journals)) or not media.exists(name):
+        return None
+    disk = MemoryDisk(Path("/"))
+    disk.put(name, media.content(name))
+    listed, number = IndexList(disk, name), ledger_id_of(path.name)
+    return listed.generation_of(number) if listed.load() and number is not None else None
 
 
 def _last_slot(content: bytes) -> int:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bookie import index_file
 from bookie.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookie.index_file import IndexHeader
+from bookie.index_list import LIST_FILE, IndexList
 from bookie.ledger_cache import LedgerCache
 from ledger.ledger_id import LedgerId
 from tests.unit.bookie.storage_support import lac_packet
@@ -39,9 +40,9 @@ def test_header_layout() -> None:
     data = IndexHeader(b"abc", True, lac).encode()
     assert len(data) == 1024
     expected = b"BKLE" + struct.pack(">ii", 1, 3) + b"abc" + struct.pack(">ii", 1, len(lac)) + lac
-    seal = b"BGIX" + struct.pack(">q", -1)
-    checksum = zlib.crc32(seal, zlib.crc32(expected.ljust(496, b"\0")))
-    assert data == (expected.ljust(496, b"\0") + seal + struct.pack(">I", checksum)).ljust(1024, b"\0")
+    seal = b"BGIX" + struct.pack(">qq", -1, 0)
+    checksum = zlib.crc32(seal, zlib.crc32(expected.ljust(488, b"\0")))
+    assert data == (expected.ljust(488, b"\0") + seal + struct.pack(">I", checksum)).ljust(1024, b"\0")
 
 
 def test_a_header_that_leaves_no_room_for_a_seal_has_none() -> None:
@@ -73,7 +74,8 @@ def test_a_header_without_seal_is_right() -> None:
 
 def test_entries_that_are_gone_from_a_file_put_its_ledger_in_limbo(tmp_path: Path) -> None:
     """Those that an earlier update had made durable: the last one's may not have come to the disk yet."""
-    cache = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20)
+    listed = IndexList(REAL_FILE_SYSTEM, tmp_path / LIST_FILE)
+    cache = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20, listed=listed)
     ledger_id = LedgerId.unscoped(7)
     for first in (0, 2000):
         runs = index_file.slot_runs(range(first, first + 3), [4096 + first] * 3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ from rocksdict import Options, Rdict
 
 from bookie.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
 from bookie.index_file import IndexHeader, slot_runs
+from bookie.loss import LostDataException
 from bookie.rocksdb_index import RocksDbIndex
+from bookie.rocksdb_sequences import SEQUENCES_FILE
+from bookie.storage import Storage
 from ledger.ledger_id import LedgerId
 from tests.conformance.golden import VECTORS
-from tests.unit.bookie.storage_support import lac_packet, opened
+from tests.unit.bookie.storage_support import OpenStorage, lac_packet, opened, packet, small_config
 
 KEY = b"k" * 20
 HEADER = IndexHeader(KEY, False, None)
@@ -238,3 +243,82 @@ def test_a_java_directory_of_write_ahead_logs_only(tmp_path: Path) -> None:
         assert index.read_header(unscoped(7)) is None
     finally:
         index.close()
+
+
+def empty(databases: Path) -> None:
+    for name in ("ledgers", "locations"):
+        shutil.rmtree(databases / name)
+
+
+def older(databases: Path) -> None:
+    for name in ("ledgers", "locations"):
+        shutil.rmtree(databases / name)
+        shutil.copytree(databases.parent / "older" / name, databases / name)
+
+
+def older_locations(databases: Path) -> None:
+    shutil.rmtree(databases / "locations")
+    shutil.copytree(databases.parent / "older" / "locations", databases / "locations")
+
+
+def without_its_log(databases: Path) -> None:
+    newest = max((databases / "locations").glob("*.log"))
+    newest.unlink()
+
+
+@pytest.mark.parametrize("damage", [empty, older, older_locations, without_its_log])
+def test_databases_that_have_less_than_they_had_refuse_the_start(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """S8. RocksDB itself takes all of these for right."""
+    databases = tmp_path / "ledgers/current"
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+    shutil.copytree(databases, databases.parent / "older")
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 1)
+        bookie.storage.checkpoint()
+        left = tmp_path / "left"
+        shutil.copytree(tmp_path / "ledgers", left / "ledgers")
+        shutil.copytree(tmp_path / "journal", left / "journal")
+    damage(left / "ledgers/current")
+    for _ in range(2):
+        with pytest.raises(LostDataException, match=r"RocksDB index in .* is behind what .*--accept-loss"):
+            OpenStorage(left, storage="db")
+    storage = Storage(replace(small_config(left), storage="db"), lambda tokens: None, lambda error: None)
+    storage.open(accept_loss=[1])
+    assert storage.limbo() == [1]
+    storage.close()
+    with opened(left, storage="db") as bookie:
+        assert bookie.storage.limbo() == [1]
+
+
+@pytest.mark.parametrize("mark", ["sealed", "of another bookie"])
+def test_databases_that_are_as_they_were_or_that_another_bookie_changed_are_right(tmp_path: Path, mark: str) -> None:
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+        bookie.add(2, 0)
+    shutil.copytree(tmp_path / "ledgers/current", tmp_path / "ledgers/older")
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.storage.delete_ledgers([1])
+    if mark != "sealed":
+        older(tmp_path / "ledgers/current")
+        path = tmp_path / "ledgers/current/lastMark"
+        path.write_bytes(path.read_bytes()[:16])
+    for _ in range(2):
+        with opened(tmp_path, storage="db") as bookie:
+            assert bookie.storage.limbo() == []
+            assert bookie.storage.read_entry(bookie.ledger(2), 0) == packet(2, 0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"BGSQ" + bytes(20)])
+def test_sequences_that_are_gone_or_damaged_do_not_count(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "ledgers" / SEQUENCES_FILE
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+    whole = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content)
+    with opened(tmp_path, storage="db") as bookie:
+        assert bookie.storage.read_entry(bookie.ledger(1), 0) == packet(1, 0)
+        bookie.add(1, 1)
+    assert path.read_bytes() > whole

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from bookie import ledger_cache
+from bookie import index_list, ledger_cache
 from bookie.directories import DirectoryException
 from bookie.files import FileSystem, StorageStoppedException
+from bookie.index_list import LIST_FILE
 from tests.faults.memory_disk import (
     MemoryDisk,
     Operation,
@@ -42,6 +43,11 @@ SMALL: dict[str, Any] = {
     "entry_log_max_bytes": 4000,
     "ledger_cache_bytes": 8192,
 }
+
+
+@pytest.fixture(autouse=True)
+def _a_list_of_index_files_that_is_soon_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_list, "_MANY_CHANGES", 6)
 
 
 def script(run: StorageRun) -> None:
@@ -165,7 +171,17 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(tmp_path: Path) -> 
     disk = new_disk(tmp_path)
     crashes = crash_everywhere(tmp_path, disk, StorageRun(tmp_path, disk, **SMALL), script)
     kinds = {operation.kind for operation in crashes.operations}
-    assert kinds == {"create", "write", "allocate", "truncate", "sync", "sync directory", "unlink", "make directory"}
+    assert kinds == {
+        "create",
+        "write",
+        "allocate",
+        "truncate",
+        "sync",
+        "sync directory",
+        "unlink",
+        "make directory",
+        "rename",
+    }
     names = {operation.path.name for operation in crashes.operations}
     assert {"lastMark", "lastId", "0.log", "2.log", "12c.idx"} <= names
     assert sum(name.endswith(".txn") for name in names) >= 3
@@ -305,6 +321,8 @@ def test_what_a_start_saw_in_memory_only_refuses_no_later_one(tmp_path: Path) ->
 def test_a_full_disk_at_any_operation_loses_nothing_acknowledged(tmp_path: Path, partial: bool) -> None:
     grows = ("create", "write", "allocate", "truncate", "make directory")
     wanted = [operation for operation in operations_of_script(tmp_path) if operation.kind in grows]
+    # Without room for it the list of index files stays as it is.
+    wanted = [operation for operation in wanted if not operation.path.name.startswith(LIST_FILE + ".")]
     if partial:
         wanted = [operation for operation in wanted if operation.kind == "write"]
     for operation in wanted:
