@@ -104,7 +104,7 @@ class LedgerCache:
             name = str(index_file.relative_path(ledger_id))
             header = index_file.decode_header(self._files.pread(fd, index_file.HEADER_SIZE, 0), name)
             last_entry_id = self._last_entry_id(fd)
-            if header is None and generation is not None:
+            if header is None and generation:
                 raise index_file.corrupt(name, "has lost its header")
             if header is not None:
                 lost = _has_lost(header, last_entry_id, generation)

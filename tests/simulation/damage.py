@@ -23,8 +23,10 @@ from tests.faults.memory_disk import MemoryDisk
 from tests.simulation.simulated_bookie import SimulatedBookie
 
 _WAYS = ("flip", "cut", "zeros", "remove", "old")
-_WEIGHTS = {"journal": 4, "mark": 4, "index": 3, "log": 2}
+_WEIGHTS = {"journal": 4, "mark": 4, "index": 6, "log": 2}
 """Of kinds of files; one of all others."""
+_INDEX_WAYS = {"remove": 4, "old": 4}
+"""Of ways to damage an index file; one of all others. Few of them hold what anybody asks for again."""
 _MOST_BITS = 3
 _BLOCK = 512
 
@@ -60,7 +62,8 @@ def damage_a_file(bookie: SimulatedBookie, old: Mapping[Path, bytes], rng: rando
     ways = [way for way in _WAYS if before or way in ("remove", "old")]
     if old.get(path, before) == before:
         ways.remove("old")
-    way = rng.choice(ways)
+    weights = _INDEX_WAYS if kind == "index" else {}
+    way = rng.choices(ways, [weights.get(each, 1) for each in ways])[0]
     after = _changed(before, way, old.get(path, b""), rng)
     told = _is_told(bookie, path, way, before, after)
     _put(bookie.disk.media, path, after)
@@ -117,7 +120,7 @@ def _index_is_told(bookie: SimulatedBookie, path: Path, way: str, before: bytes,
         return listed is not None
     if way == "old":
         older = decode_header(after, "older")
-        return listed is not None and (older is None or older.generation < listed)
+        return bool(listed) and (older is None or older.generation < (listed or 0))
     header = decode_header(before, "before")
     if after[:HEADER_SIZE] != before[:HEADER_SIZE]:
         return bool(listed)

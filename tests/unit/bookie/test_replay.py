@@ -337,7 +337,7 @@ def test_records_of_a_ledger_whose_header_is_lost_refuse_the_start(tmp_path: Pat
     path = tmp_path / "ledgers/current/0/1/1.idx"
     path.write_bytes(bytes(1024) + path.read_bytes()[1024:])
     write_journal(tmp_path, [packet(1, 1)], journal_id=mark.journal_id + 1)
-    with pytest.raises(StorageCorruptException, match="ledger 1 has no header"):
+    with pytest.raises(StorageCorruptException, match="has lost its header"):
         OpenStorage(tmp_path)
 
 
