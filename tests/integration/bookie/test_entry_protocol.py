@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -219,9 +220,14 @@ def test_garbage_ends_the_connection_only(bookie: EntryClient, garbage: bytes) -
     assert still_serves(bookie)
 
 
-def test_a_connection_cut_in_the_middle_of_a_frame(bookie: EntryClient, ledger_id: int) -> None:
-    bookie.socket.sendall(encode_request(add(ledger_id, 0))[:-3])
-    bookie.close()
+def test_a_connection_cut_in_the_middle_of_a_frame(standalone_cluster: StandaloneCluster, ledger_id: int) -> None:
+    with EntryClient(standalone_cluster.bookies[0]) as torn:
+        torn.socket.sendall(encode_request(add(ledger_id, 0))[:-3])
+        torn.socket.shutdown(socket.SHUT_WR)
+        assert torn.is_closed_by_bookie()
+    with EntryClient(standalone_cluster.bookies[0]) as other:
+        assert other.status(read(ledger_id, 0)) == Status.ENOLEDGER
+        assert other.status(add(ledger_id, 0)) == Status.EOK
 
 
 @pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x05hello", b"\x00\x00\x00\x00", b"GET / HTTP/1.1\r\n\r\n"])

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from bookie.standalone import StandaloneCluster
 from ledger.errors import (
@@ -126,10 +128,35 @@ async def test_a_gateway_that_dies_is_left_for_another(own_cluster: StandaloneCl
     async with await BookKeeper.connect(own_cluster.gateway_uri) as client:
         ledger = await client.create_ledger()
         await ledger.append(b"x")
+        for _ in range(6):
+            await client.read_record(ledger.ledger_id)
+        used = await asyncio.gather(*(asyncio.to_thread(reads_served, http) for http in own_cluster.http))
+        assert used[0] > 0, "the gateway that is about to die is one of those asked"
+        before = passed_over(client)
         own_cluster.processes[0].kill()
         for _ in range(6):
             await client.read_record(ledger.ledger_id)
+        assert passed_over(client) > before
+        others = await asyncio.gather(*(asyncio.to_thread(reads_served, http) for http in own_cluster.http[1:]))
+        assert sum(others) >= sum(used[1:]) + 6
         await ledger.close()
+
+
+def reads_served(http: str) -> float:
+    """How many reads of metadata the gateway with this HTTP address has answered."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=30) as response:
+        families = text_string_to_metric_families(response.read().decode())
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "bookgate_gateway_requests_total" and sample.labels["method"] == "Read"
+    )
+
+
+def passed_over(client: BookKeeper) -> float:
+    (counted,) = (metric for metric in client.metrics.snapshot() if metric.name.endswith("GATEWAYS_PASSED_OVER"))
+    return counted.samples[0].value
 
 
 @pytest.mark.asyncio

@@ -14,12 +14,6 @@ from ledger.errors import IncorrectParameterException
 REQUIRED = {"metadata_uri": "sqlite:///m", "data_dir": Path("/data")}
 
 
-def test_every_setting_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "bookie.md").read_text()
-    documented = set(re.findall(r"`([a-z_]+)`", page))
-    assert set(BookieConfig.model_fields) <= documented
-
-
 def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text("port = 1\nhttp_port = 1\ngateway_port = 1\n")
