@@ -272,6 +272,10 @@ class WorldLoop(SimLoop):
         host = (process or CURRENT.get(self.outside)).host
         return EPOCH + self._now + self.clocks_ahead.get(host, 0.0)
 
+    def hold_up(self, seconds: float) -> None:
+        """The step under way takes so long: nothing else runs meanwhile, and timers are late."""
+        self._now += seconds
+
     # Waiting
 
     def suspend(self, seconds: float | None = None) -> bool:

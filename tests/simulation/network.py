@@ -65,6 +65,10 @@ class Server(asyncio.AbstractServer):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
 
+    @property
+    def sockets(self) -> tuple[Listener, ...]:
+        return (self._listener,)
+
     def close(self) -> None:
         self._listener.close()
 

@@ -1,7 +1,6 @@
 """Connections to bookies that keep silent, lie, stand still or can't be made; what a closed client ends (F12)."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Never
 
@@ -17,11 +16,13 @@ from ledger.ledger_id import LedgerId
 from ledger.manager import RegisteredBookie
 from ledger.requests import Operation, ReadLacRequest, ReadResponse, Response, Status
 from tests.unit.thinclient.fakes import fake_cluster, ledger_of, payloads
+from tests.unit.virtual_time import VirtualTime
 from thinclient import BookKeeper
 from thinclient.bookie_connection import Address, BookieConnection, ConnectionSettings
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
-@pytest.mark.asyncio
+
 async def test_a_silent_bookie_times_out_and_the_ledger_goes_on() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(add_timeout=0.05).create_ledger()
@@ -34,7 +35,6 @@ async def test_a_silent_bookie_times_out_and_the_ledger_goes_on() -> None:
             await ledger.append(b"y")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "garbage", [b"\x00\x00\x00\x00", b"\x7f\xff\xff\xff", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x03abc"]
 )
@@ -56,8 +56,7 @@ async def test_garbage_closes_the_connection_and_says_so(garbage: bytes) -> None
         await reader_client.open_ledger(ledger.ledger_id)
 
 
-@pytest.mark.asyncio
-async def test_time_in_which_the_event_loop_was_held_up_does_not_count() -> None:
+async def test_time_in_which_the_event_loop_was_held_up_does_not_count(virtual_time: VirtualTime) -> None:
     async with fake_cluster() as cluster:
         client = cluster.client(add_timeout=1, read_timeout=1, read_ahead_entries=150)
         ledger = await client.create_ledger(1, 1, 1)
@@ -65,20 +64,25 @@ async def test_time_in_which_the_event_loop_was_held_up_does_not_count() -> None
         def slow() -> Iterator[bytes]:
             for i in range(2):
                 yield b"%d" % i
-                time.sleep(1.5)  # as a generator does that reads from a slow source
+                virtual_time.hold_up(1.5)  # as a generator does that reads from a slow source
 
         assert await ledger.append_all(slow()) == 1
-        await ledger.append_all(b"x" for _ in range(398))
+        in_flight = ledger.append_nowait(b"x")
+        await asyncio.sleep(0)
+        virtual_time.hold_up(1.5)  # as anything does that computes for long; the answer comes only then
+        assert await in_flight == 2
+        await ledger.append_all(b"x" for _ in range(397))
         await ledger.close()
         batches = 0
         async for _ in client.open_record(ledger.record).read_batches(0, 399, max_entries=100):
             batches += 1
             if batches == 1:
-                time.sleep(1.5)  # noqa: ASYNC251  # as a reader does whose output is not taken
+                virtual_time.hold_up(1.5)  # as a reader does whose output is not taken
         assert batches == 4
+        counted = {metric.name: metric.samples[0].value for metric in client.metrics.snapshot() if metric.samples}
+        assert counted["bookkeeper_client_per_channel_bookie_client_TIMEOUT"] == 0
 
 
-@pytest.mark.asyncio
 async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlines() -> None:
     accepted, never = asyncio.Event(), asyncio.Event()
 
@@ -109,7 +113,6 @@ async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlin
         never.set()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("bookie_id", ["127.0.0.1:99999", "a..b:3181"])
 async def test_an_id_that_is_no_address_after_all_fails_and_is_tried_again(bookie_id: str) -> None:
     async with fake_cluster() as cluster:
@@ -120,7 +123,6 @@ async def test_an_id_that_is_no_address_after_all_fails_and_is_tried_again(booki
                 await pool.request(bookie_id, Operation.READ_LAC, request, timeout=30)
 
 
-@pytest.mark.asyncio
 async def test_an_address_as_id_is_reached_while_discovery_keeps_silent() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 5)
@@ -135,7 +137,6 @@ async def test_an_address_as_id_is_reached_while_discovery_keeps_silent() -> Non
         assert len(await payloads(reader)) == 5
 
 
-@pytest.mark.asyncio
 async def test_a_bookie_that_comes_back_is_used_again() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 3)
@@ -151,7 +152,6 @@ async def test_a_bookie_that_comes_back_is_used_again() -> None:
         assert await payloads(reader) == [b"0", b"1", b"2"]
 
 
-@pytest.mark.asyncio
 async def test_closing_the_client_ends_everything_outstanding() -> None:
     async with fake_cluster() as cluster:
         for bookie in cluster.bookies:
@@ -170,7 +170,6 @@ async def test_closing_the_client_ends_everything_outstanding() -> None:
             await client.open_ledger(LedgerId.unscoped(0))
 
 
-@pytest.mark.asyncio
 async def test_an_answer_to_another_operation_or_to_nobody_is_dropped() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(add_timeout=0.05).create_ledger()
@@ -184,7 +183,6 @@ async def test_an_answer_to_another_operation_or_to_nobody_is_dropped() -> None:
             await ledger.append(b"x")
 
 
-@pytest.mark.asyncio
 async def test_an_unknown_bookie_without_an_address_is_named() -> None:
     async with fake_cluster(names=["alpha", "beta", "gamma"]) as cluster:
         ledger = await ledger_of(cluster, 1)
@@ -195,7 +193,6 @@ async def test_an_unknown_bookie_without_an_address_is_named() -> None:
             await payloads(reader)
 
 
-@pytest.mark.asyncio
 async def test_whoever_watches_a_ledger_hears_that_the_client_is_closed() -> None:
     async with fake_cluster(3) as cluster:
         client = cluster.client()
@@ -219,7 +216,6 @@ class BrokenProvider:
         raise ZeroDivisionError
 
 
-@pytest.mark.asyncio
 async def test_a_broken_authentication_provider_fails_requests_at_once_and_again() -> None:
     async with fake_cluster(1) as cluster:
         client = BookKeeper(cluster.metadata, cluster.discovery, auth_provider=BrokenProvider())

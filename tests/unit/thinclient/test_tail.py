@@ -1,7 +1,7 @@
 """Tailing and last-confirmed reads through real connections to fake bookies."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 
 import pytest
@@ -21,6 +21,7 @@ from ledger.errors import (
 )
 from ledger.metadata import Fragment
 from ledger.requests import (
+    AddRequest,
     BatchReadRequest,
     BatchReadResponse,
     ReadRequest,
@@ -30,9 +31,12 @@ from ledger.requests import (
     Status,
 )
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
+from tests.unit.virtual_time import until
 from thinclient import BookKeeper
 from thinclient.read_handle import ReadHandle
 from thinclient.write_handle import WriteHandle
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 QUICK = {"tail_failure_timeout": 0.3, "tail_poll_interval": 0.01, "read_timeout": 1.0, "long_poll_timeout": 0.3}
 
@@ -56,13 +60,6 @@ async def ids(entries: AsyncIterator[Entry], count: int | None = None) -> list[i
     return found
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # fakes tell nobody
-            await asyncio.sleep(0.002)
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("options", [{}, {"parallel": True}, {"long_poll": False}])
 @pytest.mark.parametrize("ensemble", [(3, 3, 2), (3, 2, 2), (1, 1, 1), (4, 2, 1)])
 async def test_entries_come_as_they_are_confirmed_and_the_end_is_the_end(
@@ -80,7 +77,6 @@ async def test_entries_come_as_they_are_confirmed_and_the_end_is_the_end(
         await reader.close()
 
 
-@pytest.mark.asyncio
 async def test_a_reader_far_behind_reads_in_batches_and_waits_only_at_the_end() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         client, ledger, reader = await tailing(cluster, batch_read_entries=500)
@@ -96,7 +92,6 @@ async def test_a_reader_far_behind_reads_in_batches_and_waits_only_at_the_end() 
         assert (counted["READ_ENTRY"], counted["BATCH_READ"]) == (4990, batches_asked)
 
 
-@pytest.mark.asyncio
 async def test_an_entry_is_not_told_before_it_is_known_to_be_confirmed() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -112,7 +107,6 @@ async def test_an_entry_is_not_told_before_it_is_known_to_be_confirmed() -> None
         await entries.aclose()
 
 
-@pytest.mark.asyncio
 async def test_tailing_from_an_entry_still_to_come() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -125,7 +119,6 @@ async def test_tailing_from_an_entry_still_to_come() -> None:
             await anext(reader.tail(-1))
 
 
-@pytest.mark.asyncio
 async def test_another_client_recovers_the_ledger_under_the_reader() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -138,7 +131,6 @@ async def test_another_client_recovers_the_ledger_under_the_reader() -> None:
         assert await rest == [9]
 
 
-@pytest.mark.asyncio
 async def test_the_ledger_is_deleted_under_the_reader() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         client, ledger, reader = await tailing(cluster)
@@ -150,7 +142,6 @@ async def test_the_ledger_is_deleted_under_the_reader() -> None:
             await waiting
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("what", ["handle", "client"])
 async def test_closing_ends_a_tailing_reader_and_leaves_nothing(what: str) -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
@@ -167,7 +158,6 @@ async def test_closing_ends_a_tailing_reader_and_leaves_nothing(what: str) -> No
         await until(lambda: not any("thinclient" in str(task.get_coro()) for task in asyncio.all_tasks() - before))
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_reader_leaves_nothing_and_the_handle_goes_on() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -181,7 +171,6 @@ async def test_a_cancelled_reader_leaves_nothing_and_the_handle_goes_on() -> Non
         assert await ids(reader.tail(), 1) == [0]
 
 
-@pytest.mark.asyncio
 async def test_a_bookie_dies_and_another_hangs_under_the_reader() -> None:
     async with fake_cluster(3) as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(
@@ -198,7 +187,6 @@ async def test_a_bookie_dies_and_another_hangs_under_the_reader() -> None:
         assert await seen == list(range(40))
 
 
-@pytest.mark.asyncio
 async def test_bookies_that_all_fail_are_put_up_with_for_a_while() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -221,7 +209,6 @@ async def test_bookies_that_all_fail_are_put_up_with_for_a_while() -> None:
             await anext(entries)
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_is_refused_is_told_at_once() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster, tail_failure_timeout=100)
@@ -232,7 +219,6 @@ async def test_a_client_that_is_refused_is_told_at_once() -> None:
             await anext(reader.tail())
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["no long polls", "bad request", "v2"])
 async def test_bookies_without_long_polls_are_tailed_by_looking(how: str) -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
@@ -252,7 +238,6 @@ async def test_bookies_without_long_polls_are_tailed_by_looking(how: str) -> Non
         assert polls < 200
 
 
-@pytest.mark.asyncio
 async def test_a_ledger_that_nobody_has_written_yet_is_not_polled_in_a_loop() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster, tail_poll_interval=0.05)
@@ -264,7 +249,6 @@ async def test_a_ledger_that_nobody_has_written_yet_is_not_polled_in_a_loop() ->
         assert await seen == [0]
 
 
-@pytest.mark.asyncio
 async def test_the_ensemble_changes_under_the_reader() -> None:
     async with fake_cluster(5) as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -278,7 +262,6 @@ async def test_the_ensemble_changes_under_the_reader() -> None:
         assert await seen == list(range(60))
 
 
-@pytest.mark.asyncio
 async def test_waiting_for_an_entry() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -298,7 +281,6 @@ async def test_waiting_for_an_entry() -> None:
         assert await reader.read_last_confirmed_and_entry(2) == (1, None)
 
 
-@pytest.mark.asyncio
 async def test_last_entries() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster)
@@ -308,6 +290,8 @@ async def test_last_entries() -> None:
         await ledger.append_all([b"0"])
         await ledger.append_all([b"1"])
         await ledger.append_all([b"2"])
+        for bookie in cluster.bookies:
+            await bookie.until_requested(3, AddRequest)
         assert await reader.try_read_last_confirmed() == 1
         assert (await reader.read_last_entry()).payload == b"1"
         assert await ids(reader.read_unconfirmed(0, 2)) == [0, 1, 2]
@@ -319,7 +303,6 @@ async def test_last_entries() -> None:
             await reader.try_read_last_confirmed()
 
 
-@pytest.mark.asyncio
 async def test_a_range_whose_bookies_were_replaced_is_read_by_newer_metadata() -> None:
     """The bookie named by the metadata at hand has lost the entries; meanwhile another one has got them."""
     async with fake_cluster(2) as cluster, asyncio.timeout(10):
@@ -341,7 +324,6 @@ async def _gone(wait: Awaitable[object]) -> None:
         await wait
 
 
-@pytest.mark.asyncio
 async def test_a_closed_ledger_that_was_deleted_says_so() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         client, ledger, _ = await tailing(cluster)
@@ -354,7 +336,6 @@ async def test_a_closed_ledger_that_was_deleted_says_so() -> None:
         await _gone(ids(reader.read(0, 0)))
 
 
-@pytest.mark.asyncio
 async def test_an_entry_that_comes_along_without_its_lac_is_not_delivered() -> None:
     """What a bookie must not do: hand out an entry above the LAC that it tells (P10)."""
     async with fake_cluster(1) as cluster, asyncio.timeout(10):
@@ -381,7 +362,6 @@ async def test_an_entry_that_comes_along_without_its_lac_is_not_delivered() -> N
         assert await waiting == [0]
 
 
-@pytest.mark.asyncio
 async def test_the_end_cuts_a_long_wait_short_and_a_new_fragment_tells_a_lac() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(cluster, long_poll_timeout=60, first_speculative_lac_timeout=0)
@@ -402,7 +382,6 @@ async def test_the_end_cuts_a_long_wait_short_and_a_new_fragment_tells_a_lac() -
         assert await rest == []
 
 
-@pytest.mark.asyncio
 async def test_a_damaged_entry_in_a_batch_comes_from_another_bookie_or_fails_after_what_stands_before_it() -> None:
     def damages_7(response: Response) -> Response:
         if isinstance(response, BatchReadResponse):
@@ -427,7 +406,6 @@ async def test_a_damaged_entry_in_a_batch_comes_from_another_bookie_or_fails_aft
         assert client.metrics.values()["READ_ENTRY_DM"] >= 3
 
 
-@pytest.mark.asyncio
 async def test_old_bookies_are_read_from_one_by_one_and_asked_for_batches_once() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
         client, ledger, _ = await tailing(cluster)

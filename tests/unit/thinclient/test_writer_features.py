@@ -1,7 +1,6 @@
 """Advanced ledgers, deferred sync and force, explicit LAC, quorum timeout, quarantine, striping."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -21,21 +20,17 @@ from ledger.errors import (
 from ledger.metadata import DigestType
 from ledger.requests import AddRequest, ForceLedgerRequest, Request, Status, WriteLacRequest
 from tests.unit.thinclient.fakes import FakeBookie, fake_cluster, payloads
+from tests.unit.virtual_time import until
 from thinclient.bookie_connection import BookieConnection
 from thinclient.core.explicit_lac import ExplicitLacRule
 from thinclient.quarantine import BookieHealth
 
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0)
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 # Advanced ledgers
 
 
-@pytest.mark.asyncio
 async def test_ids_in_any_order_are_acknowledged_in_theirs() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client().create_advanced_ledger(password=b"p", ledger_id=77)
@@ -61,7 +56,6 @@ async def test_ids_in_any_order_are_acknowledged_in_theirs() -> None:
         assert reader.length == 5
 
 
-@pytest.mark.asyncio
 async def test_close_ends_an_advanced_ledger_before_the_first_missing_entry() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client().create_advanced_ledger()
@@ -73,7 +67,6 @@ async def test_close_ends_an_advanced_ledger_before_the_first_missing_entry() ->
         assert (ledger.metadata.last_entry_id, ledger.metadata.length) == (0, 5)
 
 
-@pytest.mark.asyncio
 async def test_the_missing_entry_finds_room_though_those_that_wait_for_it_have_taken_all() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(max_in_flight_entries=3).create_advanced_ledger()
@@ -83,7 +76,6 @@ async def test_the_missing_entry_finds_room_though_those_that_wait_for_it_have_t
         assert ledger._window.entries == 0
 
 
-@pytest.mark.asyncio
 async def test_of_two_appends_of_one_id_that_wait_for_room_one_fails_and_nobody_else() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(max_in_flight_entries=1).create_advanced_ledger()
@@ -95,7 +87,6 @@ async def test_of_two_appends_of_one_id_that_wait_for_room_one_fails_and_nobody_
         assert ledger._window.entries == 0
 
 
-@pytest.mark.asyncio
 async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_waits_for_lower_ids() -> None:
     async with fake_cluster(4) as cluster:
         ledger = await cluster.client().create_advanced_ledger(password=b"p")
@@ -114,7 +105,6 @@ async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_wait
         assert await payloads(reader) == [b"%d" % i for i in range(21)]
 
 
-@pytest.mark.asyncio
 async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() -> None:
     async with fake_cluster(3) as cluster:
         client = cluster.client(failed_bookie_interval=600)
@@ -135,7 +125,6 @@ async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() ->
 # Deferred sync
 
 
-@pytest.mark.asyncio
 async def test_with_deferred_sync_the_lac_waits_for_force() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"p")
@@ -156,7 +145,6 @@ async def test_with_deferred_sync_the_lac_waits_for_force() -> None:
         assert (ledger.metadata.last_entry_id, ledger.metadata.length) == (3, 4)
 
 
-@pytest.mark.asyncio
 async def test_a_force_that_a_bookie_refuses_moves_nothing_and_close_says_so() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client().create_ledger(deferred_sync=True)
@@ -176,7 +164,6 @@ async def test_a_force_that_a_bookie_refuses_moves_nothing_and_close_says_so() -
         assert (ledger.metadata.last_entry_id, ledger.metadata.length) == (0, 1)
 
 
-@pytest.mark.asyncio
 async def test_a_bookie_that_fails_ends_a_ledger_with_deferred_sync() -> None:
     async with fake_cluster(4) as cluster:
         ledger = await cluster.client().create_ledger(deferred_sync=True)
@@ -205,7 +192,6 @@ def test_the_rule_of_the_explicit_lac() -> None:
     assert rule.due(9, 8) is None
 
 
-@pytest.mark.asyncio
 async def test_an_idle_writer_tells_its_last_entry_and_stops_with_its_client() -> None:
     async with fake_cluster() as cluster:
         client = cluster.client(explicit_lac_interval=0.02)
@@ -224,7 +210,6 @@ async def test_an_idle_writer_tells_its_last_entry_and_stops_with_its_client() -
 # Quorum timeout
 
 
-@pytest.mark.asyncio
 async def test_an_entry_that_no_quorum_takes_in_time_ends_the_ledger() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(add_quorum_timeout=0.05).create_ledger()
@@ -238,7 +223,6 @@ async def test_an_entry_that_no_quorum_takes_in_time_ends_the_ledger() -> None:
         assert ledger.metadata.last_entry_id == 0
 
 
-@pytest.mark.asyncio
 async def test_entries_that_are_acknowledged_in_time_end_nothing() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client(add_quorum_timeout=0.1).create_ledger()
@@ -292,7 +276,6 @@ def refuse_adds(request: Request) -> Status | None:
     return Status.EIO if isinstance(request, AddRequest) else None
 
 
-@pytest.mark.asyncio
 async def test_a_bookie_that_failed_often_is_not_chosen_while_there_are_others() -> None:
     async with fake_cluster(4) as cluster:
         client = cluster.client(bookie_health_check=True, bookie_error_threshold=2)
@@ -306,7 +289,6 @@ async def test_a_bookie_that_failed_often_is_not_chosen_while_there_are_others()
         assert bad.bookie_id in (await client.create_ledger(4, 3, 2)).metadata.last_fragment.ensemble
 
 
-@pytest.mark.asyncio
 async def test_opportunistic_striping_takes_what_there_is_down_to_the_write_quorum() -> None:
     async with fake_cluster(3) as cluster:
         client = cluster.client(opportunistic_striping=True)
@@ -317,7 +299,6 @@ async def test_opportunistic_striping_takes_what_there_is_down_to_the_write_quor
             await cluster.client().create_ledger(5, 2, 2)
 
 
-@pytest.mark.asyncio
 async def test_a_bookie_restarted_before_the_force_may_have_lost_entries() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"p")
@@ -339,8 +320,6 @@ async def test_a_bookie_restarted_before_the_force_may_have_lost_entries() -> No
 
 
 async def restart(bookie: FakeBookie, connection: BookieConnection) -> None:
-    async with asyncio.timeout(10):
-        await bookie.stop()
-        while connection.connected:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await bookie.stop()
+    await until(lambda: not connection.connected)
     await bookie.start()
