@@ -55,6 +55,11 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
     port: int = Field(3181, ge=0, le=65535, description="bookiePort: entry protocol; 0 = choose a free one")
     gateway_port: int = Field(4181, ge=0, le=65535, description="metadata gateway (gRPC); 0 = choose a free one")
     http_port: int = Field(8080, ge=0, le=65535, description="httpServerPort: HTTP admin; 0 = choose a free one")
+    gateway_process: bool = Field(
+        False,
+        description="the gateway, and the listings of HTTP, in a process of their own, which the bookie minds: "
+        "readers of metadata do not take its turns",
+    )
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
     max_frame_size: int = Field(
         DEFAULT_MAX_FRAME_SIZE, ge=1024, le=256 * _MIB, description="nettyMaxFrameSizeBytes, length bytes included"
@@ -154,6 +159,9 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
         """
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
         hosted = GatewayConfig.load(None, {**self.gateway, **own})
+        if self.gateway_process:
+            # It has descriptors of its own, which it shares out itself.
+            return hosted
         share = hosted.max_connections or self.descriptor_shares().gateway
         return hosted.model_copy(update={"max_connections": share})
 
@@ -163,9 +171,8 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
         files = _FILES_OF_A_DIRECTORY * (len(self.journals) + len({*self.ledgers, *self.indexes}))
         files += _ROCKSDB_FILES * len(self.ledgers) * is_db
         shares = share_out(descriptor_limit(), files, self.open_log_limit, len(self.ledgers) if is_db else 1)
-        return shares._replace(
-            entry=self.max_connections or shares.entry, http=self.http_max_connections or shares.http
-        )
+        entry = shares.entry + shares.gateway if self.gateway_process else shares.entry
+        return shares._replace(entry=self.max_connections or entry, http=self.http_max_connections or shares.http)
 
     def connection_limits(self) -> ConnectionLimits:
         """Of the entry port."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bookie.files import REAL_FILE_SYSTEM, FileSystem
+from bookie.gateway_process import GatewayProcess
 from bookie.threads import REAL_THREADS, Threads
 from gateway.binding import listen
 from gateway.config import GatewayConfig
 from gateway.drivers import create_factory
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayNumbers
 from gateway.server import GatewayServer
 from ledger.manager import LedgerManagerFactory
 
@@ -25,7 +26,7 @@ class HostedGateway(Protocol):
     """The metadata gateway, as far as the bookie around it is concerned."""
 
     @property
-    def metrics(self) -> GatewayMetrics: ...
+    def metrics(self) -> GatewayNumbers: ...
 
     async def start(self) -> int:
         """Serves; the port. Raises OSError, BKException."""
@@ -34,7 +35,7 @@ class HostedGateway(Protocol):
 
 
 def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> HostedGateway:
-    """The gateway that the settings ask for, not yet serving."""
+    """A gateway in this process, not yet serving."""
     return GatewayServer(
         factory,
         config.host,
@@ -56,6 +57,8 @@ class Doors:
     metadata: Callable[[str, GatewayConfig], LedgerManagerFactory] = create_factory
     gateway: Callable[[LedgerManagerFactory, GatewayConfig], HostedGateway] | None = make_gateway
     """None: no gateway is hosted, as where the metadata itself is behind gateways."""
+    gateway_process: Callable[[GatewayConfig, str], GatewayProcess] | None = GatewayProcess
+    """The same in a process of its own, for the bookie of this id; None where there are no processes."""
     http: bool = True
     """Whether HTTP admin is served."""
 

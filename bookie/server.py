@@ -32,9 +32,10 @@ from bookie.connection import BookieConnection
 from bookie.connections import Connections
 from bookie.core.bookie_mode import BookieMode
 from bookie.disk_monitor import DiskMonitor, Usage, measure
-from bookie.doors import REAL_DOORS, Doors
+from bookie.doors import REAL_DOORS, Doors, HostedGateway
 from bookie.entry_reads import EntryReads
 from bookie.garbage_collector import GarbageCollector
+from bookie.gateway_process import GatewayProcess
 from bookie.gc_statistics import GcCollector
 from bookie.limbo_check import LimboCheck, all_ledgers
 from bookie.long_polls import LongPolls
@@ -46,7 +47,8 @@ from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.admin.server import AdminServer
 from gateway.binding import backlog_for
-from gateway.metrics import GatewayMetrics
+from gateway.config import GatewayConfig
+from gateway.metrics import GatewayNumbers
 from gateway.version import own_version
 from ledger.errors import BKException
 from ledger.manager import LedgerManagerFactory, Membership
@@ -85,7 +87,8 @@ class BookieServer:
         """What requests are counted in; read only."""
         self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
-        self._gateway_metrics: GatewayMetrics | None = None
+        self._gateway_metrics: GatewayNumbers | None = None
+        self._gateway_process: GatewayProcess | None = None
         self.connections = Connections(self.statistics, config.connection_limits())
         """The entry protocol's, the oldest first; read only."""
         self._stack = contextlib.AsyncExitStack()
@@ -139,12 +142,11 @@ class BookieServer:
 
         self._connected = lambda: factory.connected
         storage = await self._open_storage(bookie_id, factory)
-        if not config.metadata_behind_gateway and self._doors.gateway is not None:
-            gateway = self._doors.gateway(factory, hosted)
+        if gateway := self._hosted_gateway(factory, hosted, bookie_id):
             ports["gateway"] = await gateway.start()
+            self._stack.push_async_callback(gateway.stop, hosted.drain_seconds)
             self._metrics.register(gateway.metrics)
             self._gateway_metrics = gateway.metrics
-            self._stack.push_async_callback(gateway.stop, hosted.drain_seconds)
 
         await self._serve_entries(storage, entry_listener)
         self._collect_garbage(storage, factory)
@@ -189,6 +191,18 @@ class BookieServer:
         except OSError as error:
             raise OSError(error.errno, _bind_problem(error, host, port, setting)) from error
         return self._stack.enter_context(contextlib.closing(listener))
+
+    def _hosted_gateway(
+        self, factory: LedgerManagerFactory, hosted: GatewayConfig, bookie_id: str
+    ) -> HostedGateway | None:
+        """The gateway to be started, if any."""
+        doors = self._doors
+        if self._config.metadata_behind_gateway:
+            return None
+        if self._config.gateway_process and doors.gateway_process is not None:
+            self._gateway_process = doors.gateway_process(hosted, bookie_id)
+            return self._gateway_process
+        return doors.gateway(factory, hosted) if doors.gateway is not None else None
 
     async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
@@ -300,6 +314,7 @@ class BookieServer:
             self.statistics,
             self._gateway_metrics,
             bookie_id,
+            self._gateway_process.listings if self._gateway_process is not None else None,
         )
         app, console = create_bookie_app(view)
         console.start()

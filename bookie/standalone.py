@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from gateway.child_process import own_environment
 from gateway.drivers import ensure_cluster
 from ledger.errors import BKException
 
@@ -61,7 +62,7 @@ class BookieProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=_environment(),
+                env=own_environment(),
             )
 
     def wait_until_serving(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
@@ -124,12 +125,6 @@ def _message(line: str) -> str:
         return str(json.loads(line)["error"])
     except (ValueError, KeyError, TypeError):
         return line
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with the folder of these packages first, so that a child imports the same code."""
-    own = str(Path(__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))}
 
 
 def _read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:

@@ -90,6 +90,7 @@ async def measured() -> tuple[str, list[ClientMetric]]:
             port=0,
             gateway_port=0,
             http_port=0,
+            gateway_process=True,
         )
         await ensure_cluster(config.metadata_uri)
         server = BookieServer(config)

@@ -20,7 +20,7 @@ from gateway.admin.refused import AdminException
 from gateway.admin.server import AdminServer
 from gateway.binding import listen
 from gateway.config import GatewayConfig
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayNumbers
 from gateway.version import own_version
 from ledger.manager import LedgerManagerFactory
 from reporting.background import keep_running
@@ -68,7 +68,7 @@ class HttpServer:
         factory: LedgerManagerFactory,
         registry: CollectorRegistry,
         stopping: asyncio.Event,
-        metrics: GatewayMetrics | None = None,
+        metrics: GatewayNumbers | None = None,
     ) -> None:
         """`metrics` is what the gateway counts. Raises IncorrectParameterException for files of no use."""
         access = Access(settings.http_bearer_token(), loopback=is_loopback(settings.host))

@@ -6,6 +6,7 @@ process shows its metrics.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from reporting import background
 
-_PREFIX = "bookgate_gateway_"
+PREFIX = "bookgate_gateway_"
 _FINE = ("SUCCESS", "CANCELLED")
 """Outcomes of calls that went as they should: a stream that is watched ends by its client's wish."""
 _BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -68,7 +69,19 @@ class Reading(NamedTuple):
     """It only grows: a counter, whose name ends in `_total` when shown."""
 
 
-class GatewayMetrics(Collector):
+class GatewayNumbers(Collector, ABC):
+    """What those who show a gateway's numbers ask for, wherever the gateway runs."""
+
+    @abstractmethod
+    def readings(self) -> list[Reading]:
+        """Its numbers apart from those of calls."""
+
+    @abstractmethod
+    def requests(self) -> tuple[int, int]:
+        """Calls answered of all methods, and how many of them failed."""
+
+
+class GatewayMetrics(GatewayNumbers):
     """See the module."""
 
     def __init__(self) -> None:
@@ -91,36 +104,35 @@ class GatewayMetrics(Collector):
         self._readings.extend(readings)
 
     def readings(self) -> list[Reading]:
-        """The numbers that `show` has added."""
+        """What `show` has added."""
         return list(self._readings)
 
     def requests(self) -> tuple[int, int]:
-        """Calls answered of all methods, and how many of them failed."""
         codes = [each for counts in self._methods.values() for each in counts.codes.items()]
         return sum(count for _, count in codes), sum(count for code, count in codes if code not in _FINE)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._collect_methods()
         store = HistogramMetricFamily(
-            f"{_PREFIX}store_seconds", "calls to the metadata store, by operation", labels=["operation"]
+            f"{PREFIX}store_seconds", "calls to the metadata store, by operation", labels=["operation"]
         )
         for operation, latencies in self._store.items():
             latencies.add_to(store, [operation])
         yield store
         failures = CounterMetricFamily(
-            f"{_PREFIX}background_task_failures", "background tasks of the process begun anew", labels=["task"]
+            f"{PREFIX}background_task_failures", "background tasks of the process begun anew", labels=["task"]
         )
         for task, count in background.RESTARTS.items():
             failures.add_metric([task], count)
         yield failures
         for reading in self._readings:
             family = CounterMetricFamily if reading.counts else GaugeMetricFamily
-            yield family(_PREFIX + reading.name, reading.text, value=reading.read())
+            yield family(PREFIX + reading.name, reading.text, value=reading.read())
 
     def _collect_methods(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(f"{_PREFIX}requests", "calls answered, by outcome", labels=["method", "code"])
-        seconds = HistogramMetricFamily(f"{_PREFIX}request_seconds", "from call to last answer", labels=["method"])
-        in_flight = GaugeMetricFamily(f"{_PREFIX}requests_in_flight", "calls under way", labels=["method"])
+        requests = CounterMetricFamily(f"{PREFIX}requests", "calls answered, by outcome", labels=["method", "code"])
+        seconds = HistogramMetricFamily(f"{PREFIX}request_seconds", "from call to last answer", labels=["method"])
+        in_flight = GaugeMetricFamily(f"{PREFIX}requests_in_flight", "calls under way", labels=["method"])
         for method, counts in self._methods.items():
             for code, count in counts.codes.items():
                 requests.add_metric([method, code], count)

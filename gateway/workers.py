@@ -5,37 +5,25 @@ the store, cache and watches. The parent makes sure first that nobody else has t
 listening) so that it stays theirs while a worker is started anew, and serves nothing itself.
 
 States of a worker: starting → serving → ended; one that ends unasked is started again, after a pause that doubles while
-it does not get as far as serving. If at the very start one fails, the others are stopped and its error is the
+none serves for a minute. If at the very start one fails, the others are stopped and its error is the
 command's. Told to stop, all drain at the same time; who has not ended well after the grace is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
 
 from gateway.binding import hold_shared_port
+from gateway.child_process import ChildFailedException, ChildProcess, Pauses
 from gateway.config import GatewayConfig
 from gateway.process import Addresses
-from ledger.errors import BKException
 from reporting.background import keep_running
 from reporting.logs import log_event
 
 _LOG = logging.getLogger(__name__)
-
-_FIRST_PAUSE_SECONDS = 0.2
-_LONGEST_PAUSE_SECONDS = 10.0
-_KILL_AFTER_SECONDS = 10.0
-"""Beyond the grace for calls under way."""
-
-
-class WorkerFailedException(BKException):
-    """A worker could not start; the message is its own."""
 
 
 class _Worker:
@@ -44,48 +32,16 @@ class _Worker:
     def __init__(self, number: int, settings: GatewayConfig) -> None:
         self.number = number
         self._settings = settings
-        self._process: asyncio.subprocess.Process | None = None
+        self._child = ChildProcess(f"worker {number}", "gateway.worker")
+        self.ended = self._child.ended
+        self.stop = self._child.stop
 
     async def start(self) -> Addresses:
-        """Returns once it serves. Raises WorkerFailedException."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(self._settings.as_json_line())
-        line = await process.stdout.readline()
-        try:
-            answer = json.loads(line)
-            addresses = Addresses(answer["grpc"], answer["http"])
-        except (ValueError, KeyError):
-            code = await process.wait()
-            text = json.loads(line).get("error") if line.startswith(b"{") else f"it ended with code {code}"
-            raise WorkerFailedException(f"worker {self.number}: {text}") from None
-        log_event(_LOG, "worker", state="serving", worker=self.number, pid=process.pid, address=addresses.grpc)
+        """Returns once it serves. Raises ChildFailedException."""
+        answer = await self._child.start(self._settings.as_json_line())
+        addresses = Addresses(answer["grpc"], answer["http"])
+        log_event(_LOG, "worker", state="serving", worker=self.number, pid=self._child.pid, address=addresses.grpc)
         return addresses
-
-    async def ended(self) -> int:
-        assert self._process is not None
-        return await self._process.wait()
-
-    async def stop(self, grace_seconds: float) -> None:
-        """Lets it drain; kills it when it takes too long."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(grace_seconds + _KILL_AFTER_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            log_event(_LOG, "worker", logging.ERROR, state="killed", worker=self.number, pid=process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
 
 
 async def serve_with_workers(
@@ -128,14 +84,14 @@ async def _start_all(workers: list[_Worker], stop: asyncio.Event) -> list[Addres
 
 async def _mind(worker: _Worker) -> None:
     """Starts a worker again whenever it ends."""
-    pause = _FIRST_PAUSE_SECONDS
+    pauses, clock = Pauses(), asyncio.get_running_loop().time
     while True:
+        began = clock()
         code = await worker.ended()
+        pause = pauses.after(clock() - began)
         log_event(_LOG, "worker", logging.ERROR, state="ended", worker=worker.number, code=code, pause_seconds=pause)
         await asyncio.sleep(pause)
         try:
             await worker.start()
-            pause = _FIRST_PAUSE_SECONDS
-        except WorkerFailedException as error:
+        except ChildFailedException as error:
             log_event(_LOG, "worker", logging.ERROR, state="failed", worker=worker.number, reason=error)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -6,10 +6,12 @@ How requests are checked and refused, and what any process has, is in `gateway.a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.responses import Response
 
 from bookie.admin.client_rows import OwnClient, client_rows
 from bookie.admin.console_charts import bookie_charts
@@ -24,15 +26,16 @@ from bookie.garbage_collector import GarbageCollector
 from bookie.statistics import BookieStatistics
 from bookie.storage import Storage
 from gateway.admin.access import Access, is_loopback
-from gateway.admin.api import Row, create_app
+from gateway.admin.api import Call, Row, create_app
 from gateway.admin.cluster_rows import cluster_rows
 from gateway.admin.console.cluster_rows import Server
 from gateway.admin.console.console import Console
 from gateway.admin.console.pages import console_routes
 from gateway.admin.ledger_rows import ledger_rows
 from gateway.admin.openapi import document
+from gateway.admin.passed_on import LISTINGS, PassedOn
 from gateway.admin.process_rows import process_rows
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayNumbers
 from gateway.version import own_version
 from ledger.manager import LedgerManagerFactory
 
@@ -50,14 +53,16 @@ class BookieView:
     client: OwnClient
     check_cookie: Callable[[], Awaitable[object]]
     requests: BookieStatistics
-    gateway: GatewayMetrics | None
+    gateway: GatewayNumbers | None
     """Of the gateway that it hosts."""
     bookie_id: str
+    listings: PassedOn | None = None
+    """Who answers what lists ledgers, where that is not this process."""
 
 
 def bookie_rows(view: BookieView, console: Console) -> list[Row]:
-    """Everything a bookie answers."""
-    return [
+    """Everything a bookie answers, or has answered."""
+    rows = [
         *process_rows(view.config, lambda: render(view.metrics), CONTENT_TYPE),
         *ledger_rows(view.factory.ledger_manager),
         *client_rows(view.client, lambda: view.state.mode.read_only),
@@ -69,6 +74,14 @@ def bookie_rows(view: BookieView, console: Console) -> list[Row]:
         *console_entry_rows(view.client),
         *console_collection_rows(view.gc),
     ]
+    listings = view.listings
+    if listings is None:
+        return rows
+
+    async def passed_on(call: Call[Any, Any]) -> Response:
+        return await listings.answer(call.request)
+
+    return [replace(row, handle=passed_on) if row.path in LISTINGS else row for row in rows]
 
 
 def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:

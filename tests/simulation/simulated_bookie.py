@@ -114,6 +114,7 @@ class SimulatedBookie:
             listen=listen,
             metadata=world.metadata.factory,
             gateway=world.hosted_gateway,
+            gateway_process=None,
             http=False,
         )
 

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from gateway.admin.api import Call, NoBody, NoQuery, Row, get
+from gateway.admin.console.paths import CONSOLE
 from gateway.giving_way import giving_way
 from gateway.listed_ledgers import Listed, read_pages
 from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
@@ -107,6 +109,18 @@ class Census:
                     async with giving_way():
                         self._counts.update(_state_of(listed))
         await self._sleep((self._clock() - begun) * _REST)
+
+
+def census_row(census: Census) -> Row:
+    async def counts(_call: Call[NoQuery, NoBody]) -> Any:
+        return census.ask()
+
+    return get(
+        f"{CONSOLE}/ledger_counts",
+        "Ledgers by state, counted while somebody asks",
+        counts,
+        answer={"type": "object", "required": ["complete", "total", "states"]},
+    )
 
 
 def _state_of(listed: Listed) -> Iterator[str]:

@@ -16,7 +16,7 @@ from gateway.admin.console.paths import CONSOLE
 from gateway.admin.console.problems import Problem, Spaces, bookie_problems, store_problem
 from gateway.admin.console.recent import Recent
 from gateway.admin.process_rows import masked
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayNumbers
 from ledger.bookie_info import HTTP, TLS_EXTENSION, version_of
 from ledger.errors import BKException
 from ledger.manager import BookieSet, ClusterInfo, LedgerManagerFactory, RegisteredBookie
@@ -37,7 +37,7 @@ class Server:
     version: str
     metadata_uri: str
     draining: Callable[[], bool]
-    gateway: GatewayMetrics | None
+    gateway: GatewayNumbers | None
     """Of the gateway that it hosts or is."""
     features: tuple[str, ...] = ()
 
@@ -160,7 +160,7 @@ def _console_of(bookie: RegisteredBookie) -> str | None:
     return f"{'https' if TLS_EXTENSION in endpoint.extensions else 'http'}://{endpoint.address}/"
 
 
-def _readings(metrics: GatewayMetrics | None) -> list[dict[str, Any]] | None:
+def _readings(metrics: GatewayNumbers | None) -> list[dict[str, Any]] | None:
     if metrics is None:
         return None
     return [{"name": each.name, "text": each.text, "value": each.read()} for each in metrics.readings()]

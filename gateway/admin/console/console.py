@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.admin.access import Access
-from gateway.admin.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Query, Row, get
-from gateway.admin.console.census import Census
+from gateway.admin.api import MAX_INT64, WHOLE, Call, NoBody, Query, Row, get
+from gateway.admin.console.census import Census, census_row
 from gateway.admin.console.cluster_rows import ClusterView, Server, cluster_rows
 from gateway.admin.console.ledger_rows import console_ledger_rows
 from gateway.admin.console.paths import CONSOLE
 from gateway.admin.console.problems import Spaces
 from gateway.admin.console.rates import Chart, Rates, gauge, rate_of
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayNumbers
 from ledger.manager import LedgerManagerFactory
 
 
@@ -55,21 +55,13 @@ class Console:
         await self._view.close()
 
     def rows(self) -> list[Row]:
-        async def counts(_call: Call[NoQuery, NoBody]) -> Any:
-            return self._census.ask()
-
         async def rates(call: Call[SinceQuery, NoBody]) -> Any:
             return self._rates.shown(call.query.since)
 
         return [
             *cluster_rows(self._view),
             *console_ledger_rows(self._factory.ledger_manager),
-            get(
-                f"{CONSOLE}/ledger_counts",
-                "Ledgers by state, counted while somebody asks",
-                counts,
-                answer={"type": "object", "required": ["complete", "total", "states"]},
-            ),
+            census_row(self._census),
             get(
                 f"{CONSOLE}/rates",
                 "What this server did in the last ten minutes",
@@ -80,7 +72,7 @@ class Console:
         ]
 
 
-def _gateway_charts(metrics: GatewayMetrics) -> list[Chart]:
+def _gateway_charts(metrics: GatewayNumbers) -> list[Chart]:
     readings = {each.name: each for each in metrics.readings()}
     return [
         Chart(

@@ -1,0 +1,142 @@
+"""The metadata gateway of a bookie in a process of its own (`gateway_process`), and the bookie's care for it.
+
+What the process does is `gateway.beside_bookie`: gRPC, and the listings of HTTP. The bookie keeps the entry protocol
+and all HTTP that needs its state, or by which it is watched: a gateway that is killed, stopped or busy takes nothing of
+that with it. The bookie holds the gateway's port (bound, never listening) and the listener of listings, so neither is
+lost while the process is started anew.
+
+States: new → serving (`start`; what the child says is wrong is the bookie's error) → stopped (`stop`). While serving,
+the process may be *silent*, which ends with its next report or, after a minute, with a kill; or *ended*, which ends
+after a pause that doubles while none lasts. A look counts only while this loop goes round: a machine that was stopped
+as a whole kills nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import socket
+
+from gateway.admin.passed_on import PassedOn
+from gateway.beside_bookie import Order
+from gateway.binding import hold_shared_port, listen
+from gateway.child_process import ChildFailedException, ChildProcess, Pauses
+from gateway.config import GatewayConfig
+from gateway.reported_metrics import ReportedMetrics
+from reporting.background import keep_running
+from reporting.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 5.0
+_LOOKS_BEFORE_KILL = 12
+_LOOPBACK = "127.0.0.1"
+
+
+class GatewayProcess:
+    """See the module. Not reusable after `stop`."""
+
+    def __init__(self, settings: GatewayConfig, bookie_id: str) -> None:
+        self._settings = settings
+        self._bookie_id = bookie_id
+        self._child = ChildProcess("the gateway's process", "gateway.beside_bookie")
+        self._stack = contextlib.ExitStack()
+        self._minder: asyncio.Task[None] | None = None
+        self._order = b""
+        self._listener: socket.socket | None = None
+        self.metrics = ReportedMetrics()
+        self.listings: PassedOn | None = None
+        """Answers those paths of HTTP that list; set by `start`."""
+
+    async def start(self) -> int:
+        """Serves; returns the port. Raises OSError, ChildFailedException."""
+        settings = self._settings
+        holder = self._stack.enter_context(contextlib.closing(await hold_shared_port(settings.host, settings.port)))
+        listener = self._stack.enter_context(contextlib.closing(listen(_LOOPBACK, 0)))
+        port = int(holder.getsockname()[1])
+        secret = secrets.token_urlsafe()
+        self._listener = listener
+        self._order = Order(
+            settings=json.loads(settings.for_worker(0, port).as_json_line()),
+            bookie_id=self._bookie_id,
+            listener=listener.fileno(),
+            secret=secret,
+        ).as_line()
+        self.listings = PassedOn(_LOOPBACK, listener.getsockname()[1], secret, lambda: self.metrics.answers)
+        try:
+            await self._begin()
+        except BaseException:
+            self._child.let_go()
+            self._stack.close()
+            raise
+        self._minder = keep_running("minder of the gateway's process", self._mind)
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Drains and ends it. A second call does nothing."""
+        if self._minder is not None:
+            self._minder.cancel()
+            await asyncio.gather(self._minder, return_exceptions=True)
+            self._minder = None
+        await self._child.stop(grace, by_signal=False)
+        self._stack.close()
+        self.metrics.forget()
+
+    async def _begin(self) -> None:
+        assert self._listener is not None
+        answer = await self._child.start(self._order, (self._listener.fileno(),))
+        self.metrics.keep(json.dumps(answer).encode())
+        log_event(_log, "gateway_process", state="serving", pid=self._child.pid, address=answer["grpc"])
+
+    async def _mind(self) -> None:
+        """Starts the process again whenever it ends."""
+        pauses, clock = Pauses(), asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            await self._follow()
+            self.metrics.forget()
+            self.metrics.restarts += 1
+            pause = pauses.after(clock() - began)
+            code = await self._child.ended()
+            log_event(_log, "gateway_process", logging.ERROR, state="ended", code=code, pause_seconds=pause)
+            await asyncio.sleep(pause)
+            while not await self._began_again():
+                self.metrics.restarts += 1
+                await asyncio.sleep(pauses.after(0))
+
+    async def _began_again(self) -> bool:
+        try:
+            await self._begin()
+        except ChildFailedException as error:
+            log_event(_log, "gateway_process", logging.ERROR, state="failed", reason=error)
+            return False
+        return True
+
+    async def _follow(self) -> None:
+        """Keeps what it reports; returns when it has ended."""
+        silent = 0
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    line = await self._child.read_line()
+            except TimeoutError:
+                silent += 1
+                self._silent(silent)
+                continue
+            if not line:
+                return
+            if silent:
+                log_event(_log, "gateway_process", state="answers", pid=self._child.pid)
+                silent = 0
+            self.metrics.keep(line)
+
+    def _silent(self, looks: int) -> None:
+        self.metrics.answers = False
+        if looks == 1:
+            log_event(_log, "gateway_process", logging.WARNING, state="silent", pid=self._child.pid)
+        if looks == _LOOKS_BEFORE_KILL:
+            log_event(_log, "gateway_process", logging.ERROR, state="killed", pid=self._child.pid)
+            self._child.kill()
