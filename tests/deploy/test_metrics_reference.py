@@ -76,13 +76,18 @@ def test_the_page_is_up_to_date() -> None:
     assert page == PAGE, "run: make reference"
 
 
-def test_a_bookie_of_a_cluster_shows_what_is_documented(standalone_cluster: StandaloneCluster) -> None:
-    url = f"http://{standalone_cluster.http[0]}/metrics"
+@pytest.mark.parametrize("of_its_own", [False, True])
+def test_a_bookie_of_a_cluster_shows_what_is_documented(
+    standalone_cluster: StandaloneCluster, cluster_of_processes: StandaloneCluster, *, of_its_own: bool
+) -> None:
+    """With a gateway in the bookie's process, and in one of its own."""
+    cluster = cluster_of_processes if of_its_own else standalone_cluster
+    url = f"http://{cluster.http[0]}/metrics"
     # A client chooses among the gateways; this one is asked here, so that it has series of every label.
-    with grpc.insecure_channel(standalone_cluster.gateways[0]) as channel:
+    with grpc.insecure_channel(cluster.gateways[0]) as channel:
         LedgerMetadataServiceStub(channel).Read(LedgerMetadataRequest(ledger_id=10**15), timeout=10)
-    found = shown(generator.scrape(url))
-    assert found == documented("Bookie", "Gateway", "Process")
+    found = shown(generator.settled(url))
+    assert found == documented("Bookie", "Gateway", "Process", *(["Gateway's process"] if of_its_own else []))
     names = {name for name, *_ in found}
     assert {"bookie_WRITE_BYTES", "bookie_gc_DELETED_LEDGER_TOTAL"} <= names, (
         "BookKeeper's names, with nothing at the end"
@@ -108,7 +113,7 @@ def test_prometheus_client_shows_those_of_a_client() -> None:
     assert found == {(name, kind.replace("counter", "unknown")) for name, kind, *_ in documented("Client")}
 
 
-@pytest.mark.parametrize("section", ["Bookie", "Gateway", "Process", "Client", "Spark job"])
+@pytest.mark.parametrize("section", ["Bookie", "Gateway", "Gateway's process", "Process", "Client", "Spark job"])
 def test_every_metric_has_a_meaning(section: str) -> None:
     rows = documented(section)
     assert rows

@@ -123,7 +123,9 @@ def files_of(directory: Path) -> type[BaseHTTPRequestHandler]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(standalone_cluster: StandaloneCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def prometheus(
+    cluster_of_processes: StandaloneCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
     """With deploy/'s configuration and rules on a cluster, a gateway beside it, a client and a Spark reader at work."""
     tool("prometheus")
     directory = tmp_path_factory.mktemp("prometheus")
@@ -134,10 +136,10 @@ def prometheus(standalone_cluster: StandaloneCluster, tmp_path_factory: pytest.T
     with ExitStack() as stack:
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         environment.setenv(DIRECTORY_VARIABLE, str(textfiles))
-        gateway = stack.enter_context(gateway_alone(standalone_cluster.metadata_uri))
-        load = Load(standalone_cluster, [gateway["gateway"]], textfiles)
+        gateway = stack.enter_context(gateway_alone(cluster_of_processes.metadata_uri))
+        load = Load(cluster_of_processes, [gateway["gateway"]], textfiles)
         stack.callback(load.stop)
-        targets = {"bookie": standalone_cluster.http, "gateway": gateway["http"]}
+        targets = {"bookie": cluster_of_processes.http, "gateway": gateway["http"]}
         targets |= {job: [address] for job, address in load.addresses.items()}
         config["scrape_configs"] = [
             {"job_name": job, "static_configs": [{"targets": addresses}]} for job, addresses in targets.items()

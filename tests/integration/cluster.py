@@ -17,6 +17,14 @@ def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def cluster_of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """The same with gateways that are processes of their own."""
+    options = ("--set=gateway_process=true",)
+    with StandaloneCluster(tmp_path_factory.mktemp("processes"), bookie_options=options) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
     """Three bookies for one test, which may do to them what it likes."""
