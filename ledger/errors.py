@@ -244,6 +244,10 @@ class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its answer lost: it may or may not have happened."""
 
 
+class NotLetInException(UnauthorizedAccessException):
+    """A bookie does not let this client in: it refused how it authenticates, whatever ledger it came for."""
+
+
 class LedgerIdTakenException(UnauthorizedAccessException):
     """A new ledger's first entries were refused: somebody has made its id on the bookies with another key."""
 

@@ -2,7 +2,7 @@
 
 Order: START_TLS asked and answered in clear (always in v3, also where v2 follows), the TLS handshake, AUTH in the
 connection's own protocol. Nothing else leaves before the end of it. Each step that fails ends the connection with an
-error that says which step: SecurityException for TLS, UnauthorizedAccessException for a refused authentication,
+error that says which step: SecurityException for TLS, NotLetInException for a refused authentication,
 BookieHandleNotAvailableException where the bookie just went away.
 
 Bytes that arrive in clear behind the answer to START_TLS come from somebody in between, and end the connection. So may
@@ -19,7 +19,7 @@ import secrets
 import ssl
 
 from ledger import protocol_v3
-from ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException, UnauthorizedAccessException
+from ledger.errors import BKException, BookieHandleNotAvailableException, NotLetInException, SecurityException
 from ledger.frames import FrameError
 from ledger.protocol_v3 import ProtocolError
 from ledger.requests import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
@@ -99,7 +99,7 @@ class ConnectionSetup:
         for _ in range(_MOST_STEPS):
             response = await self._exchange(connection, wire, provider.plugin_name, payload or b"")
             if response.status != Status.EOK:
-                raise UnauthorizedAccessException(
+                raise NotLetInException(
                     f"it refuses the authentication by {provider.plugin_name} (status {response.status})"
                 )
             if response.plugin_name == AUTH_DISABLED:
@@ -107,7 +107,7 @@ class ConnectionSetup:
             payload = session.process(response.payload)
             if payload is None:
                 return
-        raise UnauthorizedAccessException(
+        raise NotLetInException(
             f"the authentication by {provider.plugin_name} did not come to an end in {_MOST_STEPS} steps"
         )
 

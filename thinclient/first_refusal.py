@@ -4,6 +4,7 @@ Nothing was acknowledged yet, and nobody but its writer is expected to know the 
 writer knows them, no other client has recovered it, and the bookie holds another ledger of this id: of another key,
 which somebody made there ahead of the id counter, or one fenced, from before the metadata store was put back. The
 application has the id already, so that another one can't be taken in silence: it is told to create another ledger.
+A bookie that refuses how the client authenticates says nothing of ids, and the application hears just that.
 
 Asked for after the refusal only; a ledger that is not refused costs nothing. Not its job: an earlier ledger of the same
 key that was never fenced, which bookies can't tell from this one.
@@ -18,6 +19,7 @@ from ledger.errors import (
     LedgerFencedException,
     LedgerIdReusedException,
     LedgerIdTakenException,
+    NotLetInException,
     UnauthorizedAccessException,
 )
 from ledger.manager import LedgerRecord
@@ -49,7 +51,7 @@ async def explained(context: ClientContext, record: LedgerRecord, error: BKExcep
             log_event(_log, "empty_ledger_deleted", logging.WARNING, ledger=record.ledger_id, error=error)
     except BKException:
         return error
-    return _taken(record, error, id_given)
+    return error if isinstance(error, NotLetInException) else _taken(record, error, id_given)
 
 
 def _reused(record: LedgerRecord, error: BKException) -> BKException:
@@ -64,7 +66,7 @@ def _reused(record: LedgerRecord, error: BKException) -> BKException:
 def _taken(record: LedgerRecord, error: BKException, id_given: bool) -> BKException:
     fate = "" if id_given else " (this one was deleted, it held nothing)"
     return LedgerIdTakenException(
-        f"{error}: the bookie has a ledger of this id with another key, or does not let this client in. If it lets it "
-        f"in elsewhere, create another ledger{fate}",
+        f"{error}: the bookie has a ledger of this id with another key, or does not let this client in (auth_provider, "
+        f"bookie_tls). If it lets it in elsewhere, create another ledger{fate}",
         ledger_id=record.ledger_id,
     )

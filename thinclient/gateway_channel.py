@@ -118,7 +118,10 @@ class Attempts:
         """The error of a call whose time is up."""
         errors = "; ".join(f"{address}: {reason}" for address, reason in self._errors.items()) or "no answer"
         within = "" if self._timeout is None else f" within {self._timeout:g} s"
-        message = f"no metadata gateway could {self._what}{within} ({errors}). Is one running at these addresses?"
+        message = (
+            f"no metadata gateway could {self._what}{within} ({errors}). Is one running at these addresses, with TLS "
+            "at both ends (grpcs://, and tls_ca that vouches for it) or at none (grpc://)?"
+        )
         if self._errors and all(REFUSED.name in reason for reason in self._errors.values()):
             return TooManyRequestsException(message)
         return MetaStoreException(message)

@@ -1,6 +1,7 @@
 """Which bookies there are, from the leases and cookies of the embedded store.
 
 A lease that has ended makes no change in the file, so whoever watches also looks again when the next lease would end.
+One that ends later than a lease can was renewed before the clock was put back; it counts while its process lives.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from gateway.bookie_listeners import BookieListeners, select
-from gateway.embedded.registration import instance_id, wall_clock_ms
+from gateway.embedded.process_identity import surely_dead
+from gateway.embedded.registration import LONGEST_LEASE_SECONDS, instance_id, wall_clock_ms
 from gateway.embedded.store import SqliteStore
 from ledger.bookie_info import BookieServiceInfo
 from ledger.errors import BookieHandleNotAvailableException
@@ -70,9 +72,12 @@ class SqliteServiceDiscovery(ServiceDiscovery):
     def _select(self, connection: sqlite3.Connection) -> tuple[list[RegisteredBookie], int | None]:
         """All bookies, and when the first living lease ends."""
         now = self._now_ms()
-        leases = connection.execute(
-            "SELECT bookie_id, read_only, content, expires_at_ms FROM registrations WHERE expires_at_ms > ?", (now,)
+        latest = now + int(LONGEST_LEASE_SECONDS * 1000)
+        rows = connection.execute(
+            "SELECT bookie_id, read_only, content, process, expires_at_ms FROM registrations WHERE expires_at_ms > ?",
+            (now,),
         ).fetchall()
+        leases = [(*row[:3], min(row[4], latest)) for row in rows if row[4] <= latest or not surely_dead(row[3])]
         found = {
             bookie_id: RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), not read_only, bool(read_only))
             for bookie_id, read_only, content, _ in leases

@@ -32,6 +32,8 @@ from reporting.logs import log_event
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_LEASE_SECONDS = 10.0
+LONGEST_LEASE_SECONDS = 60.0
+"""A lease that ends later was renewed before the clock was put back."""
 
 
 def wall_clock_ms() -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.embedded import ledger_manager, process_identity
+from gateway.embedded.discovery import SqliteServiceDiscovery
 from gateway.embedded.factory import SqliteLedgerManagerFactory
 from gateway.embedded.process_identity import identity_of, surely_dead
 from gateway.embedded.registration import SqliteRegistrationManager
@@ -353,6 +354,30 @@ class TestLeases:
         await told.until(lambda bookies: bookies == ())
         await store.close()
         await watcher.close()
+
+    async def test_a_clock_that_is_put_back_keeps_no_dead_bookie(self, path: str) -> None:
+        """Its lease ends hours ahead then. The living renew theirs, and are listed all the while."""
+        clock, store = Clock(), SqliteStore(path)
+        await store.open()
+        living = SqliteRegistrationManager(store, lease_seconds=10, now_ms=clock)
+        discovery = SqliteServiceDiscovery(store, lambda: None, now_ms=clock)
+        await living.register_bookie(BOOKIE, read_only=False)
+        await living.register_bookie(BookieServiceInfo.legacy("h:2"), read_only=False)
+        dead = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+        identity = identity_of(dead.pid)
+        await store.change(
+            lambda change: change.execute("UPDATE registrations SET process = ? WHERE bookie_id = 'h:2'", (identity,))
+        )
+        clock.now -= 5 * 3600 * 1000
+        assert {each.bookie_id for each in await discovery.bookies(BookieSet.WRITABLE)} == {"h:1", "h:2"}
+        dead.kill()
+        dead.wait()
+        assert {each.bookie_id for each in await discovery.bookies(BookieSet.WRITABLE)} == {"h:1"}
+        _, next_end = await store.read(discovery._select)
+        assert next_end is not None
+        assert next_end <= clock.now + 60_000, "watchers look again before long"
+        await living.close()
+        await store.close()
 
     async def test_renewed_lease_does_not_disturb_watchers(self, path: str) -> None:
         clock, store = Clock(), SqliteStore(path)
