@@ -14,7 +14,8 @@ fell short, with the case:
 * Network. Transports know no `BufferedProtocol` (`get_buffer`, `buffer_updated`), which both ends of the entry protocol
   are; no full write buffers (`pause_writing`); no `create_server(sock=…)`; no cut in one direction. See `network`.
 * Speed. Every step sorts the lanes, and every decision and every task is kept for ever: a seed with 100,000 steps
-  spent more time there than in the product.
+  spent more time there than in the product. A step passes few calls here, for that reason: handles and timers are made,
+  queued and run in one function each.
 
 A world is single-threaded, and everything of it runs in fibers. The one that carries handles picks the next lane, so
 that most steps need no switch; where it is another fiber's turn, or a handle waits in the middle, it switches to the
@@ -30,7 +31,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any, TypeVar, cast
 
 from detangle import SimLoop
@@ -117,8 +118,10 @@ class Lane:
     def put(self, item: asyncio.Handle | Fiber) -> None:
         queue = self.queue
         queue.append(item)
-        if len(queue) == 1:
-            self.update()
+        if len(queue) == 1 and not self.blocked and not self.busy:
+            process = self.process
+            if process.alive and not process.paused:
+                self._loop.ready[self] = None
 
     def update(self) -> None:
         """Puts the lane among those that may run, or takes it from there."""
@@ -141,7 +144,59 @@ class Fiber(greenlet):
         self.woken = False
 
 
-class _Wake(asyncio.TimerHandle):
+class _Handle(asyncio.Handle):
+    """asyncio's own, made in one call; it is run by the loop."""
+
+    __slots__ = ()
+    _args: tuple[Any, ...]
+    _callback: Callable[..., object]
+    _cancelled: bool
+    _context: contextvars.Context
+    _repr: str | None
+    _source_traceback: None
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: WorldLoop, context: contextvars.Context
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _Timer(asyncio.TimerHandle):
+    """As `_Handle`."""
+
+    __slots__ = ()
+    _args: tuple[Any, ...]
+    _callback: Callable[..., object]
+    _cancelled: bool
+    _context: contextvars.Context
+    _repr: str | None
+    _scheduled: bool
+    _source_traceback: None
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: WorldLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._scheduled = True
+        self._repr = self._source_traceback = None
+
+
+class _Wake(_Timer):
     """A timer that ends the wait of a fiber."""
 
     __slots__ = ("fiber", "wait")
@@ -184,29 +239,61 @@ class WorldLoop(SimLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _Handle(callback, args, self, context)
         if self._abandoned:
             handle._cancelled = True
-        else:
-            self._enqueue(handle, callback)
-        return handle
-
-    def _enqueue(self, handle: asyncio.Handle, callback: Any) -> None:
-        process = handle._context.get(CURRENT, self.outside)  # type: ignore[attr-defined]
+            return handle
+        process = context.get(CURRENT, self.outside)
         if process.alive:
             process.main.put(handle)
+        return handle
+
+    def call_at_exact(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, contextvars.copy_context() if context is None else context)
+        if self._abandoned:
+            timer._cancelled = True
+        else:
+            self._seq += 1
+            heappush(self._timers, (when, self._seq, timer))
+        return timer
+
+    call_at = call_at_exact
+
+    def _advance_time(self) -> bool:
+        """To the next timer, if there is any."""
+        timers = self._timers
+        while timers:
+            when, _, handle = timers[0]
+            if not handle._cancelled:
+                self._now = max(self._now, when)
+                self._collect_due_timers()
+                return True
+            heappop(timers)
+            handle._scheduled = False  # type: ignore[attr-defined]
+            self._cancelled_timers -= 1
+        return False
 
     def _collect_due_timers(self) -> None:
         timers, now = self._timers, self._now
         while timers and timers[0][0] <= now:
-            handle = heappop(timers)[2]
-            handle._scheduled = False  # type: ignore[attr-defined]
+            handle = cast("_Timer", heappop(timers)[2])
+            handle._scheduled = False
             if handle._cancelled:
                 self._cancelled_timers -= 1
-            elif isinstance(handle, _Wake):
+            elif handle.__class__ is _Wake:
                 self._wake(handle.fiber, handle.wait, False)
             else:
-                self._enqueue(handle, None)
+                process = handle._context.get(CURRENT, self.outside)
+                if process.alive:
+                    process.main.put(handle)
 
     def _run_handles(self, carrier: Fiber) -> Fiber | None:
         """Runs what may run, in `carrier`, until it is another fiber's turn, or the run is over: None."""
@@ -227,11 +314,18 @@ class WorldLoop(SimLoop):
                 del ready[lane]
             if isinstance(item, Fiber):
                 return item
-            if not item._cancelled:
-                carrier.lane = lane
-                item._run()
-                del item
-                self._stepped(lane)
+            if item._cancelled:
+                continue
+            carrier.lane = lane
+            try:
+                item._context.run(item._callback, *item._args)  # type: ignore[attr-defined]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                message = f"Exception in callback {item!r}"
+                self.call_exception_handler({"message": message, "exception": error, "handle": item})
+            del item
+            self._stepped(lane)
         return None
 
     def _stepped(self, lane: Lane) -> None:
@@ -286,9 +380,10 @@ class WorldLoop(SimLoop):
         fiber.waits = wait = abs(fiber.waits) + 1
         fiber.woken = False
         if seconds is not None:
-            timer = _Wake(self._now + seconds, _nothing, (), self)
+            timer = _Wake(self._now + seconds, _nothing, (), self, self.outside.context)
             timer.fiber, timer.wait = fiber, wait
-            self._push_timer(self._now + seconds, timer)
+            self._seq += 1
+            heappush(self._timers, (self._now + seconds, self._seq, timer))
         lane = fiber.lane
         if not fiber.carries:
             self._hub.switch()
