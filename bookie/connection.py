@@ -383,6 +383,11 @@ class BookieConnection(asyncio.BufferedProtocol):
     # --- the server's view ---
 
     @property
+    def is_paused(self) -> bool:
+        """Whether it reads no requests: storage is full, or the client does not take its answers."""
+        return bool(self._reasons_to_wait)
+
+    @property
     def answer_bytes_held(self) -> int:
         """Bytes of answers that the client has not taken yet."""
         return self._answer_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)

@@ -184,12 +184,12 @@ async def test_room_in_the_journal_is_no_room_in_the_write_cache(
             monkeypatch.setattr(Storage, "accepts_adds", False)
             assert await asyncio.to_thread(client.status, add(LEDGER, 0)) == Status.EOK
             (connection,) = server.connections
-            assert connection._reasons_to_wait
+            assert connection.is_paused
             server._room_if_any()
-            assert connection._reasons_to_wait
+            assert connection.is_paused
             monkeypatch.setattr(Storage, "accepts_adds", True)
             server._room_if_any()
-            assert not connection._reasons_to_wait
+            assert not connection.is_paused
 
 
 def ask_all(server: BookieServer, wanted: Sequence[Request]) -> list[int]:
