@@ -697,8 +697,7 @@ MUTATIONS = (
         ("M7",),
         "the store's watch stays when the last subscriber has gone",
         "gateway/ledger_listeners.py",
-        "        del self._ledgers[ledger_id]\n        if watched.task is None:\n            "
-        "self._released(ledger_id)\n",
+        "        del self._ledgers[ledger_id]\n        if not watched.busy:\n            self._released(ledger_id)\n",
         "        return\n",
         METADATA,
     ),
