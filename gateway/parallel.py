@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import chain, islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -25,10 +26,10 @@ async def map_unordered(
     news, room = asyncio.Event(), asyncio.Event()
     room.set()
 
-    async def work() -> None:
+    async def work(first: Item) -> None:
         # Each worker does one call after the other: a task a call would cost more than many a call.
         try:
-            for item in waiting:
+            for item in chain((first,), waiting):
                 results.append(await call(item))
                 news.set()
                 if len(results) >= parallel:
@@ -37,7 +38,7 @@ async def map_unordered(
         finally:
             news.set()
 
-    workers = [asyncio.ensure_future(work()) for _ in range(parallel)]
+    workers = [asyncio.ensure_future(work(item)) for item in islice(waiting, parallel)]
     running = set(workers)
     try:
         while running or results:

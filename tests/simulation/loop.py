@@ -195,6 +195,13 @@ class _Timer(asyncio.TimerHandle):
         self._scheduled = True
         self._repr = self._source_traceback = None
 
+    def cancel(self) -> None:
+        if self._cancelled:
+            return
+        self._loop._timer_handle_cancelled(self)
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
 
 class _Wake(_Timer):
     """A timer that ends the wait of a fiber."""

@@ -67,3 +67,20 @@ async def test_slow_consumer_holds_up_the_calls() -> None:
         for _ in range(200):
             await asyncio.sleep(0)
         assert calls.begun <= 1 + 3 * 4
+
+
+@pytest.mark.parametrize(("count", "tasks"), [(0, 0), (3, 3), (100, 4)])
+async def test_no_more_tasks_than_items(count: int, tasks: int) -> None:
+    loop = asyncio.get_running_loop()
+    begun: list[asyncio.Task[Any]] = []
+
+    def make(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        begun.append(asyncio.Task(coro, loop=loop, **more))
+        return begun[-1]
+
+    loop.set_task_factory(make)
+    try:
+        assert len([result async for result in map_unordered(Calls(), range(14, 14 + count), 4)]) == count
+    finally:
+        loop.set_task_factory(None)
+    assert len(begun) == tasks
