@@ -21,7 +21,7 @@ test-stress: env-dev java ## the stress tests at full size (some minutes; `make 
 
 test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitrary losses at each operation of storage (some minutes)
 	BOOKGATE_CRASH_RUNS=$${BOOKGATE_CRASH_RUNS:-500} BOOKGATE_CRASH_SEEDS=40 $(BIN)/python -m pytest \
-		tests/integration/bookie/test_sigkill.py tests/unit/bookie/test_storage_crashes.py $(PYTEST_ARGS)
+		tests/integration/bookie/test_sigkill.py tests/unit/bookie/storage/test_storage_crashes.py $(PYTEST_ARGS)
 
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}
@@ -48,7 +48,7 @@ lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of the g
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd protos && ../$(BIN)/buf lint
-	$(BIN)/python -m protos.generate --check
+	$(BIN)/python -m bookgate.protos.generate --check
 
 format: env-dev ## let ruff format and sort
 	$(BIN)/ruff check --fix .
@@ -58,10 +58,10 @@ reference: env-dev ## docs/reference and the dashboards, from the code
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python deploy/grafana/generate.py
-	$(BIN)/python -m bookie.configuration.cli show --markdown > docs/reference/configuration.md
+	$(BIN)/python -m bookgate.bookie.commands.config show --markdown > docs/reference/configuration.md
 
 protos: env-dev ## regenerate the stubs from the .proto files
-	$(BIN)/python -m protos.generate
+	$(BIN)/python -m bookgate.protos.generate
 
 bench: bench-bookie bench-client bench-gateway bench-spark ## all benchmarks (QUICK=1 keeps a run under a minute)
 

@@ -26,8 +26,8 @@ from benchmarks.entry_load import (
     requests_per_second,
 )
 from benchmarks.harness import PAIRS, QUICK, Row, beside_recorded, figures, report
-from bookie.standalone import StandaloneCluster
-from ledger.latency import LatencyHistogram
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.runtime.latency import LatencyHistogram
 
 ADDS: tuple[tuple[int, int, int, int, float | None, float | None], ...] = (
     # payload bytes, entries, outstanding, ledgers, Java's adds/s, Java's p99 in ms

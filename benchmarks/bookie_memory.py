@@ -19,14 +19,14 @@ from pathlib import Path
 
 from benchmarks.entry_load import encoded_adds, requests_per_second
 from benchmarks.harness import QUICK, Row, compare_once, report
-from bookie.files import REAL_FILE_SYSTEM
-from bookie.index_file import IndexHeader, relative_path, slot_runs
-from bookie.rocksdb_index import RocksDbIndex
-from bookie.standalone import StandaloneCluster
-from ledger.digest import ledger_master_key
-from ledger.ledger_id import LedgerId
-from ledger.protocol_v3 import encode_request
-from ledger.requests import ReadRequest
+from bookgate.bookie.index.file_format import IndexHeader, relative_path, slot_runs
+from bookgate.bookie.index.rocksdb_index import RocksDbIndex
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM
+from bookgate.ledger.digest import ledger_master_key
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import ReadRequest
+from bookgate.ledger.wire.v3 import encode_request
 
 LEDGERS = 50_000 if QUICK else 1_000_000
 WORKED_ON = LEDGERS // 10

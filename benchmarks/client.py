@@ -17,15 +17,15 @@ from pathlib import Path
 
 from benchmarks.entry_load import encoded_adds, requests_per_second
 from benchmarks.harness import PAIRS, QUICK, Row, beside_recorded, figures, report
-from bookie.standalone import StandaloneCluster
-from ledger.latency import LatencyHistogram
-from ledger.ledger_id import LedgerId
-from thinclient import BookKeeper, ClientConfig
-from thinclient.cli_support import run_async
-from thinclient.load import LoadResult, random_load, sequential_load, write_load
-from thinclient.spark.batch import EntriesReader
-from thinclient.spark.options import parse_options
-from thinclient.spark.worker_client import clients
+from bookgate import BookKeeper, ClientConfig
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.latency import LatencyHistogram
+from bookgate.thinclient.commands.client_options import run_async
+from bookgate.thinclient.spark.options.read_options import parse_options
+from bookgate.thinclient.spark.reading.batch import EntriesReader
+from bookgate.thinclient.spark.worker_client import clients
+from bookgate.thinclient.tools.load import LoadResult, random_load, sequential_load, write_load
 
 ONE = 1, 1, 1
 THREE = 3, 3, 2

@@ -21,12 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import QUICK
-from bookie.standalone import StandaloneCluster
-from gateway.drivers import ensure_cluster
-from gateway.embedded.change_feed import ledger_key
-from ledger.ledger_id import LedgerId
-from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import encode
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.gateway.stores.drivers import ensure_cluster
+from bookgate.gateway.stores.sqlite.change_feed import ledger_key
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
 from tests.integration.browser import chromium
 
 LEDGERS = 50_000 if QUICK else 1_000_000

@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from ledger.digest import digest_for, ledger_master_key
-from ledger.entry import encode_entry
-from ledger.latency import LatencyHistogram
-from ledger.metadata import DigestType
-from ledger.protocol_v2 import encode_request as encode_v2
-from ledger.protocol_v3 import encode_request
-from ledger.requests import AddRequest, BatchReadRequest, ReadRequest
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.wire.messages import AddRequest, BatchReadRequest, ReadRequest
+from bookgate.ledger.wire.v2 import encode_request as encode_v2
+from bookgate.ledger.wire.v3 import encode_request
+from bookgate.runtime.latency import LatencyHistogram
 
 _LENGTH = struct.Struct(">I")
 _ledger_ids = itertools.count(1_000_000)

@@ -22,8 +22,8 @@ from statistics import quantiles
 from benchmarks.gateway_setting import GatewayProcess, populate, rewrite, server_figure
 from benchmarks.harness import QUICK, Row, compare, compare_once, report
 from benchmarks.load_process import LoadProcess, call_all
-from gateway.drivers import ensure_cluster
-from gateway.zookeeper.local_server import LocalZooKeeper
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.drivers import ensure_cluster
 
 _SECONDS = 1.5 if QUICK else 3.0
 _PROCESSES = 2

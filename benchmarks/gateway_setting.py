@@ -15,9 +15,9 @@ from kazoo.client import KazooClient
 
 from benchmarks.load_process import rss_bytes
 from benchmarks.metadata_sample import SAMPLE
-from gateway.zookeeper.ledger_paths import CompositePaths
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.metadata_codec import encode
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.zookeeper.ledger_paths import CompositePaths
+from bookgate.ledger.metadata_codec import encode
 
 _NODES_A_TRANSACTION = 500
 _TRANSACTIONS_UNDER_WAY = 8
@@ -27,7 +27,7 @@ class GatewayProcess:
     """`bookgate gateway` on a metadata URI."""
 
     def __init__(self, metadata_uri: str) -> None:
-        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", metadata_uri, "--port", "0", "--json"]
+        command = [sys.executable, "-m", "bookgate", "gateway", "--metadata-uri", metadata_uri, "--port", "0", "--json"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

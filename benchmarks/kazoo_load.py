@@ -19,8 +19,8 @@ from kazoo.client import KazooClient
 
 from benchmarks.load_process import rss_bytes, serve
 from benchmarks.metadata_sample import SAMPLE
-from gateway.zookeeper.ledger_paths import CompositePaths
-from ledger.metadata_codec import decode, encode
+from bookgate.gateway.stores.zookeeper.ledger_paths import CompositePaths
+from bookgate.ledger.metadata_codec import decode, encode
 
 _OUTSTANDING = 500
 

@@ -27,14 +27,14 @@ import grpc
 
 from benchmarks.entry_load import encoded_adds, encoded_reads, new_ledger_ids, requests_per_second
 from benchmarks.harness import PAIRS, QUICK, Row, figures, report
-from bookie.standalone import StandaloneCluster
-from gateway.drivers import ensure_cluster
-from gateway.embedded.change_feed import ledger_key
-from ledger.ledger_id import LedgerId
-from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import encode
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import GetLedgerRangesRequest
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.gateway.stores.drivers import ensure_cluster
+from bookgate.gateway.stores.sqlite.change_feed import ledger_key
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import GetLedgerRangesRequest
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 
 ORDINARY = 10_000
 LARGE = 100 if QUICK else 600

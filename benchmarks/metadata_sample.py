@@ -1,6 +1,6 @@
 """The metadata of every ledger that the gateway's benchmarks create: three bookies, a password, one own key."""
 
-from ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
 
 SAMPLE = LedgerMetadata.new(
     ["10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"],

@@ -28,17 +28,17 @@ from benchmarks import spark_stream
 from benchmarks.gateway_setting import GatewayProcess
 from benchmarks.harness import PAIRS, QUICK, Row, compare_once, figures, report
 from benchmarks.load_process import LoadProcess, rss_bytes, serve
-from bookie.main_job_spark import local_spark
-from bookie.standalone import StandaloneCluster
-from gateway.drivers import ensure_cluster
-from gateway.embedded.change_feed import ledger_key
-from ledger.ledger_id import LedgerId
-from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import encode
-from thinclient.blocking import BookKeeper
-from thinclient.spark.batch import EntriesReader
-from thinclient.spark.options import parse_options
-from thinclient.spark.session import require_spark
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.main_job.spark import local_spark
+from bookgate.gateway.stores.drivers import ensure_cluster
+from bookgate.gateway.stores.sqlite.change_feed import ledger_key
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.options.read_options import parse_options
+from bookgate.thinclient.spark.reading.batch import EntriesReader
+from bookgate.thinclient.spark.session import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,10 +21,10 @@ from statistics import quantiles
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import QUICK, Row, compare, figures, report
-from bookie.main_job_spark import local_spark
-from bookie.standalone import StandaloneCluster
-from thinclient.blocking import BookKeeper
-from thinclient.spark.session import require_spark
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.main_job.spark import local_spark
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.session import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,11 +13,11 @@ import uvloop
 
 from benchmarks.load_process import commands, rss_bytes, serve_async
 from benchmarks.metadata_sample import SAMPLE
-from ledger.ledger_id import LedgerId
-from ledger.manager import CreateRequest, LedgerRecord
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
-from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
 
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 

@@ -1,9 +1,9 @@
 """The metadata gateway of a bookie in a process of its own (`gateway_process`), and the bookie's care for it.
 
-What the process does is `gateway.beside_bookie`: gRPC, and the listings of HTTP. The bookie keeps the entry protocol
-and all HTTP that needs its state, or by which it is watched: a gateway that is killed, stopped or busy takes nothing of
-that with it. The bookie holds the gateway's port (bound, never listening) and the listener of listings, so neither is
-lost while the process is started anew.
+What the process does is `bookgate.gateway.process.beside_bookie`: gRPC, and the listings of HTTP. The bookie keeps the
+entry protocol and all HTTP that needs its state, or by which it is watched: a gateway that is killed, stopped or busy
+takes nothing of that with it. The bookie holds the gateway's port (bound, never listening) and the listener of
+listings, so neither is lost while the process is started anew.
 
 States: new → serving (`start`; what the child says is wrong is the bookie's error) → stopped (`stop`). While serving,
 the process may be *silent*, which ends with its next report or, after a minute, with a kill; or *ended*, which ends
@@ -20,14 +20,14 @@ import logging
 import secrets
 import socket
 
-from gateway.admin.passed_on import PassedOn
-from gateway.beside_bookie import Order
-from gateway.binding import hold_shared_port, listen
-from gateway.child_process import ChildFailedException, ChildProcess, Pauses
-from gateway.config import GatewayConfig
-from gateway.reported_metrics import ReportedMetrics
-from reporting.background import keep_running
-from reporting.logs import log_event
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.process.beside_bookie import Order
+from bookgate.gateway.process.passed_on import PassedOn
+from bookgate.gateway.process.reported_metrics import ReportedMetrics
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.child_process import ChildFailedException, ChildProcess, Pauses
+from bookgate.runtime.listening import hold_shared_port, listen
+from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class GatewayProcess:
     def __init__(self, settings: GatewayConfig, bookie_id: str) -> None:
         self._settings = settings
         self._bookie_id = bookie_id
-        self._child = ChildProcess("the gateway's process", "gateway.beside_bookie")
+        self._child = ChildProcess("the gateway's process", "bookgate.gateway.process.beside_bookie")
         self._stack = contextlib.ExitStack()
         self._minder: asyncio.Task[None] | None = None
         self._order = b""

@@ -23,37 +23,37 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from bookie.admin.client_rows import OwnClient
-from bookie.admin.http import BookieView, create_bookie_app
-from bookie.admin.state_rows import StateView
-from bookie.bookie_status import mark_clean, mark_dirty
-from bookie.config import BookieConfig
-from bookie.connection import BookieConnection
-from bookie.connections import Connections
-from bookie.core.bookie_mode import BookieMode
-from bookie.disk_monitor import DiskMonitor, Usage, measure
-from bookie.doors import REAL_DOORS, Doors, HostedGateway
-from bookie.entry_reads import EntryReads
-from bookie.garbage_collector import GarbageCollector
-from bookie.gateway_process import GatewayProcess
-from bookie.gc_statistics import GcCollector
-from bookie.limbo_check import LimboCheck, all_ledgers
-from bookie.long_polls import LongPolls
-from bookie.metrics import BookieCollector, Sources
-from bookie.registration import bookie_id_of, check_cookie, service_info
-from bookie.request_processor import RequestProcessor
-from bookie.state_manager import StateManager
-from bookie.statistics import BookieStatistics
-from bookie.storage import Storage
-from gateway.admin.server import AdminServer
-from gateway.binding import backlog_for
-from gateway.config import GatewayConfig
-from gateway.metrics import GatewayNumbers
-from gateway.version import own_version
-from ledger.errors import BKException
-from ledger.manager import LedgerManagerFactory, Membership
-from reporting.background import keep_running
-from reporting.logs import add_to_every_line, log_event
+from bookgate.bookie.collection.garbage_collector import GarbageCollector
+from bookgate.bookie.collection.statistics import GcCollector
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.disks.monitor import DiskMonitor, Usage, measure
+from bookgate.bookie.environment import REAL_DOORS, Doors, HostedGateway
+from bookgate.bookie.gateway_process import GatewayProcess
+from bookgate.bookie.http.app import BookieView, create_bookie_app
+from bookgate.bookie.http.client_routes import OwnClient
+from bookgate.bookie.http.state_routes import StateView
+from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
+from bookgate.bookie.membership.registration import bookie_id_of, check_cookie, service_info
+from bookgate.bookie.metrics.collector import BookieCollector, Sources
+from bookgate.bookie.mode.mode import BookieMode
+from bookgate.bookie.mode.state_manager import StateManager
+from bookgate.bookie.mode.status_files import mark_clean, mark_dirty
+from bookgate.bookie.protocol.connection import BookieConnection
+from bookgate.bookie.protocol.connections import Connections
+from bookgate.bookie.protocol.long_polls import LongPolls
+from bookgate.bookie.protocol.read_scheduler import EntryReads
+from bookgate.bookie.protocol.request_processor import RequestProcessor
+from bookgate.bookie.statistics import BookieStatistics
+from bookgate.bookie.storage.storage import Storage
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.http.server import AdminServer
+from bookgate.gateway.metrics import GatewayNumbers
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.listening import backlog_for
+from bookgate.runtime.logs import add_to_every_line, log_event
+from bookgate.runtime.version import own_version
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class BookieServer:
         *,
         accept_loss: bool = False,
     ) -> None:
-        """`usage` measures a directory's disk, by default through `doors`.
+        """`usage` measures a directory's disk, by default through `environment`.
 
         With `accept_loss` it starts although it lost data: what it lacks of the ledgers there are is unknown to it.
         """

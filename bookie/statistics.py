@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ledger.latency import LatencyHistogram, OpStats
+from bookgate.runtime.latency import LatencyHistogram, OpStats
 
 SAMPLED = 256
 """A power of two: of so many adds one is timed."""

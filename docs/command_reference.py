@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from commands_of_bookkeeper import ROWS
 
-from thinclient.cli import app
+from bookgate.thinclient.commands.main import app
 
 _INTRODUCTION = """# Reference: commands
 

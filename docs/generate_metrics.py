@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bookie.config import load_config
-from bookie.server import BookieServer
-from gateway.drivers import ensure_cluster
-from thinclient import BookKeeper
-from thinclient.metrics import ClientMetric
-from thinclient.spark.job_metrics import JobMetrics, render
+from bookgate import BookKeeper
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.server import BookieServer
+from bookgate.gateway.stores.drivers import ensure_cluster
+from bookgate.thinclient.metrics import ClientMetric
+from bookgate.thinclient.spark.worker_metrics import JobMetrics, render
 
 PAGE = Path(__file__).parent / "reference" / "metrics.md"
 _DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-import thinclient
-from ledger import errors
-from thinclient.config import ClientConfig
+import bookgate
+from bookgate.ledger import errors
+from bookgate.thinclient.config import ClientConfig
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -26,14 +26,14 @@ def render() -> str:
     parts = [
         "# Reference: thinclient",
         "Generated from the docstrings by `make reference`. The guide is [client.md](../client.md); "
-        "`thinclient.blocking` has the same names without asyncio.",
+        "`bookgate.blocking` has the same names without asyncio.",
     ]
-    for name in sorted(thinclient.__all__):
-        value = getattr(thinclient, name)
+    for name in sorted(bookgate.__all__):
+        value = getattr(bookgate, name)
         if inspect.isclass(value) and value is not ClientConfig and not issubclass(value, Exception):
             parts += _class(name, value)
     parts += ["## Settings: ClientConfig", _text(ClientConfig), _settings()]
-    parts += ["## Errors", "Subclasses of `ledger.errors.BKException`; the codes are BookKeeper's.", _errors()]
+    parts += ["## Errors", "Subclasses of `bookgate.ledger.errors.BKException`; the codes are BookKeeper's.", _errors()]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
@@ -50,7 +50,7 @@ def _members(value: type) -> Iterator[tuple[str, Any]]:
     """Public methods and properties, in the order of the source."""
     seen: dict[str, Any] = {}
     for owner in reversed(value.__mro__[:-1]):
-        if owner.__module__.partition(".")[0] in ("thinclient", "ledger"):
+        if owner.__module__.startswith(("bookgate.thinclient.", "bookgate.ledger.")):
             seen.update({name: member for name, member in vars(owner).items() if not name.startswith("_")})
     for name, member in seen.items():
         plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member

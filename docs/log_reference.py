@@ -14,8 +14,8 @@ _INTRODUCTION = """# Reference: logs
 Generated from the sources by `make reference`. Bookies and gateways log to standard error, one line an event:
 
 ```
-time=2026-03-01T12:00:00.000Z level=warning logger=bookie.connection event=connection_closed bookie=b1 peer=… error="…"
-{"time": "2026-03-01T12:00:00.000Z", "level": "warning", "logger": "bookie.connection", "event": "connection_closed",…}
+time=2026-03-01T12:00:00.000Z level=info logger=bookgate.bookie.server event=connection_closed bookie=b1 error="…"
+{"time": "2026-03-01T12:00:00.000Z", "level": "info", "logger": "bookgate.bookie.server", "event": "connection_closed"}
 ```
 
 The first form is `log_format = "text"` (logfmt, which log collectors read), the second `log_format = "json"`;
@@ -52,14 +52,14 @@ def events() -> list[LoggedEvent]:
 
 def _of_package(package: str) -> Iterator[LoggedEvent]:
     for path in sorted((ROOT / package).rglob("*.py")):
-        logger = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        logger = ".".join(("bookgate", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _KINDS:
                 yield _event(node, node.func.id, logger)
 
 
 _KINDS = ("log_event", "log_bug")
-_PACKAGES = ("bookie", "gateway", "reporting", "thinclient")
+_PACKAGES = ("bookie", "gateway", "runtime", "thinclient")
 
 
 def _event(call: ast.Call, kind: str, logger: str) -> LoggedEvent:
@@ -83,7 +83,7 @@ def render() -> str:
     for package in _PACKAGES:
         rows = [f"## {package}", "", "| event | level | logger | fields |", "|---|---|---|---|"]
         for each in events():
-            if each.logger.partition(".")[0] == package:
+            if each.logger.split(".")[1] == package:
                 fields = ", ".join(f"`{field}`" for field in each.fields)
                 rows.append(f"| `{each.name}` | {each.level} | `{each.logger}` | {fields} |")
         parts.append("\n".join(rows))

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from bookie.standalone import StandaloneCluster
-from ledger.metadata import DigestType
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.metadata import DigestType
+from bookgate.thinclient.blocking.client import BookKeeper, WriteHandle
 from tests.integration.browser import chromium, watched_page
-from thinclient.blocking import BookKeeper, WriteHandle
 
 IMAGES = Path(__file__).parent / "images"
 PICTURES = {

@@ -17,15 +17,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gateway.descriptors import descriptor_limit, gateway_share, http_share
-from gateway.http_settings import HttpSettings
-from gateway.limits import Limits
-from gateway.store_settings import StoreSettings
-from gateway.tls_contexts import ServerContexts
-from gateway.tls_files import TlsFiles
-from ledger.errors import IncorrectParameterException
-from ledger.settings import unknown_key, unknown_variables
-from reporting.logs import LogSettings
+from bookgate.gateway.http.settings import HttpSettings
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.stores.settings import StoreSettings
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.descriptors import descriptor_limit, gateway_share, http_share
+from bookgate.runtime.logs import LogSettings
+from bookgate.runtime.settings import unknown_key, unknown_variables
+from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.server_context import ServerContexts
 
 _LIMITS = Limits()
 

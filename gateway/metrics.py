@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from reporting import background
+from bookgate.runtime import background
 
 PREFIX = "bookgate_gateway_"
 _FINE = ("SUCCESS", "CANCELLED")

@@ -21,28 +21,36 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from gateway.binding import address_of, check_bindable
-from gateway.discovery_service import DiscoveryService
-from gateway.freshness import Freshness
-from gateway.instance import Instance
-from gateway.interceptor import CallInterceptor
-from gateway.limits import Limits
-from gateway.metadata_cache import MetadataCache
-from gateway.metadata_service import MetadataService
-from gateway.metrics import GatewayMetrics, Reading
-from gateway.registration_service import DEFAULT_LEASE_SECONDS, RegistrationService
-from gateway.store_budget import StoreBudget
-from gateway.tls import ServerCertificates
-from gateway.tls_files import TlsFiles
-from gateway.watch_service import BOOKMARK_SECONDS, WatchService
-from ledger.errors import BKException
-from ledger.manager import LedgerManagerFactory
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2, registration_service_pb2, service_discovery_pb2
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import add_LedgerMetadataServiceServicer_to_server
-from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import add_RegistrationServiceServicer_to_server
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
-from reporting.background import keep_running
-from reporting.logs import log_event
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.metrics import GatewayMetrics, Reading
+from bookgate.gateway.services.discovery import DiscoveryService
+from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.instance import Instance
+from bookgate.gateway.services.interceptor import CallInterceptor
+from bookgate.gateway.services.ledger_metadata import MetadataService
+from bookgate.gateway.services.metadata_cache import MetadataCache
+from bookgate.gateway.services.registration import DEFAULT_LEASE_SECONDS, RegistrationService
+from bookgate.gateway.services.store_budget import StoreBudget
+from bookgate.gateway.services.watch import BOOKMARK_SECONDS, WatchService
+from bookgate.gateway.tls import ServerCertificates
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.gateway.v1 import (
+    ledger_metadata_service_pb2,
+    registration_service_pb2,
+    service_discovery_pb2,
+)
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import (
+    add_LedgerMetadataServiceServicer_to_server,
+)
+from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import (
+    add_RegistrationServiceServicer_to_server,
+)
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.listening import address_of, check_bindable
+from bookgate.runtime.logs import log_event
+from bookgate.runtime.tls.files import TlsFiles
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""TLS of a gateway: certificates from files, read anew when the files change (`tls_files`).
+"""TLS of a gateway: certificates from files, read anew when the files change (`runtime.tls.files`).
 
 gRPC asks at each handshake whether there is something new; connections that stand keep what they were made with.
 """
@@ -11,9 +11,9 @@ from typing import cast
 
 import grpc
 
-from gateway.tls_contexts import load_context
-from gateway.tls_files import Loaded, TlsFiles
-from ledger.errors import IncorrectParameterException
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.tls.files import Loaded, TlsFiles
+from bookgate.runtime.tls.server_context import load_context
 
 
 class ServerCertificates:

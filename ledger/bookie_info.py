@@ -15,8 +15,8 @@ from itertools import chain
 
 from google.protobuf.message import DecodeError
 
-from ledger.errors import IncorrectParameterException, MetadataFormatException
-from protos.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
+from bookgate.protos.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC = "bookie-rpc"
 """Protocol of the endpoint that speaks the entry protocol."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum, auto
 
-from ledger.manager import LedgerRecord
-from ledger.metadata import CURRENT_FORMAT_VERSION, LedgerMetadata
+from bookgate.ledger.metadata import CURRENT_FORMAT_VERSION, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
 
 
 class Creator(Enum):

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import google_crc32c
 
-from ledger.metadata import DigestType
+from bookgate.ledger.metadata import DigestType
 
 
 def ledger_master_key(password: bytes) -> bytes:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from ledger.digest import Crc32cDigest, Digest
-from ledger.errors import DigestMatchException
+from bookgate.ledger.digest import Crc32cDigest, Digest
+from bookgate.ledger.errors import DigestMatchException
 
 HEADER_SIZE = 32
 """Bytes before the digest."""

@@ -14,9 +14,9 @@ from typing import overload
 
 import google_crc32c
 
-from ledger.digest import Crc32cDigest, Digest
-from ledger.entry import CRC32C_PACKET, Entry, decode_entries
-from ledger.errors import DigestMatchException
+from bookgate.ledger.digest import Crc32cDigest, Digest
+from bookgate.ledger.entry import CRC32C_PACKET, Entry, decode_entries
+from bookgate.ledger.errors import DigestMatchException
 
 _FIELDS = 4
 """Numbers in a header: ledger id, entry id, last add confirmed, length."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from ledger.ledger_id import LedgerId
+    from bookgate.ledger.ledger_id import LedgerId
 
 
 class BKException(Exception):

@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ledger.errors import IncorrectParameterException
-from ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import NO_ENTRY
 
 
 class DigestType(enum.IntEnum):

@@ -18,11 +18,11 @@ from functools import lru_cache
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from ledger.errors import IncorrectParameterException, MetadataFormatException, MetadataSerializationException
-from ledger.ledger_id import NO_ENTRY
-from ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from ledger.varint import encode_varint
-from protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException, MetadataSerializationException
+from bookgate.ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.varint import encode_varint
+from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 
 _PREFIX = b"BookieMetadataFormatVersion\t"
 _LONGEST_VERSION = 9

@@ -1,4 +1,4 @@
-"""Regenerates the Python stubs from the `.proto` files: `python -m protos.generate` (or `make protos`).
+"""Regenerates the Python stubs from the `.proto` files: `python -m bookgate.protos.generate` (or `make protos`).
 
 `--check` writes nothing and exits 1 where a committed stub differs from what would be generated.
 
@@ -39,7 +39,7 @@ def generate(target: Path) -> None:
     if protoc.main(arguments) != 0:
         raise RuntimeError("protoc failed; its own message stands above")
     for stub in _stubs(target):
-        stub.write_text(_IMPORT.sub(r"\1 protos.bookkeeper.", stub.read_text()))
+        stub.write_text(_IMPORT.sub(r"\1 bookgate.protos.bookkeeper.", stub.read_text()))
     _remove_empty_services(target)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie.standalone import make_cluster
+from bookgate.bookie.standalone.cluster import make_cluster
 
 
 def made(uri: str) -> str:

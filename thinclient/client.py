@@ -15,16 +15,17 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import (
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
     IllegalOpException,
     IncorrectParameterException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.ledger_id import LedgerId
-from ledger.manager import (
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.metadata_store import (
     BookieSet,
     LedgerManager,
     LedgerManagerFactory,
@@ -32,25 +33,24 @@ from ledger.manager import (
     RegisteredBookie,
     ServiceDiscovery,
 )
-from ledger.metadata import DigestType
-from thinclient import ledger_creation, ledger_opening
-from thinclient.advanced_write_handle import AdvancedWriteHandle
-from thinclient.auth import ClientAuthProvider
-from thinclient.bookie_connection import Connector, tcp_connector
-from thinclient.bookie_pool import V3, BookiePool
-from thinclient.config import ClientConfig
-from thinclient.context import ClientContext, LedgerSecrets, secrets_of
-from thinclient.ensemble_changer import EnsembleChanger
-from thinclient.gateway_uri import is_gateway_uri
-from thinclient.ledger_changes import LedgerChanges
-from thinclient.ledger_view import LedgerView, known_last_entry
-from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
-from thinclient.metadata_source import metadata_factory, metadata_uri
-from thinclient.metrics import ClientMetrics
-from thinclient.placement import Placement, create_policy
-from thinclient.quarantine import BookieHealth
-from thinclient.read_handle import ReadHandle
-from thinclient.write_handle import WriteHandle
+from bookgate.thinclient.bookies.auth import ClientAuthProvider
+from bookgate.thinclient.bookies.connection import Connector, tcp_connector
+from bookgate.thinclient.bookies.pool import V3, BookiePool
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.uri import is_gateway_uri
+from bookgate.thinclient.handles import creation, opening
+from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of
+from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
+from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
+from bookgate.thinclient.handles.metadata_changes import LedgerChanges
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.write_handle import WriteHandle
+from bookgate.thinclient.metadata_source import metadata_factory, metadata_uri
+from bookgate.thinclient.metrics import ClientMetrics
+from bookgate.thinclient.placement.chooser import Placement, create_policy
+from bookgate.thinclient.placement.quarantine import BookieHealth
 
 
 class BookKeeper:
@@ -231,7 +231,7 @@ class BookKeeper:
     ) -> LedgerRecord:
         self._check_open()
         given = None if ledger_id is None else _ledger_id(ledger_id)
-        return await ledger_creation.create_ledger(self._context, sizes, digest_type, password, custom_metadata, given)
+        return await creation.create_ledger(self._context, sizes, digest_type, password, custom_metadata, given)
 
     async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
         """Opens a ledger to read it.
@@ -245,7 +245,7 @@ class BookKeeper:
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
-            return await ledger_opening.open_ledger(self._context, _ledger_id(ledger_id), password, recovery)
+            return await opening.open_ledger(self._context, _ledger_id(ledger_id), password, recovery)
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata.
@@ -266,7 +266,7 @@ class BookKeeper:
         without fencing. Raises UnauthorizedAccessException.
         """
         self._check_open()
-        return await ledger_opening.last_adds_confirmed(self._context, records, password)
+        return await opening.last_adds_confirmed(self._context, records, password)
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
         """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.
@@ -276,7 +276,7 @@ class BookKeeper:
         it no longer writes is for the caller to know. Raises IllegalOpException for a ledger that can't be taken up.
         """
         self._check_open()
-        return await ledger_opening.reopen_empty_ledger(self._context, _ledger_id(ledger_id), password, self._rng)
+        return await opening.reopen_empty_ledger(self._context, _ledger_id(ledger_id), password, self._rng)
 
     async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
         """Removes a ledger's metadata; bookies drop its entries later. One that does not exist counts as removed."""

@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ledger.errors import IncorrectParameterException
-from ledger.frames import DEFAULT_MAX_FRAME_SIZE
-from ledger.settings import ConsistentSettings, unknown_key
-from thinclient.gateway_uri import TlsFiles
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
+from bookgate.runtime.settings import ConsistentSettings, unknown_key
+from bookgate.thinclient.gateways.uri import TlsFiles
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 

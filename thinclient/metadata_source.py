@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ledger.drivers import load_driver
-from ledger.errors import IncorrectParameterException
-from ledger.manager import LedgerManagerFactory
-from thinclient.config import ClientConfig
-from thinclient.gateway_uri import is_gateway_uri
-from thinclient.metadata import RpcLedgerManagerFactory
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.metadata_drivers import load_driver
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.uri import is_gateway_uri
 
 
 def metadata_uri(gateways: str | None, config: ClientConfig) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ledger.latency import OpStats, Sample
-from reporting import background
+from bookgate.runtime import background
+from bookgate.runtime.latency import OpStats, Sample
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

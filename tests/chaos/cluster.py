@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.manager import BookieSet
+from bookgate import BookKeeper
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.thinclient.config import load_config
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from tests.integration.bookie.forked_bookie import ForkedBookie
 from tests.integration.cutting_proxy import CuttingConnector, CuttingProxy
 from tests.stores import made
-from thinclient import BookKeeper
-from thinclient.config import load_config
-from thinclient.metadata import RpcLedgerManagerFactory
 
 _DISK_MIB = 96
 _SETTINGS: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint, check_bookie_id
-from ledger.errors import IncorrectParameterException, MetadataFormatException
+from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint, check_bookie_id
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
 from tests.conformance.golden import rows
 
 ROWS = {row["name"]: row for row in rows("misc.jsonl", "bookieServiceInfo")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ledger.entry_availability import decode_runs, encode_runs
+from bookgate.ledger.entry_availability import decode_runs, encode_runs
 from tests.conformance.golden import rows
 
 ROWS = [row for row in rows("v3.jsonl", "response") if row["name"] == "get-list-of-entries"]

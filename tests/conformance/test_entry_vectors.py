@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ledger.digest import Digest, digest_for, ledger_master_key, mac_key
-from ledger.entry import decode_entry, decode_header, decode_lac, encode_entry, encode_lac
-from ledger.errors import DigestMatchException
-from ledger.metadata import DigestType
+from bookgate.ledger.digest import Digest, digest_for, ledger_master_key, mac_key
+from bookgate.ledger.entry import decode_entry, decode_header, decode_lac, encode_entry, encode_lac
+from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.metadata import DigestType
 from tests.conformance.golden import payload, rows
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import MetadataFormatException, MetadataSerializationException
-from ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from ledger.metadata_codec import decode, encode, from_format, to_format, without_password
+from bookgate.ledger.errors import MetadataFormatException, MetadataSerializationException
+from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_codec import decode, encode, from_format, to_format, without_password
 from tests.conformance.golden import rows
 
 FRAGMENTS = (Fragment(0, ("a:1",)),)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledger import requests
-from ledger.digest import digest_for, ledger_master_key
-from ledger.entry import encode_entry
-from ledger.frames import FrameDecoder
-from ledger.metadata import DigestType
-from ledger.protocol_v2 import (
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.frames import FrameDecoder
+from bookgate.ledger.wire.messages import HIGH_PRIORITY, Operation, Request, Response, Status
+from bookgate.ledger.wire.v2 import (
     CURRENT_VERSION,
     VersionedRequest,
     decode_request,
@@ -23,8 +24,7 @@ from ledger.protocol_v2 import (
     encode_response,
     refusal,
 )
-from ledger.protocol_v3 import ProtocolError
-from ledger.requests import HIGH_PRIORITY, Operation, Request, Response, Status
+from bookgate.ledger.wire.v3 import ProtocolError
 from tests.conformance.golden import payload, rows
 
 KEY = ledger_master_key(b"secret")
@@ -74,27 +74,27 @@ def expected_request(name: str, params: dict[str, Any]) -> Request:
         digest = digest_for(DigestType.CRC32C, b"secret")
         body = encode_entry(digest, ledger_id, entry_id, params["lac"], params["length"], payload(params))
         recovery = bool(flags & RECOVERY_ADD)
-        return requests.AddRequest(NO_TXN_ID, ledger_id, entry_id, key, body, recovery, priority=priority)
+        return messages.AddRequest(NO_TXN_ID, ledger_id, entry_id, key, body, recovery, priority=priority)
     if name.startswith("batch-read"):
-        return requests.BatchReadRequest(
+        return messages.BatchReadRequest(
             params["requestId"], ledger_id, entry_id, params["maxCount"], params["maxSize"], fence, key, priority
         )
     assert name.startswith("read")
-    return requests.ReadRequest(NO_TXN_ID, ledger_id, entry_id, fence, key, priority=priority)
+    return messages.ReadRequest(NO_TXN_ID, ledger_id, entry_id, fence, key, priority=priority)
 
 
 def expected_response(name: str, params: dict[str, Any]) -> Response:
     if name == "auth":
-        return requests.AuthResponse(NO_TXN_ID, Status.EOK, params["authPluginName"], payload(params))
+        return messages.AuthResponse(NO_TXN_ID, Status.EOK, params["authPluginName"], payload(params))
     ids = params["ledgerId"], params["entryId"]
     status = CODES[params["rc"]]
     if name == "add":
-        return requests.AddResponse(NO_TXN_ID, status, *ids)
+        return messages.AddResponse(NO_TXN_ID, status, *ids)
     if name.startswith("batch-read"):
         bodies = tuple(bytes.fromhex(body) for body in params.get("data", ()))
-        return requests.BatchReadResponse(params["requestId"], status, *ids, bodies)
+        return messages.BatchReadResponse(params["requestId"], status, *ids, bodies)
     assert name.startswith("read")
-    return requests.ReadResponse(NO_TXN_ID, status, *ids, bytes.fromhex(params["data"]) if "data" in params else None)
+    return messages.ReadResponse(NO_TXN_ID, status, *ids, bytes.fromhex(params["data"]) if "data" in params else None)
 
 
 @pytest.mark.parametrize("row", REQUESTS, ids=names(REQUESTS))
@@ -135,7 +135,7 @@ def test_adds_of_every_digest_are_javas() -> None:
     for row in rows("digest.jsonl", "v2_add_frame"):
         digest = digest_for(DigestType[row["digest"]], row["password"].encode())
         ids = row["ledgerId"], row["entryId"]
-        add = requests.AddRequest(
+        add = messages.AddRequest(
             NO_TXN_ID,
             *ids,
             ledger_master_key(row["password"].encode()),
@@ -154,9 +154,9 @@ def test_adds_of_every_digest_are_javas() -> None:
 
 @pytest.mark.parametrize(("code", "status"), CODES.items())
 def test_every_status_has_its_code(code: int, status: Status) -> None:
-    frame = encode_response(requests.AddResponse(NO_TXN_ID, status, 7, 3))
+    frame = encode_response(messages.AddResponse(NO_TXN_ID, status, 7, 3))
     assert struct.unpack_from(">i", frame, 8) == (code,)
-    assert decode_response(frame[4:]) == requests.AddResponse(NO_TXN_ID, status, 7, 3)
+    assert decode_response(frame[4:]) == messages.AddResponse(NO_TXN_ID, status, 7, 3)
     assert set(CODES.values()) == set(Status)
 
 
@@ -166,11 +166,11 @@ def test_a_code_that_nobody_knows_is_refused() -> None:
 
 
 def test_version_0_is_the_bare_opcode() -> None:
-    read = requests.ReadRequest(NO_TXN_ID, 7, 3)
+    read = messages.ReadRequest(NO_TXN_ID, 7, 3)
     frame = encode_request(read, 0)
     assert frame[4:8] == b"\0\0\0\x02"
     assert decode_request(frame[4:]) == VersionedRequest(read, 0)
-    assert encode_response(requests.ReadResponse(NO_TXN_ID, Status.EOK, 7, 3, ENTRY), 0)[4:8] == b"\0\0\0\x02"
+    assert encode_response(messages.ReadResponse(NO_TXN_ID, Status.EOK, 7, 3, ENTRY), 0)[4:8] == b"\0\0\0\x02"
     with pytest.raises(ProtocolError):
         decode_request(b"\0\x02\0\0" + frame[8:])
     with pytest.raises(ValueError, match="version 0"):
@@ -178,7 +178,7 @@ def test_version_0_is_the_bare_opcode() -> None:
 
 
 def test_before_version_2_a_fence_has_no_key() -> None:
-    fence = requests.ReadRequest(NO_TXN_ID, 7, -1, fence=True)
+    fence = messages.ReadRequest(NO_TXN_ID, 7, -1, fence=True)
     frame = encode_request(fence._replace(master_key=KEY), 1)
     assert len(frame) == 4 + 20
     assert decode_request(frame[4:]) == VersionedRequest(fence, 1)
@@ -187,17 +187,17 @@ def test_before_version_2_a_fence_has_no_key() -> None:
 
 @pytest.mark.parametrize("version", [3, 4, 9, 127, 255])
 def test_other_versions_are_refused_in_their_own_form_and_version(version: int) -> None:
-    add = requests.AddRequest(NO_TXN_ID, 7, 3, KEY, ENTRY)
-    read = requests.ReadRequest(NO_TXN_ID, 7, 3, priority=HIGH_PRIORITY)
-    batch = requests.BatchReadRequest(42, 7, 3, 10, 1000, fence=True, master_key=KEY)
+    add = messages.AddRequest(NO_TXN_ID, 7, 3, KEY, ENTRY)
+    read = messages.ReadRequest(NO_TXN_ID, 7, 3, priority=HIGH_PRIORITY)
+    batch = messages.BatchReadRequest(42, 7, 3, 10, 1000, fence=True, master_key=KEY)
     answers: dict[Request, Response] = {
-        add: requests.AddResponse(NO_TXN_ID, Status.EBADVERSION, 7, 3),
-        read: requests.ReadResponse(NO_TXN_ID, Status.EBADVERSION, 7, 3),
-        batch: requests.BatchReadResponse(42, Status.EBADVERSION, 7, 3),
+        add: messages.AddResponse(NO_TXN_ID, Status.EBADVERSION, 7, 3),
+        read: messages.ReadResponse(NO_TXN_ID, Status.EBADVERSION, 7, 3),
+        batch: messages.BatchReadResponse(42, Status.EBADVERSION, 7, 3),
     }
     for request, answer in answers.items():
         invalid, came_in = decode_request(encode_request(request, version)[4:])
-        assert isinstance(invalid, requests.InvalidRequest)
+        assert isinstance(invalid, messages.InvalidRequest)
         assert came_in == version
         assert invalid.priority == request.priority  # type: ignore[union-attr]
         frame = encode_response(refusal(invalid, invalid.status), came_in)
@@ -206,14 +206,14 @@ def test_other_versions_are_refused_in_their_own_form_and_version(version: int) 
 
 
 def test_authentication_is_read_in_every_version() -> None:
-    auth = requests.AuthRequest(NO_TXN_ID, "plugin", b"token")
+    auth = messages.AuthRequest(NO_TXN_ID, "plugin", b"token")
     for version in (0, 1, 2, 9):
         assert decode_request(encode_request(auth, version)[4:]) == VersionedRequest(auth, version)
 
 
 def test_a_refused_batch_read_keeps_its_ids() -> None:
-    batch = requests.BatchReadRequest(42, 7, 3, 10, 1000)
-    assert refusal(batch, Status.ETOOMANYREQUESTS) == requests.BatchReadResponse(42, Status.ETOOMANYREQUESTS, 7, 3)
+    batch = messages.BatchReadRequest(42, 7, 3, 10, 1000)
+    assert refusal(batch, Status.ETOOMANYREQUESTS) == messages.BatchReadResponse(42, Status.ETOOMANYREQUESTS, 7, 3)
 
 
 # --- what can't be written ------------------------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def test_a_refused_batch_read_keeps_its_ids() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        requests.ReadLacRequest(1, 7),
-        requests.ForceLedgerRequest(1, 7),
-        requests.StartTlsRequest(1),
-        requests.AddRequest(1, 7, 3, KEY, ENTRY, write_flags=requests.DEFERRED_SYNC),
-        requests.AddRequest(1, 7, 3, KEY[:19], ENTRY),
-        requests.ReadRequest(1, 7, -1, previous_lac=2),
-        requests.ReadRequest(1, 7, -1, fence=True),
-        requests.BatchReadRequest(1, 7, 0, 1, 1, fence=True, master_key=KEY + b"x"),
+        messages.ReadLacRequest(1, 7),
+        messages.ForceLedgerRequest(1, 7),
+        messages.StartTlsRequest(1),
+        messages.AddRequest(1, 7, 3, KEY, ENTRY, write_flags=messages.DEFERRED_SYNC),
+        messages.AddRequest(1, 7, 3, KEY[:19], ENTRY),
+        messages.ReadRequest(1, 7, -1, previous_lac=2),
+        messages.ReadRequest(1, 7, -1, fence=True),
+        messages.BatchReadRequest(1, 7, 0, 1, 1, fence=True, master_key=KEY + b"x"),
     ],
     ids=repr,
 )
@@ -241,10 +241,10 @@ def test_requests_that_would_change_their_meaning_are_refused(request_: Request)
 @pytest.mark.parametrize(
     "response",
     [
-        requests.ReadLacResponse(1, Status.EOK, 7),
-        requests.StatusResponse(1, Operation.ADD_ENTRY, Status.EUA),
-        requests.AuthResponse(1, Status.EUA, "plugin"),
-        requests.AuthResponse(1, Status.EOK),
+        messages.ReadLacResponse(1, Status.EOK, 7),
+        messages.StatusResponse(1, Operation.ADD_ENTRY, Status.EUA),
+        messages.AuthResponse(1, Status.EUA, "plugin"),
+        messages.AuthResponse(1, Status.EOK),
     ],
     ids=repr,
 )
@@ -254,12 +254,12 @@ def test_answers_that_cannot_be_said_are_refused(response: Response) -> None:
 
 
 def test_failures_carry_no_entries() -> None:
-    read = encode_response(requests.ReadResponse(NO_TXN_ID, Status.EIO, 7, 3, ENTRY))
+    read = encode_response(messages.ReadResponse(NO_TXN_ID, Status.EIO, 7, 3, ENTRY))
     assert len(read) == 4 + 24
-    assert decode_response(read[4:] + ENTRY) == requests.ReadResponse(NO_TXN_ID, Status.EIO, 7, 3)
-    batch = encode_response(requests.BatchReadResponse(42, Status.EIO, 7, 3, (ENTRY,)))
+    assert decode_response(read[4:] + ENTRY) == messages.ReadResponse(NO_TXN_ID, Status.EIO, 7, 3)
+    batch = encode_response(messages.BatchReadResponse(42, Status.EIO, 7, 3, (ENTRY,)))
     assert len(batch) == 4 + 32
-    assert decode_response(batch[4:] + ENTRY) == requests.BatchReadResponse(42, Status.EIO, 7, 3)
+    assert decode_response(batch[4:] + ENTRY) == messages.BatchReadResponse(42, Status.EIO, 7, 3)
 
 
 # --- damaged packets ------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_no_response_is_read_past_its_end(opcode: int, least: int) -> None:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), len(ENTRY) + 1, 2**31 - 1])
 def test_entries_of_a_batch_end_within_it(length: int) -> None:
-    packet = bytearray(encode_response(requests.BatchReadResponse(42, Status.EOK, 7, 3, (b"first", ENTRY)))[4:])
+    packet = bytearray(encode_response(messages.BatchReadResponse(42, Status.EOK, 7, 3, (b"first", ENTRY)))[4:])
     struct.pack_into(">i", packet, 32 + 4 + len(b"first"), length)
     with pytest.raises(ProtocolError, match="batch"):
         decode_response(bytes(packet))
@@ -303,7 +303,7 @@ def test_entries_of_a_batch_end_within_it(length: int) -> None:
 
 @pytest.mark.parametrize("rest", [1, 2, 3])
 def test_a_batch_does_not_end_inside_a_length(rest: int) -> None:
-    packet = encode_response(requests.BatchReadResponse(42, Status.EOK, 7, 3, (ENTRY,)))[4:]
+    packet = encode_response(messages.BatchReadResponse(42, Status.EOK, 7, 3, (ENTRY,)))[4:]
     with pytest.raises(ProtocolError):
         decode_response(packet + bytes(rest))
 
@@ -344,17 +344,17 @@ PRIORITIES = st.sampled_from([0, HIGH_PRIORITY])
 ENTRIES = st.binary(min_size=16, max_size=100)
 
 
-def add_request(key: bytes, body: bytes, recovery: bool, priority: int) -> requests.AddRequest:
+def add_request(key: bytes, body: bytes, recovery: bool, priority: int) -> messages.AddRequest:
     ledger_id, entry_id = struct.unpack_from(">qq", body)
-    return requests.AddRequest(NO_TXN_ID, ledger_id, entry_id, key, body, recovery, priority=priority)
+    return messages.AddRequest(NO_TXN_ID, ledger_id, entry_id, key, body, recovery, priority=priority)
 
 
-def read_request(ledger_id: int, entry_id: int, key: bytes | None, priority: int) -> requests.ReadRequest:
-    return requests.ReadRequest(NO_TXN_ID, ledger_id, entry_id, key is not None, key, priority=priority)
+def read_request(ledger_id: int, entry_id: int, key: bytes | None, priority: int) -> messages.ReadRequest:
+    return messages.ReadRequest(NO_TXN_ID, ledger_id, entry_id, key is not None, key, priority=priority)
 
 
 def batch_request(ids: tuple[int, int, int], limits: tuple[int, int], key: bytes | None, priority: int) -> Request:
-    return requests.BatchReadRequest(*ids, *limits, key is not None, key, priority)
+    return messages.BatchReadRequest(*ids, *limits, key is not None, key, priority)
 
 
 REQUEST_VALUES = st.one_of(
@@ -367,21 +367,21 @@ REQUEST_VALUES = st.one_of(
         st.none() | KEYS,
         PRIORITIES,
     ),
-    st.builds(requests.AuthRequest, st.just(NO_TXN_ID), st.text(), st.binary(), PRIORITIES),
+    st.builds(messages.AuthRequest, st.just(NO_TXN_ID), st.text(), st.binary(), PRIORITIES),
 )
 STATUSES = st.sampled_from(Status)
 FAILURES = st.sampled_from([status for status in Status if status is not Status.EOK])
 BODIES = st.lists(st.binary(max_size=40), max_size=5).map(tuple)
 RESPONSE_VALUES: st.SearchStrategy[Response] = st.one_of(
-    st.tuples(st.just(NO_TXN_ID), STATUSES, LONGS, LONGS).map(lambda fields: requests.AddResponse(*fields)),
-    st.tuples(st.just(NO_TXN_ID), FAILURES, LONGS, LONGS, st.none()).map(lambda fields: requests.ReadResponse(*fields)),
+    st.tuples(st.just(NO_TXN_ID), STATUSES, LONGS, LONGS).map(lambda fields: messages.AddResponse(*fields)),
+    st.tuples(st.just(NO_TXN_ID), FAILURES, LONGS, LONGS, st.none()).map(lambda fields: messages.ReadResponse(*fields)),
     st.tuples(st.just(NO_TXN_ID), st.just(Status.EOK), LONGS, LONGS, st.none() | ENTRIES).map(
-        lambda fields: requests.ReadResponse(*fields)
+        lambda fields: messages.ReadResponse(*fields)
     ),
-    st.tuples(IDS, FAILURES, LONGS, LONGS, st.just(())).map(lambda fields: requests.BatchReadResponse(*fields)),
-    st.tuples(IDS, st.just(Status.EOK), LONGS, LONGS, BODIES).map(lambda fields: requests.BatchReadResponse(*fields)),
+    st.tuples(IDS, FAILURES, LONGS, LONGS, st.just(())).map(lambda fields: messages.BatchReadResponse(*fields)),
+    st.tuples(IDS, st.just(Status.EOK), LONGS, LONGS, BODIES).map(lambda fields: messages.BatchReadResponse(*fields)),
     st.tuples(st.just(NO_TXN_ID), st.just(Status.EOK), st.text(), st.binary()).map(
-        lambda fields: requests.AuthResponse(*fields)
+        lambda fields: messages.AuthResponse(*fields)
     ),
 )
 

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import ordinary_add, requests
-from ledger.frames import FrameDecoder
-from ledger.protocol_v3 import (
-    ProtocolError,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-)
-from ledger.requests import Operation, Status
-from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
+from bookgate.ledger.wire import fast_add, messages
+from bookgate.ledger.wire.frames import FrameDecoder
+from bookgate.ledger.wire.messages import Operation, Status
+from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_request, encode_response
+from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 from tests.conformance.golden import rows
 
 
@@ -60,10 +54,10 @@ def test_responses_are_javas(row: dict[str, Any]) -> None:
 
 @given(*[st.integers(0, 2**63 - 1)] * 3)
 def test_the_short_way_to_answer_a_stored_add_is_the_long_one(txn_id: int, ledger_id: int, entry_id: int) -> None:
-    answer = requests.AddResponse(txn_id, Status.EOK, ledger_id, entry_id)
+    answer = messages.AddResponse(txn_id, Status.EOK, ledger_id, entry_id)
     body = struct.pack(">qqqq", ledger_id, entry_id, -1, 0)
-    request = encode_request(requests.AddRequest(txn_id, ledger_id, entry_id, b"k" * 20, body))
-    add = ordinary_add.read_v3(memoryview(request)[4:])
+    request = encode_request(messages.AddRequest(txn_id, ledger_id, entry_id, b"k" * 20, body))
+    add = fast_add.read_v3(memoryview(request)[4:])
     assert add is not None
     assert add.stored == encode_response(answer)
 
@@ -107,39 +101,39 @@ def test_unknown_operations_and_versions_are_no_request(fields: dict[str, int]) 
 def test_a_missing_sub_message_is_a_bad_request(operation: int) -> None:
     """F17: Java closes the connection without an answer."""
     request = decode_request(request_bytes(header=header(operation)))
-    assert request == requests.InvalidRequest(9, operation, Status.EBADREQ)
+    assert request == messages.InvalidRequest(9, operation, Status.EBADREQ)
 
 
 @pytest.mark.parametrize("operation", [3, 4, 12])
 def test_operations_that_are_not_served_keep_the_priority(operation: int) -> None:
     request = decode_request(request_bytes(header=header(operation, priority=100)))
-    assert request == requests.InvalidRequest(9, operation, Status.EBADREQ, priority=100)
+    assert request == messages.InvalidRequest(9, operation, Status.EBADREQ, priority=100)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_old_versions_are_refused_with_their_ids(version: int) -> None:
     add = wire.AddRequest(ledgerId=5, entryId=6, masterKey=b"k", body=b"b")
     request = decode_request(request_bytes(header=header(version=version), addRequest=add))
-    assert request == requests.InvalidRequest(9, Operation.ADD_ENTRY, Status.EBADVERSION, 5, 6)
+    assert request == messages.InvalidRequest(9, Operation.ADD_ENTRY, Status.EBADVERSION, 5, 6)
 
 
 def test_a_request_that_lacks_a_field_is_a_bad_request() -> None:
     request = decode_request(request_bytes(header=header(), addRequest=wire.AddRequest(ledgerId=5, entryId=6)))
-    assert request == requests.InvalidRequest(9, Operation.ADD_ENTRY, Status.EBADREQ, 5, 6)
+    assert request == messages.InvalidRequest(9, Operation.ADD_ENTRY, Status.EBADREQ, 5, 6)
 
 
 def test_bookie_info_without_sub_message_asks_for_nothing() -> None:
-    assert decode_request(request_bytes(header=header(8))) == requests.GetBookieInfoRequest(9, 0)
+    assert decode_request(request_bytes(header=header(8))) == messages.GetBookieInfoRequest(9, 0)
 
 
 def test_a_response_without_sub_message_is_read() -> None:
     """What a bookie's dispatch answers by itself carries nothing but the status."""
-    frame = encode_response(requests.StatusResponse(9, Operation.ADD_ENTRY, Status.EUA))
-    assert decode_response(frame[4:]) == requests.AddResponse(9, Status.EUA, 0, 0)
+    frame = encode_response(messages.StatusResponse(9, Operation.ADD_ENTRY, Status.EUA))
+    assert decode_response(frame[4:]) == messages.AddResponse(9, Status.EUA, 0, 0)
 
 
 def test_the_inner_status_counts_where_the_outer_is_ok() -> None:
     message = wire.Response(header=header(1), status=wire.EOK)
     message.readResponse.status = wire.ENOENTRY
     message.readResponse.ledgerId, message.readResponse.entryId = 5, 6
-    assert decode_response(message.SerializeToString()) == requests.ReadResponse(9, Status.ENOENTRY, 5, 6)
+    assert decode_response(message.SerializeToString()) == messages.ReadResponse(9, Status.ENOENTRY, 5, 6)

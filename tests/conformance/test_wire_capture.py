@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ledger import protocol_v2, protocol_v3, requests
-from ledger.requests import Response
+from bookgate.ledger.wire import messages, v2, v3
+from bookgate.ledger.wire.messages import Response
 from tests.conformance.golden import rows
 from tests.integration.bookie.entry_client import EntryClient
 from tests.integration.bookie.in_process import entry_address, running_bookie
@@ -36,18 +36,18 @@ def steps() -> Iterator[tuple[str, list[Row]]]:
 
 def decoded(packet: bytes) -> Response:
     if packet[0] == _V3_FIRST_BYTE:
-        return protocol_v3.decode_response(packet)
-    return protocol_v2.decode_response(packet)
+        return v3.decode_response(packet)
+    return v2.decode_response(packet)
 
 
 def comparable(packet: bytes) -> object:
     """The answer's bytes; its fields with what can't be equal left out, where there is such."""
     response = decoded(packet)
-    if isinstance(response, requests.GetBookieInfoResponse):
+    if isinstance(response, messages.GetBookieInfoResponse):
         there = (response.total_disk_capacity is not None, response.free_disk_space is not None)
         return response.txn_id, response.status, there
-    if isinstance(response, requests.ReadResponse) and response.lac_update_timestamp_ms is not None:
-        return protocol_v3.encode_response(response._replace(lac_update_timestamp_ms=None))[4:]
+    if isinstance(response, messages.ReadResponse) and response.lac_update_timestamp_ms is not None:
+        return v3.encode_response(response._replace(lac_update_timestamp_ms=None))[4:]
     return packet
 
 

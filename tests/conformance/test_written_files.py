@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.bookie.storage_support import KEY, lac_packet, opened, packet
+from tests.unit.bookie.storage.storage_support import KEY, lac_packet, opened, packet
 
 PRE_ALLOC = 16 * 1024
 ALIGNMENT = 512

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import yaml
 
-from gateway.zookeeper.local_server import _class_path, _find_java
+from bookgate.bookie.standalone.local_zookeeper import _class_path, _find_java
 from tests.deploy.prometheus_server import DEPLOY, ROOT, tool
 
 FOLDER = DEPLOY / "compose"
@@ -125,7 +125,7 @@ class ComposeCluster:
         arguments = [self._argument(name, argument) for argument in SERVICES[name]["command"]]
         if name == "prometheus":
             return [tool("prometheus"), *arguments, f"--web.listen-address={self.addresses[name]}:9090"]
-        return [sys.executable, "-m", "thinclient.cli", *arguments]
+        return [sys.executable, "-m", "bookgate", *arguments]
 
     def _argument(self, name: str, argument: str) -> str:
         option, _, value = argument.rpartition("=")

@@ -34,7 +34,7 @@ def start():
     config = home / "etc/bookgate/bookie.toml"
     with (home / "log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "thinclient.cli", "bookie", "start", "--config", str(config), "--json"],
+            [sys.executable, "-m", "bookgate", "bookie", "start", "--config", str(config), "--json"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
         )
     if not process.stdout.readline():
@@ -96,7 +96,7 @@ class Hosts:
         tools.mkdir()
         self._tool(tools / "systemctl", _SYSTEMCTL.format(python=sys.executable))
         self._tool(tools / "chgrp", _CHGRP)
-        self._tool(tools / "bookgate", f'#!/bin/sh\nexec {sys.executable} -m thinclient.cli "$@"\n')
+        self._tool(tools / "bookgate", f'#!/bin/sh\nexec {sys.executable} -m bookgate "$@"\n')
         (root / "backup").mkdir()
         for name, address in self.addresses.items():
             self._make(name, address, metadata_uri)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bookie.configuration.cli import app as config_app
+from bookgate.bookie.commands.config import app as config_app
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.deploy.compose_cluster import COMPOSE, FOLDER, SERVICES, ComposeCluster
 from tests.deploy.prometheus_server import ROOT, Prometheus
-from thinclient.blocking import BookKeeper
 
 CONTAINERFILE = (ROOT / "deploy" / "container" / "Containerfile").read_text()
 NETWORK_PORTS = {"zookeeper": {2181}, "bookie": {3181, 4181, 8080}, "prometheus": {9090}, "grafana": {3000}}
@@ -138,17 +138,19 @@ def test_what_the_image_copies_is_enough_to_install(tmp_path: Path) -> None:
             *copied, target = line.split()[1:]
             for each in copied:
                 if (ROOT / each).is_dir():
-                    shutil.copytree(ROOT / each, source / target, ignore=shutil.ignore_patterns("__pycache__"))
+                    shutil.copytree(
+                        ROOT / each, source / target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+                    )
                 else:
                     shutil.copy(ROOT / each, source)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
     subprocess.run(pip, check=True, timeout=110)
     [wheel] = tmp_path.glob("bookgate-*.whl")
     inside = set(zipfile.ZipFile(wheel).namelist())
-    for package in ("protos", "ledger", "reporting", "thinclient", "gateway", "bookie"):
+    for package in ("protos", "ledger", "runtime", "thinclient", "gateway", "bookie"):
         for file in (ROOT / package).rglob("*"):
             if file.is_file() and file.suffix in (".py", ".html", ".css", ".js"):
-                assert str(file.relative_to(ROOT)) in inside, f"{file} is not installed"
+                assert f"bookgate/{file.relative_to(ROOT)}" in inside, f"{file} is not installed"
 
 
 def test_the_image_has_all_packages_and_runs_as_nobody_else() -> None:

@@ -16,13 +16,13 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
-from bookie.config import load_config
-from bookie.configuration.cli import app as config_app
-from bookie.standalone import StandaloneCluster
-from gateway.config import GatewayConfig
+from bookgate.bookie.commands.config import app as config_app
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.gateway.config import GatewayConfig
+from bookgate.thinclient.commands.main import app as bookgate
 from tests.deploy.prometheus_server import DEPLOY
 from tests.deploy.test_metrics_reference import gateway_alone
-from thinclient.cli import app as bookgate
 
 FOLDER = DEPLOY / "kubernetes"
 KINDS = ("bookies", "sidecar")

@@ -13,15 +13,15 @@ import pytest
 import yaml
 from rich.console import Console
 
-from bookie.main_job import Cluster, MainJob
-from bookie.main_job_report import Report
-from bookie.main_job_text import TextSource, select_text
-from ledger.bookie_info import HTTP
-from ledger.ledger_id import LedgerId
+from bookgate.bookie.standalone.main_job.job import Cluster, MainJob
+from bookgate.bookie.standalone.main_job.report import Report
+from bookgate.bookie.standalone.main_job.text import TextSource, select_text
+from bookgate.ledger.bookie_info import HTTP
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.worker_metrics import DIRECTORY_VARIABLE
 from tests.deploy.prometheus_server import DEPLOY, Prometheus, running_prometheus
 from tests.deploy.test_monitoring import RULES, files_of, queries
-from thinclient.blocking import BookKeeper
-from thinclient.spark.job_metrics import DIRECTORY_VARIABLE
 
 # Nothing is ever missed in a job that goes well.
 ONLY_OF_FAILURES = 'code!="SUCCESS"'

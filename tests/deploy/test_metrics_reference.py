@@ -18,11 +18,11 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from bookie.standalone import StandaloneCluster
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
-from thinclient.blocking import BookKeeper
-from thinclient.metrics import ClientMetrics
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.metrics import ClientMetrics
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", re.MULTILINE)
@@ -56,7 +56,7 @@ def gateway_alone(metadata_uri: str) -> Iterator[dict[str, Any]]:
     command = [
         sys.executable,
         "-m",
-        "gateway.cli",
+        "bookgate.gateway.commands.gateway",
         "--metadata-uri",
         metadata_uri,
         "--port=0",

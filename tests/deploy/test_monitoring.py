@@ -17,15 +17,15 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
-from bookie.standalone import StandaloneCluster
-from ledger.errors import BKException
-from ledger.ledger_id import LedgerId
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.options.read_options import parse_options
+from bookgate.thinclient.spark.reading.batch import EntriesReader
+from bookgate.thinclient.spark.worker_metrics import DIRECTORY_VARIABLE
 from tests.deploy.prometheus_server import DEPLOY, ROOT, Prometheus, running_prometheus, selectors, tool
 from tests.deploy.test_metrics_reference import gateway_alone
-from thinclient.blocking import BookKeeper
-from thinclient.spark.batch import EntriesReader
-from thinclient.spark.job_metrics import DIRECTORY_VARIABLE
-from thinclient.spark.options import parse_options
 
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))

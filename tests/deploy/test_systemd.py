@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bookie.configuration.cli import app as config_app
+from bookgate.bookie.commands.config import app as config_app
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.commands.main import app as bookgate
 from tests.deploy.prometheus_server import DEPLOY, ROOT
 from tests.stores import made
-from thinclient.blocking import BookKeeper
-from thinclient.cli import app as bookgate
 
 _PR_SET_MDWE, _PR_GET_MDWE = 65, 66
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -74,7 +74,13 @@ def test_a_bookie_lives_without_memory_that_is_written_and_executed(tmp_path: Pa
     uri = made(f"sqlite://{tmp_path}/m")
     settings = [f"--data-dir={tmp_path}", f"--metadata-uri={uri}", "--port=0", "--gateway-port=0"]
     settings += ["--http-port=0", "--host=127.0.0.1", f"--set=storage_type={storage}", "--json", "--stop-with-parent"]
-    command = [sys.executable, "-c", confined + "runpy.run_module('bookie', run_name='__main__')", *settings]
+    command = [
+        sys.executable,
+        "-c",
+        confined + "runpy.run_module('bookgate', run_name='__main__')",
+        "bookie",
+        *settings,
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         addresses = json.loads(process.stdout.readline())

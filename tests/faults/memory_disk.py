@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bookie.files import FileSystem
+from bookgate.bookie.system.files import FileSystem
 from tests.faults.disk_content import (
     BLOCK,
     PAGE,

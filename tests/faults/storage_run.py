@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bookie.files import FileSystem, StorageStoppedException
-from bookie.storage import Storage, StorageConfig
-from bookie.stored_ledger import StoredLedger
-from ledger.ledger_id import LedgerId
-from ledger.requests import Status
+from bookgate.bookie.storage.storage import Storage, StorageConfig
+from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.system.files import FileSystem, StorageStoppedException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import MemoryDisk
-from tests.unit.bookie.storage_support import Acknowledgements, lac_packet, packet, small_config
+from tests.unit.bookie.storage.storage_support import Acknowledgements, lac_packet, packet, small_config
 
 ENTRY, FENCE, LAC, DELETE = "entry", "fence", "lac", "delete"
 

@@ -16,27 +16,29 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from bookie import bookie_status, entry_log_format, journal_format
-from bookie.cookie import Cookie, InvalidCookieException
-from bookie.entry_log import LogScan, read_ledgers_map
-from bookie.entry_log_reader import EntryLogReader
-from bookie.files import FileSystem, StorageCorruptException
-from bookie.index_file import IndexHeader
-from bookie.journal_format import JournalScan, LogMark
-from bookie.ledger_cache import LedgerCache
-from ledger import protocol_v2
-from ledger.digest import digest_for
-from ledger.entry import decode_entry, decode_header, encode_entry
-from ledger.errors import BKException
-from ledger.frames import FrameDecoder, FrameError
-from ledger.ledger_id import LedgerId
-from ledger.metadata import DigestType
-from ledger.protocol_v3 import ProtocolError, decode_request, decode_response, encode_response
-from ledger.refusals import refusal
-from ledger.requests import InvalidRequest, Status
-from protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
+from bookgate.bookie.entry_logs import format as entry_log_format
+from bookgate.bookie.entry_logs.log_file import LogScan, read_ledgers_map
+from bookgate.bookie.entry_logs.reader import EntryLogReader
+from bookgate.bookie.index.file_format import IndexHeader
+from bookgate.bookie.index.file_index import LedgerCache
+from bookgate.bookie.journal import format as journal_format
+from bookgate.bookie.journal.format import JournalScan, LogMark
+from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
+from bookgate.bookie.mode import status_files
+from bookgate.bookie.system.files import FileSystem, StorageCorruptException
+from bookgate.ledger.digest import digest_for
+from bookgate.ledger.entry import decode_entry, decode_header, encode_entry
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.wire import v2
+from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.frames import FrameDecoder, FrameError
+from bookgate.ledger.wire.messages import InvalidRequest, Status
+from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_response
+from bookgate.protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
 from tests.conformance.golden import rows
-from tests.unit.bookie.storage_support import KEY, lac_packet, packet
+from tests.unit.bookie.storage.storage_support import KEY, lac_packet, packet
 
 _READ_AHEAD = 1 << 20
 _MAX_RECORDS = 100_000
@@ -103,9 +105,9 @@ def _v3_request(data: bytes) -> None:
 
 
 def _v2_request(data: bytes) -> None:
-    request, version = protocol_v2.decode_request(data)
+    request, version = v2.decode_request(data)
     status = request.status if isinstance(request, InvalidRequest) else Status.EIO
-    protocol_v2.encode_response(protocol_v2.refusal(request, status), version)
+    v2.encode_response(v2.refusal(request, status), version)
 
 
 def _golden(name: str, kind: str) -> list[bytes]:
@@ -253,7 +255,7 @@ TARGETS: dict[str, Target] = {
     "ledger row": Target(_ledger_rows(), _ledger_data, (DecodeError,)),
     "cookie": Target(_cookies(), Cookie.decode, (InvalidCookieException,)),
     "mark": Target([LogMark(5, 512).encode()], LogMark.decode, ()),
-    "status file": Target([b"1,READ_ONLY,1700000000000,true\n"], bookie_status.decode, ()),
+    "status file": Target([b"1,READ_ONLY,1700000000000,true\n"], status_files.decode, ()),
     "entry": Target(
         [encode_entry(_DIGEST, 1, 0, -1, size, bytes(size)) for size in (0, 7, 900)], _entry, (BKException,)
     ),

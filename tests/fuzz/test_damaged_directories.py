@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.errors import NoSuchEntryException
-from ledger.ledger_id import LedgerId
+from bookgate.ledger.errors import NoSuchEntryException
+from bookgate.ledger.ledger_id import LedgerId
 from tests.faults.memory_disk import MemoryDisk, everything_survives
 from tests.faults.storage_run import StorageRun
 from tests.fuzz.mutation import mutate

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from tests.history import events
 from tests.history.story import LedgerStory, Story, ensemble_of
-from tests.history.violations import (
-    AcknowledgedEntryLost,
-    OutOfOrder,
-    TooFewCopies,
-)
+from tests.history.violations import AcknowledgedEntryLost, OutOfOrder, TooFewCopies
 
 
 def acknowledged_entries_are_readable(story: Story) -> int:

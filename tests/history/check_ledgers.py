@@ -7,11 +7,7 @@ from collections.abc import Collection
 from tests.history import events
 from tests.history.events import MetadataSeen
 from tests.history.story import LedgerStory, Story
-from tests.history.violations import (
-    ClosedBelowLac,
-    LedgersAliased,
-    NoProgress,
-)
+from tests.history.violations import ClosedBelowLac, LedgersAliased, NoProgress
 
 
 def closed_ledgers_keep_what_was_confirmed(story: Story) -> int:

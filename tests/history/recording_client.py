@@ -12,23 +12,23 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from ledger.digest import digest_for, ledger_master_key
-from ledger.entry import Entry, encode_entry
-from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.ledger_id import NO_ENTRY, LedgerId
-from ledger.manager import LedgerRecord
-from ledger.metadata import DigestType
-from ledger.requests import LAST_ENTRY, AddRequest, Operation, ReadRequest
+from bookgate import BookKeeper
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import Entry, encode_entry
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.wire.messages import LAST_ENTRY, AddRequest, Operation, ReadRequest
+from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
+from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.history import events
 from tests.history.contents import content, payload_of, text_of
 from tests.history.events import MetadataSeen
 from tests.history.recorder import Recorder
 from tests.history.violations import OutOfOrder
-from thinclient import BookKeeper
-from thinclient.advanced_write_handle import AdvancedWriteHandle
-from thinclient.base_write_handle import BaseWriteHandle
-from thinclient.read_handle import ReadHandle
-from thinclient.write_handle import WriteHandle
 
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 

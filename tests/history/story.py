@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ledger.quorum import write_set
+from bookgate.ledger.quorum import write_set
 from tests.history import events
 from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, History, MetadataSeen

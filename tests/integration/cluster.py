@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import BookieProcess, StandaloneCluster
+from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
 
 
 @pytest.fixture(scope="session")

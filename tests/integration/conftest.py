@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.zookeeper.local_server import LocalZooKeeper
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from thinclient.bookie_connection import tcp_connector
+from bookgate.thinclient.bookies.connection import tcp_connector
 
 
 class CuttingProxy:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bookie.cookie import Cookie
-from bookie.standalone import StandaloneCluster
-from ledger import metadata_codec
+from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger import metadata_codec
+from bookgate.thinclient.commands.main import app
+from bookgate.thinclient.tools.single_replica import ranges_of_bookie
 from tests.stores import made as made_in
-from thinclient.cli import app
-from thinclient.one_bookie import ranges_of_bookie
 
 Run = Callable[..., Any]
 
@@ -252,7 +252,7 @@ def test_a_bookies_files(standalone_cluster: StandaloneCluster, tmp_path: Path) 
 
 
 def test_runs_of_entries_on_a_bookie() -> None:
-    from ledger.metadata import Fragment, LedgerMetadata
+    from bookgate.ledger.metadata import Fragment, LedgerMetadata
 
     fragments = (Fragment(0, ("a", "b", "c")), Fragment(6, ("a", "b", "d")))
     metadata = LedgerMetadata(3, 2, 2, fragments)

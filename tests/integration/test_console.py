@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from bookie.standalone import StandaloneCluster
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
-from ledger.digest import digest_for
-from ledger.entry import encode_entry
-from ledger.ledger_id import LedgerId
-from ledger.manager import CreateRequest
-from ledger.metadata import DigestType, LedgerMetadata
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.digest import digest_for
+from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import KEY, EntryClient, add
 from tests.integration.browser import Complaints, chromium, watched_page
-from thinclient.blocking import BookKeeper
 
 TOKEN = "a token for the console"
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -355,7 +355,7 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
 
 
 def test_a_gateway_alone_says_what_it_does_not_have(browser: Browser, cluster: StandaloneCluster) -> None:
-    command = [sys.executable, "-m", "gateway.cli", "--json", "--port=0", "--http-port=0"]
+    command = [sys.executable, "-m", "bookgate", "gateway", "--json", "--port=0", "--http-port=0"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
         [*command, f"--metadata-uri={cluster.metadata_uri}"], stdout=subprocess.PIPE, env=environment

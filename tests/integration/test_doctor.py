@@ -13,19 +13,19 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
-from bookie.cookie import Cookie
-from bookie.doctor.cli import app
-from bookie.doctor.judge import Finding, Level, judge
-from bookie.doctor.look import look
-from bookie.server import BookieServer
-from bookie.standalone import StandaloneCluster
-from gateway.drivers import create_factory, ensure_cluster
-from gateway.server import GatewayServer
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
+from bookgate.bookie.commands.doctor import app
+from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.server import BookieServer
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.bookie.tools.doctor.diagnosis import Finding, Level, judge
+from bookgate.bookie.tools.doctor.probe import look
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
+from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
+from bookgate.thinclient.config import ClientConfig
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
-from thinclient.config import ClientConfig
 
 TIMEOUT = 1.0
 

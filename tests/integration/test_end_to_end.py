@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
-from ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP
-from ledger.errors import LedgerFencedException, LedgerRecoveryException, NotEnoughBookiesException
-from ledger.manager import BookieSet
-from ledger.metadata import LedgerState
+from bookgate import BookKeeper, ReadHandle
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP
+from bookgate.ledger.errors import LedgerFencedException, LedgerRecoveryException, NotEnoughBookiesException
+from bookgate.ledger.metadata import LedgerState
+from bookgate.ledger.metadata_store import BookieSet
 from tests.integration.cluster import restart
-from thinclient import BookKeeper, ReadHandle
 
 
 def payload(entry_id: int) -> bytes:

@@ -13,14 +13,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from bookie.standalone import StandaloneCluster
-from ledger.errors import BKException, LedgerIdTakenException
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import BKException, LedgerIdTakenException
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.commands.main import app
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.spark.options.read_options import parse_options
+from bookgate.thinclient.spark.worker_client import client_config
 from tests.integration.bookie.certificates import Files
-from thinclient.cli import app
-from thinclient.client import BookKeeper
-from thinclient.config import ClientConfig
-from thinclient.spark.options import parse_options
-from thinclient.spark.worker_client import client_config
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster
 from tests.integration.bookie.entry_client import EntryClient, add
 
 

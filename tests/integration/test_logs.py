@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bookie.standalone import BookieProcess, StandaloneCluster
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.requests import Status
+from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.wire.messages import Status
 from tests.integration.bookie.entry_client import WRONG_KEY, EntryClient, add
 from tests.integration.cluster import restart
 from tests.stores import made
-from tests.unit.reporting.log_lines import Line, parsed
+from tests.unit.runtime.log_lines import Line, parsed
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -93,7 +93,7 @@ def port_in_use(bookie: BookieProcess, directory: Path) -> None:
     port = bookie.addresses["bookie"].rpartition(":")[2]
     others = (f"--data-dir={directory}/other", "--host=127.0.0.1", "--gateway-port=0", "--http-port=0")
     for command in (["bookie", "start", *others], ["gateway", "start"]):
-        words = [sys.executable, "-m", "thinclient.cli", *command, uri, f"--port={port}", "--log-format=json"]
+        words = [sys.executable, "-m", "bookgate", *command, uri, f"--port={port}", "--log-format=json"]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert (done.returncode, done.stdout) == (1, "")
         [line] = parsed(done.stderr)

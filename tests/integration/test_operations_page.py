@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import typer
 
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.commands.main import app as bookgate
 from tests.deploy.hosts import Hosts, blocks
 from tests.deploy.prometheus_server import ROOT
 from tests.stores import made
-from thinclient.blocking import BookKeeper
-from thinclient.cli import app as bookgate
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "operations.md").read_text()

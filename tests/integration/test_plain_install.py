@@ -46,7 +46,7 @@ def test_the_dependencies_of_the_plain_install_are_small() -> None:
 
 
 def test_the_client_imports_without_the_extras() -> None:
-    result = run("import thinclient, thinclient.blocking, thinclient.cli; print('imported')")
+    result = run("import bookgate.api, bookgate.blocking, bookgate.thinclient.commands.main; print('imported')")
     assert (result.stdout, result.stderr) == ("imported\n", "")
 
 
@@ -60,20 +60,23 @@ def test_the_client_imports_without_the_extras() -> None:
     ],
 )
 def test_commands_of_the_extras_say_what_to_install(arguments: list[str], extras: str) -> None:
-    result = run(f"sys.argv = ['bookgate', *{arguments!r}]; from thinclient.cli import main; main()")
+    result = run(f"sys.argv = ['bookgate', *{arguments!r}]; from bookgate.thinclient.commands.main import main; main()")
     assert result.returncode == 1
     assert f"pip install 'bookgate[{extras}]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_help_works_without_the_extras() -> None:
-    result = run("sys.argv = ['bookgate', '--help']; from thinclient.cli import main; main()")
+    result = run("sys.argv = ['bookgate', '--help']; from bookgate.thinclient.commands.main import main; main()")
     assert result.returncode == 0
     assert "ledger" in result.stdout
     assert "'bookgate[bookie]'" in result.stdout
 
 
 def test_the_zookeeper_driver_says_what_to_install() -> None:
-    code = _BLOCK.replace("'pyspark', ", "") + "from gateway.drivers import create_factory\ncreate_factory('zk://h/l')"
+    code = (
+        _BLOCK.replace("'pyspark', ", "")
+        + "from bookgate.gateway.stores.drivers import create_factory\ncreate_factory('zk://h/l')"
+    )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "pip install 'bookgate[zookeeper]'" in result.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -46,7 +46,7 @@ def test_the_commands(standalone_cluster: StandaloneCluster, tmp_path: Path) -> 
     lines = block("sh", "bookgate standalone --data-dir").splitlines()
     assert [line for line in lines if "standalone" in line or line.startswith("export")] == lines[:2]
     bookgate = tmp_path / "bookgate"
-    bookgate.write_text(f'#!/bin/sh\nexec {sys.executable} -m thinclient.cli "$@"\n')
+    bookgate.write_text(f'#!/bin/sh\nexec {sys.executable} -m bookgate "$@"\n')
     bookgate.chmod(0o755)
     result = subprocess.run(
         ["sh", "-euc", "\n".join(lines[2:])],

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bookie.standalone import BookieProcess, StandaloneCluster
-from ledger.errors import NoSuchLedgerExistsOnMetadataServerException
-from thinclient.blocking import BookKeeper
+from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.thinclient.blocking.client import BookKeeper
 
 OLD, NEW = [b"old %d" % number for number in range(5)], [b"new %d" % number for number in range(50)]
-COMMAND = (sys.executable, "-m", "thinclient.cli")
+COMMAND = (sys.executable, "-m", "bookgate")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from thinclient.blocking import BookKeeper
+from bookgate.thinclient.blocking.client import BookKeeper
 
 ROOT = Path(__file__).parents[2]
 FREE_PORTS = ("--bookie-port=0", "--gateway-port=0", "--http-port=0")
@@ -23,7 +23,7 @@ FREE_PORTS = ("--bookie-port=0", "--gateway-port=0", "--http-port=0")
 @contextmanager
 def standalone(data_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Runs the command; stops it as Ctrl-C would, unless the test did."""
-    command = [sys.executable, "-m", "thinclient.cli", "standalone", f"--data-dir={data_dir}", *FREE_PORTS, *options]
+    command = [sys.executable, "-m", "bookgate", "standalone", f"--data-dir={data_dir}", *FREE_PORTS, *options]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ledger.ledger_id import LedgerId
-from tests.unit.bookie.storage_support import opened, packet
+from bookgate.ledger.ledger_id import LedgerId
+from tests.unit.bookie.storage.storage_support import opened, packet
 
 LEDGERS = 7
 
 WRITER = """
 import sys, itertools
 from pathlib import Path
-from tests.unit.bookie.storage_support import KEY, OpenStorage, packet
+from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, packet
 
 def report(tokens):
     for kind, number, entry_id in tokens:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bookie.index_file import HEADER_SIZE, SLOT_SIZE, decode_header, ledger_id_of
-from bookie.index_list import LIST_FILE, IndexList
-from bookie.journal_format import LogMark, journal_id_of
-from bookie.last_mark import is_last_here, mark_file_name, read_mark
+from bookgate.bookie.index.file_format import HEADER_SIZE, SLOT_SIZE, decode_header, ledger_id_of
+from bookgate.bookie.index.index_list import LIST_FILE, IndexList
+from bookgate.bookie.journal.format import LogMark, journal_id_of
+from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, read_mark
 from tests.faults.memory_disk import MemoryDisk
 from tests.simulation.simulated_bookie import SimulatedBookie
 

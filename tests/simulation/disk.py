@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bookie.files import FileSystem
+from bookgate.bookie.system.files import FileSystem
 from tests.faults.memory_disk import MemoryDisk, Operation, Survival
 from tests.simulation.loop import Process, WorldLoop
 from tests.simulation.transcript import Transcript

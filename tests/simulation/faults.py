@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from bookie.cookie import InvalidCookieException
-from bookie.files import StorageCorruptException
+from bookgate.bookie.membership.cookie import InvalidCookieException
+from bookgate.bookie.system.files import StorageCorruptException
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress

@@ -18,14 +18,7 @@ import grpc
 from grpc import ChannelConnectivity
 
 from tests.simulation.grpc_flow import Incoming, Outgoing
-from tests.simulation.grpc_frames import (
-    Frame,
-    FrameReader,
-    Kind,
-    Metadata,
-    call_frame,
-    decode_trailers,
-)
+from tests.simulation.grpc_frames import Frame, FrameReader, Kind, Metadata, call_frame, decode_trailers
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 _CONNECT_SECONDS = 5.0

@@ -17,14 +17,7 @@ from typing import Any, NoReturn
 import grpc
 
 from tests.simulation.grpc_flow import Incoming, Outgoing
-from tests.simulation.grpc_frames import (
-    Frame,
-    FrameReader,
-    Kind,
-    Metadata,
-    decode_call,
-    trailers_frame,
-)
+from tests.simulation.grpc_frames import Frame, FrameReader, Kind, Metadata, decode_call, trailers_frame
 
 Observe = Callable[[str, str, int, bool, bytes], None]
 """Told of a message: method, peer, the call's number, whether it is sent (or read by its handler), its bytes."""

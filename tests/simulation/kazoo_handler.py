@@ -16,7 +16,7 @@ from typing import Any
 from greenlet import getcurrent
 from kazoo.handlers.threading import KazooTimeoutError
 
-from bookie.threads import Event, RunningThread, Threads
+from bookgate.bookie.system.threads import Event, RunningThread, Threads
 
 _PAIR_HOLDS = 8
 """Bytes: a few hundred in a real one."""

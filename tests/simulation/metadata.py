@@ -14,17 +14,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.config import GatewayConfig
-from ledger.bookie_info import BookieServiceInfo, Lease
-from ledger.errors import (
+from bookgate.gateway.config import GatewayConfig
+from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
+from bookgate.ledger.errors import (
     BookieHandleNotAvailableException,
     LedgerExistException,
     MetadataVersionException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.ledger_id import LedgerId
-from ledger.manager import (
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import (
     BookieSet,
     BookiesListener,
     ClusterInfo,
@@ -37,7 +38,6 @@ from ledger.manager import (
     ServiceDiscovery,
     Versioned,
 )
-from ledger.metadata import LedgerMetadata
 from tests.simulation.loop import CURRENT, Process, WorldLoop
 from tests.simulation.network import Network
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from ledger.errors import (
+from bookgate.ledger.errors import (
     BKException,
     LedgerExistException,
     MetadataVersionException,
@@ -22,9 +22,9 @@ from ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
     UnknownOutcomeException,
 )
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
-from ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from tests.history.metadata_events import (
     GONE,
     ChangeAsked,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ledger.manager import LedgerRecord
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
     LedgerMetadataResponse,
     WatchEvent,

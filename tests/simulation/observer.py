@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from ledger import protocol_v2, protocol_v3, requests
-from ledger.digest import ledger_master_key
-from ledger.frames import LENGTH_SIZE
-from ledger.requests import DEFERRED_SYNC, Request, Response, Status
+from bookgate.ledger.digest import ledger_master_key
+from bookgate.ledger.wire import messages, v2, v3
+from bookgate.ledger.wire.frames import LENGTH_SIZE
+from bookgate.ledger.wire.messages import DEFERRED_SYNC, Request, Response, Status
 from tests.history.events import BookieAnswered
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD
@@ -108,7 +108,7 @@ class Observed(asyncio.BufferedProtocol):
 
     def leaves(self, data: bytes | bytearray | memoryview) -> None:
         for packet in self._leaving.take(data):
-            decode = protocol_v3.decode_response if _is_v3(packet) else protocol_v2.decode_response
+            decode = v3.decode_response if _is_v3(packet) else v2.decode_response
             response = decode(packet)
             asked = self._asked.get(_key(packet, response))
             if asked:
@@ -192,7 +192,7 @@ def _is_v3(packet: memoryview) -> bool:
 
 
 def _decode_request(packet: memoryview) -> Request:
-    return protocol_v3.decode_request(packet) if _is_v3(packet) else protocol_v2.decode_request(packet).request
+    return v3.decode_request(packet) if _is_v3(packet) else v2.decode_request(packet).request
 
 
 def _key(packet: memoryview, message: Request | Response) -> object:
@@ -203,23 +203,23 @@ def _key(packet: memoryview, message: Request | Response) -> object:
 
 def _light(request: Request) -> Request:
     """Without the entry, which lies in a buffer that is used again."""
-    return request._replace(body=b"") if isinstance(request, requests.AddRequest) else request
+    return request._replace(body=b"") if isinstance(request, messages.AddRequest) else request
 
 
 def _operation(request: Request) -> str | None:
     match request:
-        case requests.AddRequest():
+        case messages.AddRequest():
             if request.recovery:
                 return "recovery-add"
             return "deferred-add" if request.write_flags & DEFERRED_SYNC else "add"
-        case requests.ReadRequest():
+        case messages.ReadRequest():
             return "fencing-read" if request.fence else "read"
-        case requests.BatchReadRequest():
+        case messages.BatchReadRequest():
             return "read"
-        case requests.ForceLedgerRequest():
+        case messages.ForceLedgerRequest():
             return "force"
-        case requests.WriteLacRequest():
+        case messages.WriteLacRequest():
             return "write-lac"
-        case requests.ReadLacRequest():
+        case messages.ReadLacRequest():
             return "read-lac"
     return None

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bookie import journal_format
-from ledger import frames
+from bookgate.bookie.journal import format as journal_format
+from bookgate.ledger.wire import frames
 
 _BUFFER = 16 * 1024
 """Of connections, and of a journal's replay: there are hundreds in a world, and the ends of small ones are reached."""

@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ledger.digest import digest_for
-from ledger.entry import decode_entry
-from ledger.errors import DigestMatchException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
-from ledger.metadata import DigestType
+from bookgate.ledger.digest import digest_for
+from bookgate.ledger.entry import decode_entry
+from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.metadata_store import LedgerRecord
 from tests.faults.memory_disk import Survival, everything_survives, nothing_survives
 from tests.history import events
 from tests.history.contents import BAD_DIGEST, text_of

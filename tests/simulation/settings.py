@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from bookie.config import BookieConfig
-from bookie.storage_config import StorageConfig
-from gateway.config import GatewayConfig
-from thinclient.config import ClientConfig
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.storage.options import StorageConfig
+from bookgate.gateway.config import GatewayConfig
+from bookgate.thinclient.config import ClientConfig
 
 S = TypeVar("S", bound=BaseSettings)
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from bookie.config import BookieConfig
-from bookie.doors import Doors
-from bookie.server import BookieServer
-from bookie.storage import Storage
-from bookie.threads import RunningThread, Threads
-from ledger.errors import BKException
-from ledger.ledger_id import LedgerId
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.environment import Doors
+from bookgate.bookie.server import BookieServer
+from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.system.threads import RunningThread, Threads
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
 from tests.faults.memory_disk import Survival, everything_survives, some_survive
 from tests.simulation.disk import Disk, ProcessFiles
 from tests.simulation.loop import Process

@@ -13,17 +13,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import GatewayConfig
-from gateway.limits import Limits
-from gateway.metadata_uri import parse_zookeeper
-from gateway.server import GatewayServer
-from gateway.zookeeper.cluster_admin import ZooKeeperClusterAdmin
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.ledger_paths import paths_of
-from ledger.errors import BKException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
-from ledger.metadata_codec import decode
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.cluster_admin import ZooKeeperClusterAdmin
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.gateway.stores.zookeeper.ledger_paths import paths_of
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_codec import decode
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from tests.history.violations import NoProgress
 from tests.simulation.grpc_channel import open_simulated
 from tests.simulation.grpc_server import SimulatedGrpcServer
@@ -32,7 +33,6 @@ from tests.simulation.loop import CURRENT, Process
 from tests.simulation.threads import SimulatedThreads
 from tests.simulation.znode_tree import Create, Delete, Event, Multi, Result, SetData, Transaction
 from tests.simulation.zookeeper import Ensemble, Server
-from thinclient.metadata import RpcLedgerManagerFactory
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

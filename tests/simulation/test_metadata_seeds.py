@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from ledger.errors import UnknownOutcomeException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager, LedgerRecord
-from ledger.metadata import DigestType, LedgerMetadata
-from ledger.metadata_codec import encode
+from bookgate.ledger.errors import UnknownOutcomeException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
 from tests.simulation.kinds import Kind
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.simulated_store import SimulatedStore

@@ -49,7 +49,7 @@ def test_a_bug_in_what_is_not_simulated_is_noticed_by_the_tests_that_it_names(tm
         with pytest.raises(TestsNotRunError, match="without any mutation"):
             check_tests(directory, mutation.tests, _PATIENCE_SECONDS)
     assert found.invariant is not None
-    assert found.invariant.startswith("tests/unit/spark/test_planning.py::test_"), found
+    assert found.invariant.startswith("tests/unit/thinclient/spark/reading/test_planning.py::test_"), found
 
 
 @pytest.mark.parametrize("name", _QUICK)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledger.errors import BKException
-from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.thinclient.client import BookKeeper
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.world import World
-from thinclient.client import BookKeeper
 
 CALLS_AT_ONCE = 20
 _BACK_SECONDS = 30.0

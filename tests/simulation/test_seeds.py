@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.core.ledger_state import LedgerState
-from ledger.requests import Status
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.ledger.wire.messages import Status
 from tests.history import events
 from tests.simulation.__main__ import replay_command
 from tests.simulation.kinds import Kind

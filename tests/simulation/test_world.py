@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ledger.errors import BKException
-from ledger.ledger_id import LedgerId
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.faults.memory_disk import nothing_survives
 from tests.simulation.loop import WorldStuckError
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.world import ProcessEndedError, UnhandledError, World
-from thinclient.client import BookKeeper
-from thinclient.write_handle import WriteHandle
 
 
 async def append(client: BookKeeper, count: int, ensemble: int = 3) -> WriteHandle:

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from greenlet import getcurrent
 
-from bookie.threads import Condition, Event, Lock, RunningThread, Threads
+from bookgate.bookie.system.threads import Condition, Event, Lock, RunningThread, Threads
 from tests.simulation.loop import CURRENT, Fiber, Process, WorldLoop
 
 P = ParamSpec("P")

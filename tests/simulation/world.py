@@ -26,10 +26,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bookie.doors import HostedGateway
-from gateway.config import GatewayConfig
-from ledger.manager import LedgerManagerFactory
-from reporting.background import RESTARTS
+from bookgate.bookie.environment import HostedGateway
+from bookgate.gateway.config import GatewayConfig
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.background import RESTARTS
+from bookgate.thinclient.client import BookKeeper
 from tests.simulation import threads
 from tests.simulation.disk import Disk, DiskTimes
 from tests.simulation.loop import CURRENT, Process, WorldLoop
@@ -39,7 +40,6 @@ from tests.simulation.patches import replaced
 from tests.simulation.settings import client_settings, root_of
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.transcript import LogLines, Transcript
-from thinclient.client import BookKeeper
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bookie.standalone import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.spark.sessions import HERE, environment, start
-from thinclient.blocking import BookKeeper
 
 PASSWORD = b"secret"
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from bookie.standalone import StandaloneCluster
-from ledger.digest import digest_for, ledger_master_key
-from ledger.entry import encode_entry
-from ledger.ledger_id import LedgerId
-from ledger.metadata import DigestType, LedgerMetadata
-from ledger.quorum import write_set
-from ledger.requests import EOK, AddRequest
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.quorum import write_set
+from bookgate.ledger.wire.messages import EOK, AddRequest
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import EntryClient
 from tests.spark.conftest import PASSWORD
-from thinclient.blocking import BookKeeper
 
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 

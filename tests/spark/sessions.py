@@ -11,7 +11,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from thinclient.spark.session import require_spark
+from bookgate.thinclient.spark.session import require_spark
 
 ROOT = Path(__file__).parents[2]
 HERE = "local[2]"

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from bookgate.thinclient.spark.session import job_errors
 from tests.spark.sessions import start
-from thinclient.spark.session import job_errors
 
 FAULTY_PARTITION = 1
 FAULT_AT = 700

@@ -10,22 +10,22 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from bookie.standalone import StandaloneCluster
-from ledger.entry_columns import EntryColumns
-from ledger.errors import TooManyRequestsException, UnauthorizedAccessException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.entry_columns import EntryColumns
+from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking.client import BookKeeper, ReadHandle
+from bookgate.thinclient.spark.jobs import copies_table
+from bookgate.thinclient.spark.jobs.audit import FAULTS, audit
+from bookgate.thinclient.spark.jobs.copies import CopyReader, Fault
+from bookgate.thinclient.spark.options.read_options import parse_options
+from bookgate.thinclient.spark.reading.entries import readable_slices
+from bookgate.thinclient.spark.reading.planning import Shapes, readable_record
+from bookgate.thinclient.spark.worker_client import WorkerClients
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import Copy, plant, sound
-from thinclient.blocking import BookKeeper, ReadHandle
-from thinclient.spark.entries import readable_slices
-from thinclient.spark.jobs import copies_table
-from thinclient.spark.jobs.audit import FAULTS, audit
-from thinclient.spark.jobs.copies import CopyReader, Fault
-from thinclient.spark.options import parse_options
-from thinclient.spark.planning import Shapes, readable_record
-from thinclient.spark.worker_client import WorkerClients
 
 
 def lost(ledger_id: int, copy: Copy) -> bytes | None:

@@ -14,13 +14,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bookie.standalone import StandaloneCluster
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.metadata import LedgerMetadata
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.spark.conftest import PASSWORD, Tables
 from tests.spark.planted import Copy, plant, sound
 from tests.spark.sessions import ROOT, environment
-from thinclient.blocking import BookKeeper
 
 FULL = os.environ.get("BOOKGATE_SPARK_FULL") == "1"
 """The sizes of `make test-spark`; else few of them."""
@@ -149,7 +149,17 @@ def test_tasks_need_no_gateway_once_they_are_planned(
     cluster: StandaloneCluster, client: BookKeeper, spark: SparkSession
 ) -> None:
     ledger_id = write(client, 20_000)
-    command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", cluster.metadata_uri, "--port", "0", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "bookgate",
+        "gateway",
+        "--metadata-uri",
+        cluster.metadata_uri,
+        "--port",
+        "0",
+        "--json",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         gateways = "grpc://" + json.loads(process.stdout.readline())["gateway"]

@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from bookie.standalone import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark import register
 from tests.spark.conftest import PASSWORD, Tables
-from thinclient.blocking import BookKeeper
-from thinclient.spark import register
 
 
 def write(client: BookKeeper, entries: list[bytes], password: bytes = PASSWORD, **custom: bytes) -> int:

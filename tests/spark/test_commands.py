@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bookie.standalone import StandaloneCluster
-from ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.commands.main import app
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import Copy, plant, sound
 from tests.spark.sessions import HERE, ROOT, SEPARATE, SETTINGS, SPARK_HOME, environment
-from thinclient.blocking import BookKeeper
-from thinclient.spark.cli import app
-from thinclient.spark.sink_protocol import Write, attempt_metadata
 
 _CONF = tuple(each for key, value in SETTINGS.items() for each in ("--conf", f"{key}={value}"))
 _HERE = (*_CONF, "--master", HERE)
@@ -46,7 +46,7 @@ full_only = pytest.mark.skipif(not os.environ.get("BOOKGATE_SPARK_FULL"), reason
 def command(*arguments: str) -> tuple[int, Any, str]:
     """Exit code, the JSON printed, and standard error."""
     ended = subprocess.run(
-        [sys.executable, "-m", "thinclient.cli", "spark", *arguments, "--json"],
+        [sys.executable, "-m", "bookgate", "spark", *arguments, "--json"],
         capture_output=True,
         text=True,
         env={**os.environ, **environment()},

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bookie.standalone import StandaloneCluster
-from thinclient.blocking import BookKeeper
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.thinclient.blocking.client import BookKeeper
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.manager import LedgerRecord
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.commit_protocol import QUERY_KEY, committed
 from tests.spark.conftest import PASSWORD
 from tests.spark.sessions import HERE, ROOT, SEPARATE, environment
-from thinclient.blocking import BookKeeper
-from thinclient.spark.sink_protocol import QUERY_KEY, committed
 
 FULL = bool(os.environ.get("BOOKGATE_SPARK_FULL"))
 full_only = pytest.mark.skipif(not FULL, reason="takes minutes: make test-spark")
@@ -200,7 +200,7 @@ def test_a_driver_that_is_killed_again_and_again(
 @contextmanager
 def gateway_of_three(metadata_uri: str, directory: Path) -> Iterator[str]:
     """`bookgate gateway --workers 3`, each of which hands out ids of a block of its own."""
-    command = [sys.executable, "-m", "gateway.cli", "--json", "--port", "0", "--workers", "3"]
+    command = [sys.executable, "-m", "bookgate", "gateway", "--json", "--port", "0", "--workers", "3"]
     with (directory / "gateway.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--metadata-uri", metadata_uri], stdout=subprocess.PIPE, stderr=log, text=True

@@ -12,20 +12,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bookie.standalone import StandaloneCluster
-from ledger.metadata import DigestType, LedgerMetadata
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.commands.main import Format, _kept
+from bookgate.thinclient.spark.jobs import export as exporting
+from bookgate.thinclient.spark.jobs.audit import audit
+from bookgate.thinclient.spark.jobs.export import ExportException, export, manifest
+from bookgate.thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
+from bookgate.thinclient.spark.jobs.output_directory import OutputException
+from bookgate.thinclient.spark.jobs.usage import usage
+from bookgate.thinclient.spark.options.read_options import OptionError
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import BOOKIES, Copy, plant, sound
-from thinclient.blocking import BookKeeper
-from thinclient.spark.cli import Format, _kept
-from thinclient.spark.jobs import export as exporting
-from thinclient.spark.jobs.audit import audit
-from thinclient.spark.jobs.export import ExportException, export, manifest
-from thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
-from thinclient.spark.jobs.output_directory import OutputException
-from thinclient.spark.jobs.usage import usage
-from thinclient.spark.options import OptionError
 
 NOW_MS = 10**14
 

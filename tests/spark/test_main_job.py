@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bookie.main_job import Cluster, MainJob, max_line_bytes
-from bookie.main_job_cli import app
-from bookie.main_job_report import Report
-from bookie.main_job_text import InputError, TextSource, select_text
-from ledger.ledger_id import LedgerId
-from thinclient.blocking import BookKeeper
+from bookgate.bookie.commands.run import app
+from bookgate.bookie.standalone.main_job.job import Cluster, MainJob, max_line_bytes
+from bookgate.bookie.standalone.main_job.report import Report
+from bookgate.bookie.standalone.main_job.text import InputError, TextSource, select_text
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.thinclient.blocking.client import BookKeeper
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +115,7 @@ def test_a_line_over_the_entry_limit_names_file_and_line(tmp_path: Path, spark: 
 
 
 def bookgate_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = "from bookie.main_job_cli import app; app()"
+    program = "from bookgate.bookie.commands.run import app; app()"
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=ROOT)
@@ -168,7 +168,7 @@ def test_an_interrupted_run_stops_everything(
 ) -> None:
     (text_dir / "more.txt").write_bytes(b"a line of text\n" * 60_000)
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", "from bookie.main_job_cli import app; app()", "--input", str(text_dir)],
+        [sys.executable, "-u", "-c", "from bookgate.bookie.commands.run import app; app()", "--input", str(text_dir)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,12 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from bookie.standalone import StandaloneCluster
-from ledger.manager import LedgerRecord
-from ledger.metadata import DigestType
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.commit_protocol import COMMITTED_KEY, Write, attempt_metadata, committed, sink_state
 from tests.spark.conftest import PASSWORD
-from thinclient.blocking import BookKeeper
-from thinclient.spark.sink_protocol import COMMITTED_KEY, Write, attempt_metadata, committed, sink_state
 
 DEADLINE_SECONDS = 300
 """Of a query on a busy machine; on a quiet one each takes a second or two."""

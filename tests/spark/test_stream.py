@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bookie.standalone import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.thinclient.blocking.client import BookKeeper, WriteHandle
 from tests.spark.conftest import PASSWORD
-from thinclient.blocking import BookKeeper, WriteHandle
 
 DEADLINE_SECONDS = 300
 """Of a query on a busy machine; on a quiet one each takes a second or two."""

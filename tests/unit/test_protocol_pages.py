@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FileDescriptor
 
-from ledger import errors
-from ledger.digest import digest_for, ledger_master_key, mac_key
-from ledger.metadata import DigestType
-from protos.bookkeeper.common.v1 import status_pb2
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2, registration_service_pb2, service_discovery_pb2
-from protos.bookkeeper.proto import bookkeeper_protocol_pb2, data_formats_pb2, db_ledger_storage_pb2
+from bookgate.ledger import errors
+from bookgate.ledger.digest import digest_for, ledger_master_key, mac_key
+from bookgate.ledger.metadata import DigestType
+from bookgate.protos.bookkeeper.common.v1 import status_pb2
+from bookgate.protos.bookkeeper.gateway.v1 import (
+    ledger_metadata_service_pb2,
+    registration_service_pb2,
+    service_discovery_pb2,
+)
+from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2, data_formats_pb2, db_ledger_storage_pb2
 
 PAGES = Path(__file__).parents[2] / "docs" / "protocol"
 FILES: list[FileDescriptor] = [

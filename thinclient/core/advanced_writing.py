@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ledger.errors import DuplicateEntryIdException, IllegalOpException, IncorrectParameterException
-from ledger.ledger_id import LedgerId
-from thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
+from bookgate.ledger.errors import DuplicateEntryIdException, IllegalOpException, IncorrectParameterException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 
 _LAST_ENTRY_ID = 2**63 - 1
 

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ledger.entry_columns import EntryColumns
+from bookgate.ledger.entry_columns import EntryColumns
 
 _UNKNOWN = -1
 

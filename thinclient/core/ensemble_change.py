@@ -22,9 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ledger.errors import BKException, LedgerClosedException, LedgerFencedException, UnexpectedConditionException
-from ledger.ledger_id import LedgerId
-from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.errors import (
+    BKException,
+    LedgerClosedException,
+    LedgerFencedException,
+    UnexpectedConditionException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 Failures = Mapping[int, str]
 """Index in the ensemble → the bookie that failed there."""

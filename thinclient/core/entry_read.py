@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.errors import (
+from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     ClientClosedException,
@@ -21,8 +21,8 @@ from ledger.errors import (
     NoSuchLedgerExistsException,
     UnauthorizedAccessException,
 )
-from ledger.metadata import LedgerMetadata
-from ledger.quorum import write_set
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.quorum import write_set
 
 MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
 """Answers that say the bookie does not have the entry."""

@@ -7,7 +7,7 @@ writer that falls silent says it explicitly: at every interval, unless the LAC h
 
 from __future__ import annotations
 
-from ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.ledger_id import NO_ENTRY
 
 
 class ExplicitLacRule:

@@ -11,16 +11,11 @@ with a LAC above the one known will do.
 
 from __future__ import annotations
 
-from ledger.errors import (
-    BKException,
-    LedgerRecoveryException,
-    ReadException,
-    TimeoutException,
-)
-from ledger.ledger_id import LedgerId
-from ledger.metadata import LedgerMetadata
-from ledger.quorum import CoverageSet
-from thinclient.core.entry_read import ENDS_AT_ONCE
+from bookgate.ledger.errors import BKException, LedgerRecoveryException, ReadException, TimeoutException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.quorum import CoverageSet
+from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE
 
 
 class LastConfirmedRead:

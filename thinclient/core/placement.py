@@ -10,7 +10,7 @@ many as can be had unless that minimum is enforced.
 
 Sources: docs/protocol/client-protocol.md#choosing-bookies.
 
-Not its job: which bookies are candidates, racks and weights (`thinclient.placement`).
+Not its job: which bookies are candidates, racks and weights (`bookgate.thinclient.placement.chooser`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Protocol
 
-from ledger.errors import NotEnoughBookiesException
+from bookgate.ledger.errors import NotEnoughBookiesException
 
 DEFAULT_RACK = "/default-rack"
 """The rack of a bookie that nobody placed anywhere; BookKeeper's name for it."""

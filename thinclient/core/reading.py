@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ledger.entry import Entry
-from ledger.entry_columns import EntryColumns
-from ledger.errors import (
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.entry_columns import EntryColumns
+from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
@@ -38,10 +38,10 @@ from ledger.errors import (
     ProtocolVersionException,
     ReadException,
 )
-from ledger.metadata import LedgerMetadata
-from thinclient.core.entry_read import MISSING, retained_error, write_set_bookies
-from thinclient.core.read_health import ReadHealth
-from thinclient.core.replica_orders import ReplicaOrders
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.thinclient.core.entry_read import MISSING, retained_error, write_set_bookies
+from bookgate.thinclient.core.read_health import ReadHealth
+from bookgate.thinclient.core.replica_orders import ReplicaOrders
 
 _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
 """What a bookie that does not know batch reads makes of one: most close the connection, some call it a bad request."""

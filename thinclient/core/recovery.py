@@ -38,8 +38,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from ledger.entry import Entry
-from ledger.errors import (
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import (
     BKException,
     LedgerRecoveryException,
     NoSuchEntryException,
@@ -47,12 +47,12 @@ from ledger.errors import (
     TimeoutException,
     UnexpectedConditionException,
 )
-from ledger.ledger_id import NO_ENTRY, LedgerId
-from ledger.metadata import Fragment, LedgerMetadata
-from ledger.quorum import CoverageSet
-from thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
-from thinclient.core.entry_read import ENDS_AT_ONCE, EntryRead, write_set_bookies
-from thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata import Fragment, LedgerMetadata
+from bookgate.ledger.quorum import CoverageSet
+from bookgate.thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
+from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE, EntryRead, write_set_bookies
+from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 
 
 class FenceRead(NamedTuple):

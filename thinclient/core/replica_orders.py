@@ -10,9 +10,9 @@ Orders are kept for the fragment that was entered last, and made anew once a boo
 
 from __future__ import annotations
 
-from ledger.metadata import LedgerMetadata
-from ledger.quorum import write_set
-from thinclient.core.read_health import ReadHealth
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.quorum import write_set
+from bookgate.thinclient.core.read_health import ReadHealth
 
 _NO_END = 1 << 63
 

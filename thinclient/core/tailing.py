@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ledger.entry import Entry
-from ledger.errors import (
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
@@ -43,9 +43,9 @@ from ledger.errors import (
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.metadata import LedgerMetadata
-from thinclient.core.entry_read import ENDS_AT_ONCE, MISSING, retained_error
-from thinclient.core.read_health import ReadHealth
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE, MISSING, retained_error
+from bookgate.thinclient.core.read_health import ReadHealth
 
 
 class LastConfirmedAndEntry(NamedTuple):

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ledger.errors import (
+from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
     IllegalOpException,
@@ -45,8 +45,8 @@ from ledger.errors import (
     WriteException,
     WriteOnReadOnlyBookieException,
 )
-from ledger.ledger_id import NO_ENTRY, LedgerId
-from ledger.quorum import write_set
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.quorum import write_set
 
 FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpException, ClientClosedException)
 """One such answer from one bookie ends the ledger for this writer

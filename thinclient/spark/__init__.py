@@ -18,6 +18,6 @@ __all__ = ["register"]
 
 def register(spark: SparkSession) -> None:
     """Makes the format `bookkeeper` known to a session."""
-    from thinclient.spark.source import BookKeeperDataSource
+    from bookgate.thinclient.spark.source import BookKeeperDataSource
 
     spark.dataSource.register(BookKeeperDataSource)

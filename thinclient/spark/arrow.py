@@ -17,11 +17,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ledger.bookie_info import Endpoint
-from ledger.entry_columns import EntryColumns
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord, RegisteredBookie
-from ledger.metadata import LedgerMetadata
+from bookgate.ledger.bookie_info import Endpoint
+from bookgate.ledger.entry_columns import EntryColumns
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord, RegisteredBookie
 
 MAX_BATCH_ENTRIES = 16 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024

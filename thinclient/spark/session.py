@@ -114,7 +114,7 @@ def _prepare_workers(master: str | None) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    own = str(Path(__file__).parents[2])
+    own = str(Path(__file__).parents[3])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != own]
     os.environ["PYTHONPATH"] = os.pathsep.join([own, *paths])
 

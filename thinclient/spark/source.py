@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from thinclient.spark.options import (
+from bookgate.thinclient.spark.options.read_options import (
     OF_STREAMS,
     OF_WRITING,
     SPARKS_OWN,
@@ -30,8 +30,8 @@ from thinclient.spark.options import (
     parse_options,
     refuse,
 )
-from thinclient.spark.tables import kind_of
-from thinclient.spark.write_options import parse_write_options
+from bookgate.thinclient.spark.options.write_options import parse_write_options
+from bookgate.thinclient.spark.tables import kind_of
 
 
 class BookKeeperDataSource(DataSource):
@@ -59,7 +59,7 @@ class BookKeeperDataSource(DataSource):
         return kind_of(self._checked.table).reader(self._checked)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from thinclient.spark.stream import EntriesStreamReader
+        from bookgate.thinclient.spark.streaming.stream import EntriesStreamReader
 
         self._check_columns(schema)
         if self._checked.table is not Table.ENTRIES:
@@ -71,13 +71,13 @@ class BookKeeperDataSource(DataSource):
         return EntriesStreamReader(self._checked)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from thinclient.spark.sink import BatchSink, payload_column, refuse_overwrite
+        from bookgate.thinclient.spark.writing.sink import BatchSink, payload_column, refuse_overwrite
 
         refuse_overwrite(overwrite)
         return BatchSink(parse_write_options(self.options), payload_column(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from thinclient.spark.sink import StreamSink, payload_column, refuse_overwrite
+        from bookgate.thinclient.spark.writing.sink import StreamSink, payload_column, refuse_overwrite
 
         refuse_overwrite(overwrite)
         refuse(("writeId",), self.options, "is for batch writes; a stream has the id of its query")

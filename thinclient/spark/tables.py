@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 
-from thinclient.spark import arrow, batch
-from thinclient.spark.options import Options, Table
+from bookgate.thinclient.spark import arrow
+from bookgate.thinclient.spark.options.read_options import Options, Table
+from bookgate.thinclient.spark.reading import batch
 
 _Reader = Callable[[Options], DataSourceReader]
 
@@ -40,11 +41,11 @@ _KINDS = {
 def kind_of(table: Table) -> TableKind:
     """Of any table."""
     if table is Table.COPIES:
-        from thinclient.spark.jobs.copies_table import COPIES_SCHEMA, CopiesReader
+        from bookgate.thinclient.spark.jobs.copies_table import COPIES_SCHEMA, CopiesReader
 
         return TableKind(COPIES_SCHEMA, CopiesReader)
     if table is Table.HELD_LEDGERS:
-        from thinclient.spark.jobs.held_ledgers_table import HELD_SCHEMA, HeldLedgersReader
+        from bookgate.thinclient.spark.jobs.held_ledgers_table import HELD_SCHEMA, HeldLedgersReader
 
         return TableKind(HELD_SCHEMA, HeldLedgersReader)
     return _KINDS[table]

@@ -13,18 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger.errors import BKException
-from thinclient.gateway_uri import is_gateway_uri
-from thinclient.spark.options import CONFIG_VARIABLE, ClientSettings
+from bookgate.ledger.errors import BKException
+from bookgate.thinclient.gateways.uri import is_gateway_uri
+from bookgate.thinclient.spark.options.read_options import CONFIG_VARIABLE, ClientSettings
 
 if TYPE_CHECKING:
-    from thinclient.blocking import BookKeeper
-    from thinclient.config import ClientConfig
-    from thinclient.metrics import ClientMetrics
+    from bookgate.thinclient.blocking.client import BookKeeper
+    from bookgate.thinclient.config import ClientConfig
+    from bookgate.thinclient.metrics import ClientMetrics
 
 
 def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
-    from thinclient.blocking import BookKeeper
+    from bookgate.thinclient.blocking.client import BookKeeper
 
     connect = BookKeeper.connect_lazily if is_gateway_uri(gateways) else BookKeeper.connect
     return connect(gateways, client_config(settings))
@@ -32,7 +32,7 @@ def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
 
 def client_config(settings: ClientSettings) -> ClientConfig:
     """The client's settings in this process: its file, and above it what the options say."""
-    from thinclient.config import ClientConfig, load_settings
+    from bookgate.thinclient.config import ClientConfig, load_settings
 
     file = os.environ.get(CONFIG_VARIABLE)
     return load_settings(ClientConfig, Path(file) if file else None, dict(settings))

@@ -8,13 +8,13 @@ import struct
 from types import TracebackType
 from typing import Self
 
-from bookie.standalone import BookieProcess
-from ledger import protocol_v2, requests
-from ledger.digest import digest_for, ledger_master_key
-from ledger.entry import encode_entry, encode_lac
-from ledger.metadata import DigestType
-from ledger.protocol_v3 import decode_response, encode_request
-from ledger.requests import Request, Response
+from bookgate.bookie.standalone.cluster import BookieProcess
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import encode_entry, encode_lac
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.wire import messages, v2
+from bookgate.ledger.wire.messages import Request, Response
+from bookgate.ledger.wire.v3 import decode_response, encode_request
 
 KEY = ledger_master_key(b"secret")
 WRONG_KEY = ledger_master_key(b"wrong")
@@ -40,17 +40,17 @@ def add(
     key: bytes = KEY,
     recovery: bool = False,
     body: bytes | None = None,
-) -> requests.AddRequest:
+) -> messages.AddRequest:
     body = packet(ledger_id, entry_id, payload) if body is None else body
-    return requests.AddRequest(next(_txn_ids), ledger_id, entry_id, key, body, recovery)
+    return messages.AddRequest(next(_txn_ids), ledger_id, entry_id, key, body, recovery)
 
 
-def read(ledger_id: int, entry_id: int) -> requests.ReadRequest:
-    return requests.ReadRequest(next(_txn_ids), ledger_id, entry_id)
+def read(ledger_id: int, entry_id: int) -> messages.ReadRequest:
+    return messages.ReadRequest(next(_txn_ids), ledger_id, entry_id)
 
 
-def fence(ledger_id: int, entry_id: int = -1, key: bytes | None = KEY) -> requests.ReadRequest:
-    return requests.ReadRequest(next(_txn_ids), ledger_id, entry_id, fence=True, master_key=key)
+def fence(ledger_id: int, entry_id: int = -1, key: bytes | None = KEY) -> messages.ReadRequest:
+    return messages.ReadRequest(next(_txn_ids), ledger_id, entry_id, fence=True, master_key=key)
 
 
 class EntryClient:
@@ -119,10 +119,10 @@ class BinaryEntryClient(EntryClient):
     version = 2
 
     def send(self, *wanted: Request) -> None:
-        self.socket.sendall(b"".join(protocol_v2.encode_request(request, self.version) for request in wanted))
+        self.socket.sendall(b"".join(v2.encode_request(request, self.version) for request in wanted))
 
     def receive(self) -> Response:
-        return protocol_v2.decode_response(self.receive_packet())
+        return v2.decode_response(self.receive_packet())
 
     def ask(self, request: Request) -> Response:
         self.send(request)

@@ -14,8 +14,8 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bookie.config import BookieConfig
-from bookie.server import BookieServer
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.server import BookieServer
 from tests.stores import made
 
 _context = multiprocessing.get_context("forkserver")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from bookie.config import load_config
-from bookie.server import BookieServer
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.server import BookieServer
 from tests.stores import made
 
 

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ledger import requests
-from ledger.requests import Request, Response, Status
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import Request, Response, Status
 from tests.integration.bookie.entry_client import KEY, WRONG_KEY, EntryClient, add, fence, lac_packet, read
 
 GROWING = 24
@@ -88,7 +88,7 @@ class KillLoad:
                 request, durable = self._add(write_flags=_DEFERRED_SYNC)
                 acknowledged = _later(unforced, durable)
             elif kind < 0.90:
-                request = requests.ForceLedgerRequest(add(1, 0).txn_id, self.random.choice(self._growing)[0])
+                request = messages.ForceLedgerRequest(add(1, 0).txn_id, self.random.choice(self._growing)[0])
                 # The force covers what had been acknowledged when it was sent.
                 acknowledged = _all(list(unforced))
                 unforced.clear()
@@ -137,7 +137,7 @@ class KillLoad:
             known = self._of(ledger_id)
             known.lac = max(known.lac, entry_id)
 
-        return requests.WriteLacRequest(txn_id, ledger_id, entry_id, KEY, lac_packet(ledger_id, entry_id)), kept
+        return messages.WriteLacRequest(txn_id, ledger_id, entry_id, KEY, lac_packet(ledger_id, entry_id)), kept
 
     def _entry_kept(self, ledger_id: int, entry_id: int, body: bytes) -> Callable[[], None]:
         def kept() -> None:
@@ -167,7 +167,7 @@ class KillLoad:
     def _verify_entries(self, client: EntryClient, entries: list[tuple[int, int]]) -> None:
         answers = _ask_all(client, (read(*entry) for entry in entries))
         for (ledger_id, entry_id), response in zip(entries, answers, strict=True):
-            assert isinstance(response, requests.ReadResponse)
+            assert isinstance(response, messages.ReadResponse)
             assert response.status == Status.EOK, f"entry {entry_id} of ledger {ledger_id}: {response.status}"
             assert response.body == self.known[ledger_id].entries[entry_id], f"entry {entry_id} of ledger {ledger_id}"
 
@@ -178,9 +178,9 @@ class KillLoad:
                 assert response.status == status, f"an add to fenced ledger {ledger_id}: {response.status}"
 
     def _verify_lacs(self, client: EntryClient, ledgers: list[int]) -> None:
-        wanted = (requests.ReadLacRequest(add(1, 0).txn_id, ledger_id) for ledger_id in ledgers)
+        wanted = (messages.ReadLacRequest(add(1, 0).txn_id, ledger_id) for ledger_id in ledgers)
         for ledger_id, response in zip(ledgers, _ask_all(client, wanted), strict=True):
-            assert isinstance(response, requests.ReadLacResponse)
+            assert isinstance(response, messages.ReadLacResponse)
             assert response.lac_body is not None, f"the LAC of ledger {ledger_id} is lost"
             assert struct.unpack_from(">q", response.lac_body, 8)[0] >= self.known[ledger_id].lac, f"ledger {ledger_id}"
 

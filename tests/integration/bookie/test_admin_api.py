@@ -15,18 +15,18 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bookie.server import BookieServer
-from gateway.admin.access import Access
-from gateway.admin.console.cluster_rows import Server
-from gateway.admin.console.console import Console
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
-from gateway.http import gateway_rows
-from ledger.ledger_id import LedgerId
-from ledger.metadata import LedgerMetadata
+from bookgate import BookKeeper
+from bookgate.bookie.server import BookieServer
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.console.cluster_routes import Server
+from bookgate.gateway.console.console import Console
+from bookgate.gateway.http.access import Access
+from bookgate.gateway.process.http import gateway_rows
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
-from thinclient import BookKeeper
 
 API = "/api/v1"
 TOKEN = "a secret of some length"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
-from ledger import protocol_v2, requests
-from ledger.protocol_v3 import encode_request as encode_v3
-from ledger.requests import BatchReadRequest, BatchReadResponse, ReadResponse, Status
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.wire import messages, v2
+from bookgate.ledger.wire.messages import BatchReadRequest, BatchReadResponse, ReadResponse, Status
+from bookgate.ledger.wire.v3 import encode_request as encode_v3
 from tests.integration.bookie.entry_client import (
     KEY,
     WRONG_KEY,
@@ -47,11 +47,11 @@ def batch(
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_add_and_read_in_each_version(bookie: BinaryEntryClient, ledger_id: int, version: int) -> None:
     bookie.version = version
-    assert bookie.ask(add(ledger_id, 0)) == requests.AddResponse(0, Status.EOK, ledger_id, 0)
+    assert bookie.ask(add(ledger_id, 0)) == messages.AddResponse(0, Status.EOK, ledger_id, 0)
     bookie.send(read(ledger_id, 0))
     answer = bookie.receive_packet()
     assert answer[:4] == struct.pack(">BBH", version, 0 if version == 0 else 2, 2 if version == 0 else 0)
-    assert protocol_v2.decode_response(answer) == ReadResponse(0, Status.EOK, ledger_id, 0, packet(ledger_id, 0))
+    assert v2.decode_response(answer) == ReadResponse(0, Status.EOK, ledger_id, 0, packet(ledger_id, 0))
 
 
 def test_versions_may_change_within_a_connection(bookie: BinaryEntryClient, ledger_id: int) -> None:
@@ -69,17 +69,17 @@ def test_versions_may_change_within_a_connection(bookie: BinaryEntryClient, ledg
 def test_a_version_that_is_not_known_is_named_in_the_answer(
     bookie: BinaryEntryClient, ledger_id: int, version: int, kind: str
 ) -> None:
-    kinds: dict[str, requests.Request] = {
+    kinds: dict[str, messages.Request] = {
         "add": add(ledger_id, 5),
         "read": read(ledger_id, 5),
         "batch": batch(ledger_id, 5),
     }
-    frame = bytearray(protocol_v2.encode_request(kinds[kind]))
+    frame = bytearray(v2.encode_request(kinds[kind]))
     frame[4] = version
     bookie.socket.sendall(frame)
     answer = bookie.receive_packet()
     assert answer[0] == version
-    response = protocol_v2.decode_response(answer)
+    response = v2.decode_response(answer)
     assert response.status == Status.EBADVERSION
     assert bookie.ask(read(ledger_id, 0)).status == Status.ENOLEDGER
 
@@ -93,16 +93,16 @@ def test_an_unknown_opcode_ends_the_connection(bookie: BinaryEntryClient, opcode
 def test_v3_then_the_binary_protocol_and_never_back(standalone_cluster: StandaloneCluster, ledger_id: int) -> None:
     with EntryClient(standalone_cluster.bookies[0]) as client:
         assert client.status(add(ledger_id, 0)) == Status.EOK
-        client.socket.sendall(protocol_v2.encode_request(read(ledger_id, 0)))
-        assert protocol_v2.decode_response(client.receive_packet()).status == Status.EOK
-        client.socket.sendall(encode_v3(requests.ForceLedgerRequest(1, ledger_id)))
+        client.socket.sendall(v2.encode_request(read(ledger_id, 0)))
+        assert v2.decode_response(client.receive_packet()).status == Status.EOK
+        client.socket.sendall(encode_v3(messages.ForceLedgerRequest(1, ledger_id)))
         assert client.is_closed_by_bookie()
 
 
 def test_many_outstanding_adds_are_all_answered(bookie: BinaryEntryClient, ledger_id: int) -> None:
     bookie.send(*(add(ledger_id, entry_id) for entry_id in range(2000)))
     answers = [bookie.receive() for _ in range(2000)]
-    assert {answer.entry_id for answer in answers if isinstance(answer, requests.AddResponse)} == set(range(2000))
+    assert {answer.entry_id for answer in answers if isinstance(answer, messages.AddResponse)} == set(range(2000))
 
 
 def test_refusals(bookie: BinaryEntryClient, ledger_id: int) -> None:
@@ -134,10 +134,10 @@ def test_a_fence_of_an_older_version_carries_no_key_and_is_refused(bookie: Binar
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_authentication_is_disabled(bookie: BinaryEntryClient, version: int) -> None:
     bookie.version = version
-    bookie.send(requests.AuthRequest(0, "some.Plugin", b"token"))
+    bookie.send(messages.AuthRequest(0, "some.Plugin", b"token"))
     answer = bookie.receive_packet()
     assert answer[:4] == b"\x02\x03\x00\x00"
-    assert protocol_v2.decode_response(answer) == requests.AuthResponse(0, Status.EOK, "AuthDisabledPlugin", b"")
+    assert v2.decode_response(answer) == messages.AuthResponse(0, Status.EOK, "AuthDisabledPlugin", b"")
 
 
 # --- batch reads ---

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server import BookieServer
-from ledger.requests import AuthRequest, ReadRequest, Status
+from bookgate.bookie.server import BookieServer
+from bookgate.ledger.wire.messages import AuthRequest, ReadRequest, Status
 from tests.integration.bookie.entry_client import EntryClient, add, read
 from tests.integration.bookie.in_process import entry_address, running_bookie, until
 

@@ -13,19 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import BookieProcess, ClusterException, StandaloneCluster
-from ledger import requests
-from ledger.requests import Status
-from tests.integration.bookie.entry_client import (
-    KEY,
-    WRONG_KEY,
-    EntryClient,
-    add,
-    fence,
-    lac_packet,
-    packet,
-    read,
-)
+from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, StandaloneCluster
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import Status
+from tests.integration.bookie.entry_client import KEY, WRONG_KEY, EntryClient, add, fence, lac_packet, packet, read
 from tests.integration.cluster import restart
 from tests.stores import made
 
@@ -45,7 +36,7 @@ def test_every_acknowledged_entry_survives_a_kill_in_the_middle_of_adds(own_book
         client.send(*(add(1, entry_id, payload) for entry_id, payload in payloads.items()))
         while len(acknowledged) < 5_000:
             response = client.receive()
-            assert isinstance(response, requests.AddResponse)
+            assert isinstance(response, messages.AddResponse)
             assert response.status == Status.EOK
             acknowledged.add(response.entry_id)
         own_bookie.kill()
@@ -53,7 +44,7 @@ def test_every_acknowledged_entry_survives_a_kill_in_the_middle_of_adds(own_book
     with EntryClient.to(own_bookie) as client:
         for entry_id in sorted(acknowledged):
             response = client.ask(read(1, entry_id))
-            assert isinstance(response, requests.ReadResponse)
+            assert isinstance(response, messages.ReadResponse)
             assert response.body == packet(1, entry_id, payloads[entry_id])
 
 
@@ -75,7 +66,7 @@ def test_key_and_explicit_lac_survive(own_bookie: BookieProcess, crash: bool) ->
     """F4, F5: index-file storages of the Java bookie forget both at a clean restart."""
     with EntryClient.to(own_bookie) as client:
         client.ask(add(1, 0))
-        client.ask(requests.WriteLacRequest(5, 1, 3, KEY, lac_packet(1, 3)))
+        client.ask(messages.WriteLacRequest(5, 1, 3, KEY, lac_packet(1, 3)))
     if crash:
         own_bookie.kill()
     else:
@@ -85,8 +76,8 @@ def test_key_and_explicit_lac_survive(own_bookie: BookieProcess, crash: bool) ->
     with EntryClient.to(own_bookie) as client:
         assert client.status(add(1, 1, key=WRONG_KEY)) == Status.EUA
         assert client.status(add(1, 1)) == Status.EOK
-        answer = client.ask(requests.ReadLacRequest(6, 1))
-        assert isinstance(answer, requests.ReadLacResponse)
+        answer = client.ask(messages.ReadLacRequest(6, 1))
+        assert isinstance(answer, messages.ReadLacResponse)
         assert answer.lac_body == lac_packet(1, 3)
 
 
@@ -103,7 +94,7 @@ def test_entries_are_read_from_the_entry_log_after_a_clean_stop(own_bookie: Book
         for ledger in range(20):
             for entry in range(200):
                 response = client.receive()
-                assert isinstance(response, requests.ReadResponse)
+                assert isinstance(response, messages.ReadResponse)
                 assert (response.body, response.max_lac) == (packet(ledger, entry, b"x" * 100), 198)
         assert client.status(read(0, 200)) == Status.ENOENTRY
         assert client.status(read(20, 0)) == Status.ENOLEDGER
@@ -126,7 +117,7 @@ def test_a_client_that_never_reads_its_answers_does_not_fill_the_bookies_memory(
         assert memory_of(own_bookie) - before < 100_000_000
         for _ in range(1000):
             response = silent.receive()
-            assert isinstance(response, requests.ReadResponse)
+            assert isinstance(response, messages.ReadResponse)
             assert response.body is not None
 
 
@@ -142,7 +133,7 @@ def memory_of(bookie: BookieProcess) -> int:
 
 
 def run_bookie(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bookie", "--host=127.0.0.1", *options]
+    command = [sys.executable, "-m", "bookgate", "bookie", "--host=127.0.0.1", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
 
 
@@ -291,7 +282,8 @@ def test_a_cluster_keeps_its_data_over_restarts_on_other_ports(tmp_path: Path) -
 
 def test_bookies_end_with_their_parent(tmp_path: Path) -> None:
     code = (
-        "import json, sys, time; from pathlib import Path; from bookie.standalone import StandaloneCluster\n"
+        "import json, sys, time; from pathlib import Path\n"
+        "from bookgate.bookie.standalone.cluster import StandaloneCluster\n"
         f"cluster = StandaloneCluster(Path({str(tmp_path)!r}), bookies=1); cluster.start()\n"
         "print(json.dumps(cluster.bookies), flush=True); sys.stdin.read()"
     )

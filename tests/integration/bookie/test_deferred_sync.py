@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bookie.journal_file import JournalFile
-from bookie.server import BookieServer
-from ledger import requests
-from ledger.requests import DEFERRED_SYNC, AddRequest, GetBookieInfoResponse, Status
+from bookgate.bookie.journal.file import JournalFile
+from bookgate.bookie.server import BookieServer
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import DEFERRED_SYNC, AddRequest, GetBookieInfoResponse, Status
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.integration.bookie.in_process import entry_address, running_bookie
 
@@ -62,11 +62,11 @@ async def test_a_deferred_add_is_answered_before_its_sync(bookie: BookieServer, 
         gate.shut()
         assert await asyncio.to_thread(client.status, deferred(1, 0)) == Status.EOK
         await asyncio.to_thread(gate.entered.wait, 30)
-        force = requests.ForceLedgerRequest(5, 1)
-        client.send(force, requests.GetBookieInfoRequest(6))
+        force = messages.ForceLedgerRequest(5, 1)
+        client.send(force, messages.GetBookieInfoRequest(6))
         assert isinstance(await asyncio.to_thread(client.receive), GetBookieInfoResponse)
         gate.open.set()
-        assert await asyncio.to_thread(client.receive) == requests.ForceLedgerResponse(5, Status.EOK, 1)
+        assert await asyncio.to_thread(client.receive) == messages.ForceLedgerResponse(5, Status.EOK, 1)
 
 
 @pytest.mark.parametrize("request_", [add(1, 0), deferred(1, 0, recovery=True), add(1, 0)._replace(write_flags=2)])
@@ -76,7 +76,7 @@ async def test_other_adds_wait_for_it(bookie: BookieServer, gate: Gate, request_
         gate.shut()
         client.send(request_)
         await asyncio.to_thread(gate.entered.wait, 30)
-        client.send(requests.GetBookieInfoRequest(6))
+        client.send(messages.GetBookieInfoRequest(6))
         assert isinstance(await asyncio.to_thread(client.receive), GetBookieInfoResponse)
         gate.open.set()
-        assert await asyncio.to_thread(client.receive) == requests.AddResponse(request_.txn_id, Status.EOK, 1, 0)
+        assert await asyncio.to_thread(client.receive) == messages.AddResponse(request_.txn_id, Status.EOK, 1, 0)

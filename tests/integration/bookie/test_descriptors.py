@@ -18,10 +18,10 @@ from typing import Any
 import grpc
 import pytest
 
-from bookie.standalone import make_cluster
-from ledger.requests import Status
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.bookie.standalone.cluster import make_cluster
+from bookgate.ledger.wire.messages import Status
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from tests.integration.bookie.certificates import Files
 from tests.integration.bookie.entry_client import EntryClient, add, read
 
@@ -39,7 +39,7 @@ class LimitedBookie:
         make_cluster(f"sqlite://{root}/metadata.db")
         settings = [f"--metadata-uri=sqlite://{root}/metadata.db", f"--data-dir={root}", "--host=127.0.0.1"]
         settings += ["--port=0", "--gateway-port=0", "--http-port=0", "--set", "flush_interval_seconds=0.2"]
-        command = ["bash", "-c", _LIMITED, str(LIMIT), sys.executable, "-m", "bookie", "start", "--json"]
+        command = ["bash", "-c", _LIMITED, str(LIMIT), sys.executable, "-m", "bookgate", "bookie", "start", "--json"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, *settings, *options], stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[3]

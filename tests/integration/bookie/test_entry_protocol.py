@@ -9,23 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
-from ledger import requests
-from ledger.entry_availability import decode_runs
-from ledger.frames import DEFAULT_MAX_FRAME_SIZE
-from ledger.protocol_v3 import encode_request
-from ledger.requests import Operation, Status
-from protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
-from tests.integration.bookie.entry_client import (
-    KEY,
-    WRONG_KEY,
-    EntryClient,
-    add,
-    fence,
-    lac_packet,
-    packet,
-    read,
-)
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.entry_availability import decode_runs
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
+from bookgate.ledger.wire.messages import Operation, Status
+from bookgate.ledger.wire.v3 import encode_request
+from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
+from tests.integration.bookie.entry_client import KEY, WRONG_KEY, EntryClient, add, fence, lac_packet, packet, read
 
 _ledger_ids = itertools.count(1_000_000)
 
@@ -44,7 +35,7 @@ def bookie(standalone_cluster: StandaloneCluster) -> Iterator[EntryClient]:
 def still_serves(bookie: EntryClient) -> bool:
     host, port = bookie.socket.getpeername()
     with EntryClient(f"{host}:{port}") as other:
-        return other.status(requests.GetBookieInfoRequest(1)) == Status.EOK
+        return other.status(messages.GetBookieInfoRequest(1)) == Status.EOK
 
 
 # --- adds and reads ---
@@ -54,7 +45,7 @@ def test_an_added_entry_is_read_back(bookie: EntryClient, ledger_id: int) -> Non
     response = bookie.ask(add(ledger_id, 0, b"first"))
     assert response[1:] == (Status.EOK, ledger_id, 0)
     response = bookie.ask(read(ledger_id, 0))
-    assert isinstance(response, requests.ReadResponse)
+    assert isinstance(response, messages.ReadResponse)
     assert response[1:] == (Status.EOK, ledger_id, 0, packet(ledger_id, 0, b"first"), -1, None)
 
 
@@ -65,7 +56,7 @@ def test_many_outstanding_adds_are_all_answered(bookie: EntryClient, ledger_id: 
     assert answers == {request.txn_id for request in wanted}
     bookie.send(*(read(ledger_id, entry_id) for entry_id in range(3000)))
     bodies = [bookie.receive() for _ in range(3000)]
-    assert [len(body.body or b"") for body in bodies if isinstance(body, requests.ReadResponse)] == [
+    assert [len(body.body or b"") for body in bodies if isinstance(body, messages.ReadResponse)] == [
         36 + entry_id % 300 for entry_id in range(3000)
     ]
 
@@ -74,7 +65,7 @@ def test_the_last_entry_and_its_lac_are_read_with_entry_minus_1(bookie: EntryCli
     for entry_id in (0, 1, 7, 2):
         bookie.ask(add(ledger_id, entry_id))
     response = bookie.ask(read(ledger_id, -1))
-    assert isinstance(response, requests.ReadResponse)
+    assert isinstance(response, messages.ReadResponse)
     assert (response.entry_id, response.body, response.max_lac) == (-1, packet(ledger_id, 7), 6)
 
 
@@ -96,7 +87,7 @@ def test_entries_as_large_as_a_frame_allows(bookie: EntryClient, ledger_id: int)
     payload = b"x" * (DEFAULT_MAX_FRAME_SIZE - 500 - 36)
     assert bookie.status(add(ledger_id, 0, payload)) == Status.EOK
     response = bookie.ask(read(ledger_id, 0))
-    assert isinstance(response, requests.ReadResponse)
+    assert isinstance(response, messages.ReadResponse)
     assert response.body == packet(ledger_id, 0, payload)
 
 
@@ -125,7 +116,7 @@ def test_a_fence_without_key_is_refused(bookie: EntryClient, ledger_id: int) -> 
 def test_a_fenced_ledger_takes_recovery_adds_only(bookie: EntryClient, ledger_id: int) -> None:
     bookie.ask(add(ledger_id, 0))
     response = bookie.ask(fence(ledger_id))
-    assert isinstance(response, requests.ReadResponse)
+    assert isinstance(response, messages.ReadResponse)
     assert (response.status, response.body, response.max_lac) == (Status.EOK, packet(ledger_id, 0), None)
     assert bookie.status(add(ledger_id, 1)) == Status.EFENCED
     assert bookie.status(add(ledger_id, 1, recovery=True)) == Status.EOK
@@ -155,9 +146,9 @@ def test_ids_out_of_range_are_refused(bookie: EntryClient, ledger_id: int) -> No
     assert bookie.status(add(-5, 0, body=negative)) == Status.EBADREQ
     assert bookie.status(read(-5, 0)) == Status.EBADREQ
     assert bookie.status(read(ledger_id, -2)) == Status.EBADREQ
-    assert bookie.status(requests.ReadLacRequest(20, -5)) == Status.EBADREQ
-    assert bookie.status(requests.ForceLedgerRequest(21, -5)) == Status.EBADREQ
-    assert bookie.status(requests.ListEntriesRequest(22, -5)) == Status.EBADREQ
+    assert bookie.status(messages.ReadLacRequest(20, -5)) == Status.EBADREQ
+    assert bookie.status(messages.ForceLedgerRequest(21, -5)) == Status.EBADREQ
+    assert bookie.status(messages.ListEntriesRequest(22, -5)) == Status.EBADREQ
 
 
 @pytest.mark.parametrize("size", [0, 8, 16, 24, 31])
@@ -180,20 +171,20 @@ def raw(operation: int, version: int = 3, **parts: object) -> bytes:
 @pytest.mark.parametrize("operation", [3, 4, 12])
 def test_operations_that_no_bookie_serves(bookie: EntryClient, operation: int) -> None:
     bookie.socket.sendall(raw(operation))
-    assert bookie.receive() == requests.StatusResponse(7, operation, Status.EBADREQ, 100)
+    assert bookie.receive() == messages.StatusResponse(7, operation, Status.EBADREQ, 100)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_old_protocol_versions(bookie: EntryClient, version: int) -> None:
     bookie.socket.sendall(raw(1, version, readRequest=wire.ReadRequest(ledgerId=1, entryId=2)))
-    assert bookie.receive() == requests.ReadResponse(7, Status.EBADVERSION, 1, 2)
+    assert bookie.receive() == messages.ReadResponse(7, Status.EBADVERSION, 1, 2)
 
 
 def test_a_missing_sub_message(bookie: EntryClient) -> None:
     """F17: the Java bookie closes the connection."""
     bookie.socket.sendall(raw(2))
     assert bookie.receive().status == Status.EBADREQ
-    assert bookie.status(requests.GetBookieInfoRequest(1)) == Status.EOK
+    assert bookie.status(messages.GetBookieInfoRequest(1)) == Status.EOK
 
 
 # --- what can't be followed: the connection ends, the bookie goes on ---
@@ -245,54 +236,54 @@ def test_a_whole_add_before_garbage_is_served(
 
 
 def test_explicit_lac(bookie: EntryClient, ledger_id: int) -> None:
-    write = requests.WriteLacRequest(50, ledger_id, 4, KEY, lac_packet(ledger_id, 4))
-    assert bookie.status(requests.ReadLacRequest(51, ledger_id)) == Status.ENOENTRY
-    assert bookie.ask(write) == requests.WriteLacResponse(50, Status.EOK, ledger_id)
-    expected = requests.ReadLacResponse(52, Status.EIO, ledger_id, lac_packet(ledger_id, 4), None)
-    assert bookie.ask(requests.ReadLacRequest(52, ledger_id)) == expected
+    write = messages.WriteLacRequest(50, ledger_id, 4, KEY, lac_packet(ledger_id, 4))
+    assert bookie.status(messages.ReadLacRequest(51, ledger_id)) == Status.ENOENTRY
+    assert bookie.ask(write) == messages.WriteLacResponse(50, Status.EOK, ledger_id)
+    expected = messages.ReadLacResponse(52, Status.EIO, ledger_id, lac_packet(ledger_id, 4), None)
+    assert bookie.ask(messages.ReadLacRequest(52, ledger_id)) == expected
     bookie.ask(add(ledger_id, 0))
-    expected = requests.ReadLacResponse(53, Status.EOK, ledger_id, lac_packet(ledger_id, 4), packet(ledger_id, 0))
-    assert bookie.ask(requests.ReadLacRequest(53, ledger_id)) == expected
+    expected = messages.ReadLacResponse(53, Status.EOK, ledger_id, lac_packet(ledger_id, 4), packet(ledger_id, 0))
+    assert bookie.ask(messages.ReadLacRequest(53, ledger_id)) == expected
     response = bookie.ask(read(ledger_id, 0))
-    assert isinstance(response, requests.ReadResponse)
+    assert isinstance(response, messages.ReadResponse)
     assert response.max_lac == 4
 
 
 def test_explicit_lac_needs_the_key_and_its_own_ledger(bookie: EntryClient, ledger_id: int) -> None:
     bookie.ask(add(ledger_id, 0))
     body = lac_packet(ledger_id, 0)
-    assert bookie.status(requests.WriteLacRequest(60, ledger_id, 0, WRONG_KEY, body)) == Status.EUA
-    assert bookie.status(requests.WriteLacRequest(61, ledger_id + 1, 0, KEY, body)) == Status.EBADREQ
-    assert bookie.status(requests.WriteLacRequest(62, ledger_id, 0, KEY, body[:15])) == Status.EBADREQ
+    assert bookie.status(messages.WriteLacRequest(60, ledger_id, 0, WRONG_KEY, body)) == Status.EUA
+    assert bookie.status(messages.WriteLacRequest(61, ledger_id + 1, 0, KEY, body)) == Status.EBADREQ
+    assert bookie.status(messages.WriteLacRequest(62, ledger_id, 0, KEY, body[:15])) == Status.EBADREQ
 
 
 def test_force(bookie: EntryClient, ledger_id: int) -> None:
-    assert bookie.status(requests.ForceLedgerRequest(70, ledger_id)) == Status.EOK
+    assert bookie.status(messages.ForceLedgerRequest(70, ledger_id)) == Status.EOK
 
 
 def test_bookie_info_has_what_was_asked_for(bookie: EntryClient) -> None:
-    response = bookie.ask(requests.GetBookieInfoRequest(80, requests.TOTAL_DISK_CAPACITY))
-    assert isinstance(response, requests.GetBookieInfoResponse)
+    response = bookie.ask(messages.GetBookieInfoRequest(80, messages.TOTAL_DISK_CAPACITY))
+    assert isinstance(response, messages.GetBookieInfoResponse)
     assert response.total_disk_capacity
     assert response.free_disk_space is None
 
 
 def test_list_of_entries(bookie: EntryClient, ledger_id: int) -> None:
-    assert bookie.status(requests.ListEntriesRequest(90, ledger_id)) == Status.ENOLEDGER
+    assert bookie.status(messages.ListEntriesRequest(90, ledger_id)) == Status.ENOLEDGER
     for entry_id in (0, 1, 2, 10, 11, 20):
         bookie.ask(add(ledger_id, entry_id))
-    response = bookie.ask(requests.ListEntriesRequest(91, ledger_id))
-    assert isinstance(response, requests.ListEntriesResponse)
+    response = bookie.ask(messages.ListEntriesRequest(91, ledger_id))
+    assert isinstance(response, messages.ListEntriesResponse)
     assert list(decode_runs(response.availability or b"")) == [(0, 3), (10, 2), (20, 1)]
 
 
 def test_authentication_is_disabled(bookie: EntryClient) -> None:
-    answer = bookie.ask(requests.AuthRequest(95, "some.Plugin", b"token"))
-    assert answer == requests.AuthResponse(95, Status.EOK, "AuthDisabledPlugin", b"")
+    answer = bookie.ask(messages.AuthRequest(95, "some.Plugin", b"token"))
+    assert answer == messages.AuthResponse(95, Status.EOK, "AuthDisabledPlugin", b"")
 
 
 def test_tls_is_refused(bookie: EntryClient) -> None:
-    assert bookie.ask(requests.StartTlsRequest(96)) == requests.StartTlsResponse(96, Status.EBADREQ)
+    assert bookie.ask(messages.StartTlsRequest(96)) == messages.StartTlsResponse(96, Status.EBADREQ)
 
 
 def test_operations_have_the_numbers_of_the_wire() -> None:

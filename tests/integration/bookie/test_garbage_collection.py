@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bookie.server import BookieServer
+from bookgate.bookie.server import BookieServer
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.in_process import running_bookie, until
-from thinclient.blocking import BookKeeper
 
 PAYLOAD = bytes(20_000)
 ENTRIES = 40

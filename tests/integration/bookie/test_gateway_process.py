@@ -19,13 +19,13 @@ from typing import Any
 import grpc
 import pytest
 
-from bookie.standalone import BookieProcess, ClusterException, StandaloneCluster
-from ledger.requests import Status
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, StandaloneCluster
+from bookgate.ledger.wire.messages import Status
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.certificates import Files, authority
 from tests.integration.bookie.entry_client import EntryClient, add
-from thinclient.blocking import BookKeeper
 
 LEDGER = 4711
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import urllib.request
 
-from bookie.standalone import StandaloneCluster
-from ledger.requests import Status
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.wire.messages import Status
+from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import EntryClient, add, read
-from thinclient.blocking import BookKeeper
 
 
 def get(cluster: StandaloneCluster, path: str) -> str:

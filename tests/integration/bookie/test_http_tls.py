@@ -12,16 +12,16 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bookie.doctor.look import look
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
-from gateway.http import HttpServer
-from ledger.bookie_info import HTTP, TLS_EXTENSION
-from ledger.errors import IncorrectParameterException
+from bookgate.bookie.tools.doctor.probe import look
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.process.http import HttpServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.thinclient.config import ClientConfig
 from tests.integration.bookie.certificates import Files, authority, client_context, stranger
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
-from thinclient.config import ClientConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,7 +51,7 @@ async def test_http_speaks_tls_with_the_same_certificate_and_follows_its_renewal
         assert "certificate verify failed" in (seen.http_error or "")
         seen = (await look(stranger_to_it.model_copy(update={"bookie_tls_ca": files.authority}), 10.0)).bookies[0]
         assert (seen.http_error, seen.http is not None) == (None, True)
-        command = (sys.executable, "-m", "thinclient.cli", "bookie", "state", bookie.addresses["bookie_id"], "--json")
+        command = (sys.executable, "-m", "bookgate", "bookie", "state", bookie.addresses["bookie_id"], "--json")
         environment = {
             **os.environ,
             "BOOKGATE_GATEWAYS": f"grpc://{bookie.addresses['gateway']}",

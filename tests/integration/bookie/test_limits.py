@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie import entry_reads
-from bookie.connection import BookieConnection
-from bookie.server import BookieServer
-from bookie.storage import Storage
-from ledger import requests
-from ledger.requests import BatchReadRequest, ForceLedgerRequest, ReadRequest, Request, Status
+from bookgate.bookie.protocol import read_scheduler
+from bookgate.bookie.protocol.connection import BookieConnection
+from bookgate.bookie.server import BookieServer
+from bookgate.bookie.storage.storage import Storage
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import BatchReadRequest, ForceLedgerRequest, ReadRequest, Request, Status
 from tests.integration.bookie.entry_client import (
     KEY,
     BinaryEntryClient,
@@ -39,7 +39,7 @@ def written(client: EntryClient, ledger_id: int, entries: int, payload: bytes) -
         assert client.status(add(ledger_id, entry_id, payload)) == Status.EOK
 
 
-def receive_all(client: EntryClient, count: int) -> list[requests.Response]:
+def receive_all(client: EntryClient, count: int) -> list[messages.Response]:
     return [client.receive() for _ in range(count)]
 
 
@@ -57,18 +57,18 @@ async def test_every_operation_is_answered_when_the_queue_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F7: the Java bookie closes the connection on half of these."""
-    monkeypatch.setattr(entry_reads, "MAX_PENDING_READS", 2)
+    monkeypatch.setattr(read_scheduler, "MAX_PENDING_READS", 2)
     txn_ids = iter(range(1000, 9999))
 
     def wanted() -> list[Request]:
         return [
             read(1, 0),
             fence(2),
-            requests.ReadLacRequest(next(txn_ids), 1),
-            requests.ListEntriesRequest(next(txn_ids), 1),
-            requests.GetBookieInfoRequest(next(txn_ids), 3),
-            requests.ForceLedgerRequest(next(txn_ids), 1),
-            requests.WriteLacRequest(next(txn_ids), 1, 0, KEY, lac_packet(1, 0)),
+            messages.ReadLacRequest(next(txn_ids), 1),
+            messages.ListEntriesRequest(next(txn_ids), 1),
+            messages.GetBookieInfoRequest(next(txn_ids), 3),
+            messages.ForceLedgerRequest(next(txn_ids), 1),
+            messages.WriteLacRequest(next(txn_ids), 1, 0, KEY, lac_packet(1, 0)),
             ReadRequest(next(txn_ids), 1, -1, previous_lac=-5, timeout_ms=1000, piggyback=True),
             add(1, 1),
         ]
@@ -81,7 +81,7 @@ async def test_every_operation_is_answered_when_the_queue_is_full(
             answers = await asyncio.to_thread(receive_all, client, len(sent))
             assert sorted(answer.txn_id for answer in answers) == sorted(request.txn_id for request in sent)
             refused = {type(answer) for answer in answers if answer.status == Status.ETOOMANYREQUESTS}
-            assert refused == {requests.ReadResponse, requests.ReadLacResponse, requests.ListEntriesResponse}
+            assert refused == {messages.ReadResponse, messages.ReadLacResponse, messages.ListEntriesResponse}
             assert await asyncio.to_thread(client.status, read(1, 0)) == Status.EOK
 
 
@@ -122,7 +122,7 @@ async def test_reads_of_high_priority_go_before_those_that_wait(tmp_path: Path) 
     async with running_bookie(tmp_path) as server:
         with EntryClient(entry_address(server)) as client:
             await asyncio.to_thread(written, client, 1, 1, bytes(64 * 1024))
-            urgent = read(1, 0)._replace(priority=requests.HIGH_PRIORITY)
+            urgent = read(1, 0)._replace(priority=messages.HIGH_PRIORITY)
             wanted = [*(read(1, 0) for _ in range(400)), urgent, fence(1, 0)]
             sending = asyncio.create_task(asyncio.to_thread(client.send, *wanted))
             await until(lambda: server.statistics.fences == 1 and len(one_connection(server).reads) > 60)
@@ -142,12 +142,12 @@ async def test_a_ledger_that_was_fenced_and_deleted(tmp_path: Path) -> None:
             client.send(poll)
             await until(lambda: server.long_polls.parked == 1)
             await asyncio.to_thread(server.storage.delete_ledgers, [1])
-            assert await asyncio.to_thread(client.receive) == requests.ReadResponse(1, Status.ENOLEDGER, 1, -1)
+            assert await asyncio.to_thread(client.receive) == messages.ReadResponse(1, Status.ENOLEDGER, 1, -1)
             assert await asyncio.to_thread(client.status, add(1, 2)) == Status.EFENCED
             assert await asyncio.to_thread(client.status, add(1, 2, recovery=True)) == Status.EFENCED
             assert await asyncio.to_thread(client.status, fence(1)) == Status.ENOLEDGER
             assert await asyncio.to_thread(client.status, read(1, 0)) == Status.ENOLEDGER
-            write = requests.WriteLacRequest(2, 1, 0, KEY, lac_packet(1, 0))
+            write = messages.WriteLacRequest(2, 1, 0, KEY, lac_packet(1, 0))
             assert await asyncio.to_thread(client.status, write) == Status.ENOLEDGER
 
 
@@ -159,7 +159,7 @@ async def test_a_ledger_that_was_deleted_and_not_fenced_begins_anew(tmp_path: Pa
             assert await asyncio.to_thread(client.status, read(1, 0)) == Status.ENOLEDGER
             assert await asyncio.to_thread(client.status, add(1, 5)) == Status.EOK
             answer = await asyncio.to_thread(client.ask, read(1, -1))
-            assert isinstance(answer, requests.ReadResponse)
+            assert isinstance(answer, messages.ReadResponse)
             assert answer.body == packet(1, 5)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie import long_polls
-from bookie.standalone import StandaloneCluster
-from ledger import requests
-from ledger.requests import ReadRequest, ReadResponse, Status
+from bookgate.bookie.protocol import long_polls
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import ReadRequest, ReadResponse, Status
 from tests.integration.bookie.entry_client import KEY, EntryClient, add, fence, lac_packet, packet
 from tests.integration.bookie.in_process import entry_address, running_bookie, until
 
@@ -49,7 +49,7 @@ def poll(
     )
 
 
-def answers(client: EntryClient, count: int) -> dict[int, requests.Response]:
+def answers(client: EntryClient, count: int) -> dict[int, messages.Response]:
     return {answer.txn_id: answer for answer in (client.receive() for _ in range(count))}
 
 
@@ -83,7 +83,7 @@ def test_a_lac_that_grows_too_little_does_not_lose_the_waiter(bookie: EntryClien
     written(bookie, ledger_id, 3)
     request = poll(ledger_id, 2)
     bookie.send(request, add(ledger_id, 3))
-    assert isinstance(bookie.receive(), requests.AddResponse)
+    assert isinstance(bookie.receive(), messages.AddResponse)
     bookie.send(add(ledger_id, 4))
     polled = [answer for answer in answers(bookie, 2).values() if isinstance(answer, ReadResponse)]
     assert [answer[:6] for answer in polled] == [
@@ -103,7 +103,7 @@ def test_the_next_entry_may_be_on_other_bookies(bookie: EntryClient, ledger_id: 
 def test_an_explicit_lac_wakes(bookie: EntryClient, ledger_id: int) -> None:
     written(bookie, ledger_id, 3)
     request = poll(ledger_id, 1)
-    bookie.send(request, requests.WriteLacRequest(7, ledger_id, 2, KEY, lac_packet(ledger_id, 2)))
+    bookie.send(request, messages.WriteLacRequest(7, ledger_id, 2, KEY, lac_packet(ledger_id, 2)))
     answer = answers(bookie, 2)[request.txn_id]
     assert isinstance(answer, ReadResponse)
     assert answer[1:6] == (Status.EOK, ledger_id, 2, packet(ledger_id, 2), 2)
@@ -193,7 +193,7 @@ async def test_a_client_that_goes_away_takes_its_polls_along(tmp_path: Path) -> 
         with EntryClient(entry_address(server)) as stays:
             await asyncio.to_thread(written, stays, 9, 2)
             with EntryClient(entry_address(server)) as client:
-                client.send(poll(9, 0), poll(9, 0), requests.ForceLedgerRequest(1, 9))
+                client.send(poll(9, 0), poll(9, 0), messages.ForceLedgerRequest(1, 9))
                 await asyncio.to_thread(client.receive)
                 assert server.long_polls.parked == 2
             await until(lambda: server.long_polls.parked == 0)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie.standalone import StandaloneCluster
-from bookie.statistics import SAMPLED
-from ledger.requests import AddResponse, ReadLacRequest, Request, Status
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.statistics import SAMPLED
+from bookgate.ledger.wire.messages import AddResponse, ReadLacRequest, Request, Status
 from tests.integration.bookie.entry_client import EntryClient, add, fence, packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
 

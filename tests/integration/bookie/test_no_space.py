@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bookie.files import REAL_FILE_SYSTEM
-from bookie.index_file import IndexHeader, SlotRun, slot_runs
-from bookie.rocksdb_index import RocksDbIndex
-from ledger.ledger_id import LedgerId
-from ledger.requests import AddResponse, ReadResponse, Status
+from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
+from bookgate.bookie.index.rocksdb_index import RocksDbIndex
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import AddResponse, ReadResponse, Status
 from tests.integration.bookie.entry_client import EntryClient, add, fence, packet, read
 from tests.integration.bookie.test_read_only import Running, running, sqlite
 

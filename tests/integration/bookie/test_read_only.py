@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from bookie.config import load_config
-from bookie.core.disk_space import DirectoryUsage
-from bookie.doors import REAL_DOORS, Doors
-from bookie.server import BookieFailedException, BookieServer
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
-from gateway.server import GatewayServer
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.manager import BookieSet, LedgerManagerFactory
-from ledger.requests import Request, Status
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.disks.rules import DirectoryUsage
+from bookgate.bookie.environment import REAL_DOORS, Doors
+from bookgate.bookie.server import BookieFailedException, BookieServer
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.wire.messages import Request, Status
 from tests.integration.bookie.entry_client import EntryClient, add, fence, read
 from tests.integration.gateway.test_zookeeper import expire
 from tests.stores import made

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bookie.server import BookieFailedException
-from ledger.requests import Status
+from bookgate.bookie.server import BookieFailedException
+from bookgate.ledger.wire.messages import Status
 from tests.integration.bookie.entry_client import add, packet, read
 from tests.integration.bookie.test_read_only import running, sqlite
 

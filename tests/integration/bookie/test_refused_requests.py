@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bookie.index_file import MAX_ENTRY_ID
-from bookie.refusal_log import RefusalLog
-from bookie.server import BookieServer
-from ledger.requests import Request, Status
-from reporting.logs import Event
+from bookgate.bookie.index.file_format import MAX_ENTRY_ID
+from bookgate.bookie.protocol.refusal_log import RefusalLog
+from bookgate.bookie.server import BookieServer
+from bookgate.ledger.wire.messages import Request, Status
+from bookgate.runtime.logs import Event
 from tests.integration.bookie.entry_client import KEY, WRONG_KEY, EntryClient, add, fence, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
 
@@ -63,7 +63,11 @@ async def test_bad_requests_are_no_bugs_and_have_one_line_for_many(
         bad: list[Request] = [add(1, MAX_ENTRY_ID + 1), add(2, 0, key=b"k" * 2000), fence(3, key=b"k" * 2000)]
         assert set(await statuses(server, *(bad * 50))) == {Status.EBADREQ}
         assert await statuses(server, add(1, 0)) == [Status.EOK]
-    told = [record for record in caplog.records if record.name.startswith("bookie.") and record.levelno > logging.INFO]
+    told = [
+        record
+        for record in caplog.records
+        if record.name.startswith("bookgate.bookie.") and record.levelno > logging.INFO
+    ]
     assert [record.msg.name for record in told if isinstance(record.msg, Event)] == ["request_refused"]
     assert not [record for record in caplog.records if record.exc_info]
 

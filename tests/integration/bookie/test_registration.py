@@ -13,13 +13,13 @@ import grpc
 import pytest
 from kazoo.client import KazooClient
 
-from bookie import state_manager
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import LEASE_PROPERTY
-from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
-from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.bookie.mode import state_manager
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.bookie_info import LEASE_PROPERTY
+from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from tests.integration.bookie.test_read_only import Running, on_store, until
 
 pytestmark = pytest.mark.asyncio

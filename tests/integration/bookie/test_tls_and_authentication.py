@@ -13,12 +13,12 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from bookie.connection import BookieConnection
-from bookie.server import BookieServer
-from ledger import protocol_v2, requests
-from ledger.errors import IncorrectParameterException
-from ledger.protocol_v3 import encode_request
-from ledger.requests import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
+from bookgate.bookie.protocol.connection import BookieConnection
+from bookgate.bookie.server import BookieServer
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.wire import messages, v2
+from bookgate.ledger.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
+from bookgate.ledger.wire.v3 import encode_request
 from tests.integration.bookie.certificates import Files, authority, client_context, stranger
 from tests.integration.bookie.entry_client import BinaryEntryClient, EntryClient, add, packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
@@ -42,7 +42,7 @@ def exchange(client: EntryClient, ledger_id: int, entries: int = 3) -> None:
     for entry_id in range(entries):
         assert client.status(add(ledger_id, entry_id)) == Status.EOK
     answer = client.ask(read(ledger_id, 0))
-    assert isinstance(answer, requests.ReadResponse)
+    assert isinstance(answer, messages.ReadResponse)
     assert answer.body == packet(ledger_id, 0)
 
 
@@ -64,8 +64,8 @@ async def test_start_tls_then_v3_then_the_binary_protocol(bookie: BookieServer) 
         with EntryClient(entry_address(bookie)) as client:
             start_tls(client)
             exchange(client, 1)
-            client.socket.sendall(protocol_v2.encode_request(read(1, 1)))
-            assert protocol_v2.decode_response(client.receive_packet()).status == Status.EOK
+            client.socket.sendall(v2.encode_request(read(1, 1)))
+            assert v2.decode_response(client.receive_packet()).status == Status.EOK
 
     await asyncio.to_thread(talk)
 
@@ -115,7 +115,7 @@ async def test_large_entries_and_many_requests_inside_tls(bookie: BookieServer) 
             assert client.status(add(4, 0, payload)) == Status.EOK
             for _ in range(3):
                 answer = client.ask(read(4, 0))
-                assert isinstance(answer, requests.ReadResponse)
+                assert isinstance(answer, messages.ReadResponse)
                 assert answer.body == packet(4, 0, payload)
             client.send(*(add(4, entry_id) for entry_id in range(1, 2001)))
             assert {client.receive().status for _ in range(2000)} == {Status.EOK}
@@ -140,7 +140,7 @@ async def test_handshake_byte_by_byte(bookie: BookieServer) -> None:
                     client.socket.sendall(bytes([byte]))
                 if not done:
                     incoming.write(client.socket.recv(65536))
-            tls.write(encode_request(requests.ForceLedgerRequest(1, 1)))
+            tls.write(encode_request(messages.ForceLedgerRequest(1, 1)))
             client.socket.sendall(outgoing.read())
             while True:
                 incoming.write(client.socket.recv(65536))
@@ -190,7 +190,7 @@ async def test_what_was_asked_in_clear_is_not_answered_inside_tls(
             if at_once and kind is EntryClient:
                 client.send(add(9, 0), StartTlsRequest(1))
                 answers = {type(answer): answer.status for answer in (client.receive(), client.receive())}
-                assert answers == {requests.AddResponse: Status.EOK, StartTlsResponse: Status.EBADREQ}
+                assert answers == {messages.AddResponse: Status.EOK, StartTlsResponse: Status.EBADREQ}
             elif at_once:
                 client.send(add(9, 0))
                 client.socket.sendall(CLIENT_HELLO)
@@ -311,7 +311,7 @@ async def test_tls_required_and_a_client_certificate_required(files: Files, tmp_
             start_tls(client, client_context(identity=authority.issue_cert("client@example.org")))
             exchange(client, 1)
         with BinaryEntryClient(address) as client:
-            assert client.ask(add(1, 5)) == requests.AddResponse(0, Status.EUA, 1, 5)
+            assert client.ask(add(1, 5)) == messages.AddResponse(0, Status.EUA, 1, 5)
         with EntryClient(address) as client:
             start_tls(client)
             with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -343,12 +343,12 @@ async def test_tokens(files: Files, tmp_path: Path) -> None:
             client.send(right._replace(priority=0))
             answer = client.receive_packet()
             assert answer[0] == 1
-            assert protocol_v2.decode_response(answer) == AuthResponse(0, Status.EOK, TOKEN, b"")
+            assert v2.decode_response(answer) == AuthResponse(0, Status.EOK, TOKEN, b"")
             exchange(client, 1)
         for refused in (
             AuthRequest(0, TOKEN, b"open"),
             AuthRequest(0, "other", b""),
-            requests.BatchReadRequest(1, 1, 0, 1, 1),
+            messages.BatchReadRequest(1, 1, 0, 1, 1),
         ):
             with BinaryEntryClient(address) as client:
                 client.send(refused)

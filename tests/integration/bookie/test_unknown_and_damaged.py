@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server import BookieServer
-from ledger.ledger_id import LedgerId
-from ledger.requests import BatchReadRequest, ReadLacRequest, ReadRequest, ReadResponse, Request, Status
+from bookgate.bookie.server import BookieServer
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import BatchReadRequest, ReadLacRequest, ReadRequest, ReadResponse, Request, Status
 from tests.integration.bookie.entry_client import BinaryEntryClient, EntryClient, add, fence, packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.drivers import create_factory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
-from ledger.metadata import LedgerMetadata
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from tests.stores import made
 
 _ROOTS = itertools.count()

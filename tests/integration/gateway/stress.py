@@ -19,15 +19,15 @@ from typing import Any
 
 import grpc
 
-from gateway.metadata_uri import parse_zookeeper
-from gateway.server import GatewayServer
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import to_format as to_format
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import to_format as to_format
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
 
 FULL = os.environ.get("BOOKGATE_STRESS") == "1"
@@ -87,7 +87,17 @@ class GatewayProcess:
 
     def start(self) -> GatewayProcess:
         port = self.address.rpartition(":")[2]
-        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", self._metadata_uri, "--port", port, "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "bookgate",
+            "gateway",
+            "--metadata-uri",
+            self._metadata_uri,
+            "--port",
+            port,
+            "--json",
+        ]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -13,11 +13,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from tests.stores import made
 
-COMMAND = [sys.executable, "-m", "gateway.cli"]
+COMMAND = [sys.executable, "-m", "bookgate", "gateway"]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,13 +16,13 @@ import pytest
 from kazoo.client import KazooClient
 from typer.testing import CliRunner, Result
 
-from gateway.cluster_cli import app
-from gateway.drivers import create_factory
-from gateway.metadata_uri import parse_zookeeper
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import MetaStoreException
-from ledger.manager import CreateRequest, LedgerManagerFactory
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.commands.cluster import app
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import MetaStoreException
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 from tests.stores import made
 
@@ -204,7 +204,7 @@ def test_question_on_a_terminal(tmp_path: Path, answer: str, there: bool) -> Non
     uri = f"sqlite://{tmp_path}/m.db"
     made = done("init", "--metadata-uri", uri)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "thinclient.cli", "cluster", "nuke", "--metadata-uri", uri]
+    command = [sys.executable, "-m", "bookgate", "cluster", "nuke", "--metadata-uri", uri]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         os.write(ours, f"{answer}\n".encode())
         _, asked = process.communicate(timeout=60)

@@ -16,16 +16,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gateway import server as gateway_server
-from gateway.admin import http_connections
-from gateway.admin.server import AdminServer
-from gateway.binding import listen
-from gateway.drivers import create_factory, ensure_cluster
-from gateway.limits import Limits
-from gateway.server import GatewayServer
-from ledger.manager import LedgerManagerFactory
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.gateway import server as gateway_server
+from bookgate.gateway.http import connections
+from bookgate.gateway.http.server import AdminServer
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.runtime.listening import listen
 
 pytestmark = pytest.mark.asyncio
 
@@ -74,7 +74,7 @@ async def ends(streams: Streams) -> bool:
     "sent", ["", "GET /fast HTTP/1.1\r\nHos", "PUT /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"]
 )
 async def test_a_request_has_its_time(monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     async with http_server() as (port, _), asyncio.timeout(20):
         streams = await asyncio.open_connection("127.0.0.1", port)
         await ask(streams, sent)
@@ -82,7 +82,7 @@ async def test_a_request_has_its_time(monkeypatch: pytest.MonkeyPatch, sent: str
 
 
 async def test_so_has_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     async with http_server() as (port, _), asyncio.timeout(20):
         streams = await asyncio.open_connection("127.0.0.1", port)
         await ask(streams, "GET /fast HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -92,7 +92,7 @@ async def test_so_has_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_answer_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     async with http_server() as (port, answers), asyncio.timeout(20):
         patient = await asyncio.open_connection("127.0.0.1", port)
         await ask(patient, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from gateway.drivers import create_factory
-from gateway.server import GatewayServer
-from gateway.zookeeper.local_server import LocalZooKeeper
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
 from tests.integration.gateway.conftest import STORES, some_metadata
 from tests.integration.gateway.test_store_contract import (
     Factories,

@@ -12,17 +12,20 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from gateway.embedded.change_feed import ledger_key
-from gateway.embedded.factory import SqliteLedgerManagerFactory
-from gateway.embedded.store import Transaction
-from gateway.server import GatewayServer
-from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from ledger.manager import BookieSet
-from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import encode, to_format
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, LedgerMetadataResponse
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.sqlite.change_feed import ledger_key
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.gateway.stores.sqlite.store import Transaction
+from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode, to_format
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+)
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import Recorder, some_metadata, unscoped
 from tests.stores import made
 
@@ -126,7 +129,7 @@ async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ledgers that do not exist end their subscriptions, so the limit of those did not bound what was to be told."""
-    from gateway import watch_service
+    from bookgate.gateway.services import watch as watch_service
 
     monkeypatch.setattr(watch_service, "_DIRECT_LIMIT", 10)
     service = watch_service.WatchService(setting.factory, max_subscriptions=10)

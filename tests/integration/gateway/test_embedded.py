@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded import ledger_manager, process_identity
-from gateway.embedded.discovery import SqliteServiceDiscovery
-from gateway.embedded.factory import SqliteLedgerManagerFactory
-from gateway.embedded.process_identity import identity_of, surely_dead
-from gateway.embedded.registration import SqliteRegistrationManager
-from gateway.embedded.store import SqliteStore, Transaction, revision_of
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import LedgerExistException, MetaStoreException
-from ledger.manager import BookieSet, LedgerRecord
+from bookgate.gateway.stores.sqlite import ledger_manager, process_identity
+from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_dead
+from bookgate.gateway.stores.sqlite.registration import SqliteRegistrationManager
+from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction, revision_of
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import LedgerExistException, MetaStoreException
+from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 from tests.stores import made
 
@@ -30,8 +30,8 @@ BOOKIE = BookieServiceInfo.legacy("h:1")
 
 HOLDER = """
 import asyncio, sys
-from gateway.embedded.factory import SqliteLedgerManagerFactory
-from ledger.bookie_info import BookieServiceInfo
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.ledger.bookie_info import BookieServiceInfo
 
 async def main():
     factory = SqliteLedgerManagerFactory(sys.argv[1], lease_seconds=3600)
@@ -46,9 +46,9 @@ asyncio.run(main())
 
 WRITER = """
 import asyncio, sys
-from gateway.embedded.factory import SqliteLedgerManagerFactory
-from ledger.manager import CreateRequest
-from ledger.metadata import LedgerMetadata
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.ledger.metadata import LedgerMetadata
 
 METADATA = LedgerMetadata.new(['b'], 1, 1)
 
@@ -187,7 +187,7 @@ class TestFile:
     async def test_change_log_is_pruned_and_who_slept_reads_everything_anew(
         self, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gateway.embedded.store.CHANGES_KEPT", 3)
+        monkeypatch.setattr("bookgate.gateway.stores.sqlite.store.CHANGES_KEPT", 3)
         first, second = await opened(path), await opened(path)
         ledger_id = (await first.ledger_manager.create(None, some_metadata())).ledger_id
         told = Recorder()
@@ -235,7 +235,9 @@ class TestFile:
 class TestKill:
     async def test_what_a_killed_process_had_done_is_there(self, path: str) -> None:
         script = HOLDER.replace('print("held"', 'await factory.ledger_manager.create(None, METADATA); print("held"')
-        script = "from ledger.metadata import LedgerMetadata\nMETADATA = LedgerMetadata.new(['b'], 1, 1)\n" + script
+        script = (
+            "from bookgate.ledger.metadata import LedgerMetadata\nMETADATA = LedgerMetadata.new(['b'], 1, 1)\n" + script
+        )
         process = start_holder(script, path)
         kill(process)
         factory = await opened(path)

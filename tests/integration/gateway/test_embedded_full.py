@@ -12,11 +12,11 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.config import GatewayConfig
-from gateway.embedded import store
-from gateway.embedded.factory import SqliteLedgerManagerFactory
-from gateway.http import HttpServer
-from ledger.errors import MetaStoreException
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.process.http import HttpServer
+from bookgate.gateway.stores.sqlite import store
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.ledger.errors import MetaStoreException
 from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.stores import made
 

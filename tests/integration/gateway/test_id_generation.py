@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from gateway.metadata_uri import parse_zookeeper
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from gateway.zookeeper.session import ZooKeeperSession
-from ledger.errors import UnknownOutcomeException
-from ledger.manager import CreateRequest, LedgerRecord
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.errors import UnknownOutcomeException
+from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 from tests.stores import made as made_in
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
-from gateway.drivers import create_factory
-from gateway.metadata_uri import parse_zookeeper
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.manager import CreateRequest, LedgerManager, LedgerManagerFactory, LedgerRecord
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManager, LedgerManagerFactory, LedgerRecord
 from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.stores import made
 

@@ -17,13 +17,13 @@ import pytest
 from kazoo.exceptions import AuthFailedError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
-from gateway.metadata_uri import parse_zookeeper
-from gateway.server import GatewayServer
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from gateway.zookeeper.session import ZooKeeperSession
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import BKException, StoreUnreachableException
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import BKException, StoreUnreachableException
 from tests.integration.cutting_proxy import CuttingProxy
 from tests.integration.gateway.conftest import Recorder, some_metadata, unscoped
 from tests.integration.gateway.stress import until as until_told
@@ -224,7 +224,7 @@ class TestAThreadThatEnds:
         async with behind_a_proxy(own_zookeeper) as (_, session):
             assert session._kazoo is not None
             with monkeypatch.context() as broken:
-                broken.setattr("gateway.zookeeper.kazoo_thread._Connection._connect", refuse)
+                broken.setattr("bookgate.gateway.stores.zookeeper.kazoo_thread._Connection._connect", refuse)
                 session._kazoo.client._connection._socket.shutdown(2)
                 began = asyncio.get_running_loop().time()
                 await until(lambda: session.client_restarts == 3)

@@ -12,13 +12,13 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from gateway import server as gateway_server
-from gateway.drivers import create_factory
-from gateway.server import GatewayServer
-from protos.bookkeeper.gateway.v1.service_discovery_pb2 import ListBookiesRequest, WatchBookiesRequest
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.gateway import server as gateway_server
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import ListBookiesRequest, WatchBookiesRequest
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.thinclient.gateways.grpc_channels import open_channel
 from tests.stores import made
-from thinclient.grpc_channels import open_channel
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,15 +17,15 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory, ensure_cluster
-from gateway.http import HttpServer
-from gateway.limits import Limits
-from gateway.server import GatewayServer
-from ledger.ledger_id import LedgerId
-from ledger.manager import CreateRequest
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.process.http import HttpServer
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
 
 pytestmark = pytest.mark.asyncio

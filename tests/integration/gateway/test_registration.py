@@ -13,25 +13,25 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from gateway.drivers import create_factory
-from gateway.embedded.registration import SqliteRegistrationManager
-from gateway.server import GatewayServer
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint, Lease
-from ledger.errors import (
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.sqlite.registration import SqliteRegistrationManager
+from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint, Lease
+from bookgate.ledger.errors import (
     BookieHandleNotAvailableException,
     IncorrectParameterException,
     LedgerExistException,
     MetadataVersionException,
 )
-from ledger.manager import BookieSet, LedgerManagerFactory, RegisteredBookie
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
-from protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
-from protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
+from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import STORES, Recorder
 from tests.stores import made
-from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
 

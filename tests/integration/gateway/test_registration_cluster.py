@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bookie.standalone import BookieProcess
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.manager import BookieSet
+from bookgate import BookKeeper
+from bookgate.bookie.standalone.cluster import BookieProcess
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from tests.stores import made as made_in
-from thinclient import BookKeeper
-from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
 
@@ -37,7 +37,7 @@ class GatewayProcess:
 
     @classmethod
     def start(cls, metadata_uri: str) -> GatewayProcess:
-        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", metadata_uri, "--port", "0", "--json"]
+        command = [sys.executable, "-m", "bookgate", "gateway", "--metadata-uri", metadata_uri, "--port", "0", "--json"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
         assert process.stdout is not None

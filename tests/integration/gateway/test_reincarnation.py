@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.server import GatewayServer
-from ledger.manager import LedgerManagerFactory
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, WatchEvent
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.gateway.server import GatewayServer
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest, WatchEvent
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio

@@ -13,19 +13,19 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from gateway.drivers import create_factory
-from gateway.limits import Limits
-from gateway.server import SERVICES, GatewayServer
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import MetaStoreException, ZKException
-from ledger.id_set import decode_ids
-from ledger.manager import LedgerManagerFactory
-from ledger.metadata_codec import from_format, to_format
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.server import SERVICES, GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import MetaStoreException, ZKException
+from bookgate.ledger.id_set import decode_ids
+from bookgate.ledger.metadata_codec import from_format, to_format
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from tests.integration.gateway.conftest import some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio

@@ -12,15 +12,15 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.drivers import create_factory
-from gateway.limits import Limits
-from gateway.server import GatewayServer
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManagerFactory, LedgerRecord
-from ledger.metadata_codec import to_format
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_codec import to_format
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
 from tests.stores import made
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from gateway.drivers import create_factory
-from gateway.server import GatewayServer
-from ledger.id_set import unsigned
-from ledger.ledger_id import LedgerId
-from ledger.manager import CreateRequest, LedgerRecord
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.id_set import unsigned
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import some_metadata
 from tests.stores import made
-from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
 

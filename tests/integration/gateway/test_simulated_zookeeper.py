@@ -15,9 +15,9 @@ import pytest
 from kazoo.exceptions import KazooException
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
-from gateway.zookeeper.local_server import LocalZooKeeper
-from gateway.zookeeper.session import ZooKeeperSession
-from ledger.errors import BKException
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.errors import BKException
 from tests.simulation.kazoo_handler import SimulatedKazooHandler
 from tests.simulation.simulated_store import ZOOKEEPER_PORT, SimulatedStore
 from tests.simulation.threads import SimulatedThreads

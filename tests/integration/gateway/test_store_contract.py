@@ -1,4 +1,4 @@
-"""What every metadata store promises through `ledger.manager`, whichever it is."""
+"""What every metadata store promises through `bookgate.ledger.metadata_store`, whichever it is."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.drivers import create_factory
-from ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from ledger.errors import (
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     LedgerExistException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, StoredLedger
-from ledger.metadata_codec import decode
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_codec import decode
+from bookgate.ledger.metadata_store import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, StoredLedger
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 from tests.stores import made
 

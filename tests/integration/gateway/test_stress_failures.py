@@ -17,10 +17,11 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.errors import BKException, MetadataVersionException, MetaStoreException, UnknownOutcomeException
-from ledger.manager import LedgerManager, LedgerRecord
-from ledger.metadata_codec import encode
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.errors import BKException, MetadataVersionException, MetaStoreException, UnknownOutcomeException
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 from tests.integration.gateway.stress import (
     GatewayProcess,
@@ -34,7 +35,6 @@ from tests.integration.gateway.stress import (
     until,
 )
 from tests.stores import made
-from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 

@@ -13,9 +13,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.stress import GatewayProcess, gateway_processes, numbered, size, to_format, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]

@@ -9,10 +9,11 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerManager, LedgerRecord
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.integration.gateway.stress import (
     WatchStream,
@@ -26,7 +27,6 @@ from tests.integration.gateway.stress import (
 )
 from tests.integration.gateway.test_zookeeper import expire, root_of, watches_below
 from tests.stores import made
-from thinclient.metadata import RpcLedgerManagerFactory
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from gateway.drivers import create_factory
-from gateway.server import GatewayServer
-from gateway.tls_files import TlsFiles
-from ledger.errors import IncorrectParameterException
-from ledger.manager import LedgerManagerFactory
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
-from protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.runtime.tls.files import TlsFiles
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio

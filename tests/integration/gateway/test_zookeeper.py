@@ -12,24 +12,24 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kazoo.client import KazooClient
 
-from gateway.drivers import create_factory
-from gateway.metadata_uri import parse_zookeeper
-from gateway.server import GatewayServer
-from gateway.store_settings import DEFAULTS, StoreSettings
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.kazoo_thread import ThreadHandler
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import (
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.gateway.stores.zookeeper.kazoo_thread import ThreadHandler
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import (
     IncorrectParameterException,
     LedgerExistException,
     MetaStoreException,
     UnknownOutcomeException,
 )
-from ledger.manager import BookieSet, CreateRequest
-from ledger.metadata import LedgerState
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
-from protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.ledger.metadata import LedgerState
+from bookgate.ledger.metadata_store import BookieSet, CreateRequest
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.conformance.golden import rows
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 from tests.stores import made

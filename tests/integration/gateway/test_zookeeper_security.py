@@ -16,14 +16,14 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from pydantic import SecretStr
 
-from gateway.drivers import create_admin, create_factory, ensure_cluster
-from gateway.metadata_uri import parse_zookeeper
-from gateway.store_settings import StoreSettings
-from gateway.zookeeper.factory import ZooKeeperLedgerManagerFactory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.bookie_info import BookieServiceInfo
-from ledger.errors import BKException, MetaStoreException, ZKException
-from ledger.manager import CreateRequest, LedgerManagerFactory
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.drivers import create_admin, create_factory, ensure_cluster
+from bookgate.gateway.stores.settings import StoreSettings
+from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import BKException, MetaStoreException, ZKException
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio

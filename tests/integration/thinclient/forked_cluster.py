@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bookgate import BookKeeper, ClientConfig
 from tests.integration.bookie.forked_bookie import ForkedBookie
-from thinclient import BookKeeper, ClientConfig
 
 
 class ForkedCluster:

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from typing import Any
 
-from bookie.standalone import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster
 from tests.integration.cluster import standalone_cluster
 
 __all__ = ["standalone_cluster"]
 
 
 def bench(cluster: StandaloneCluster, *arguments: str) -> Any:
-    command = [sys.executable, "-m", "thinclient.cli", "bench", *arguments, "-g", cluster.gateway_uri, "--json"]
+    command = [sys.executable, "-m", "bookgate", "bench", *arguments, "-g", cluster.gateway_uri, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -33,7 +33,7 @@ def test_write_and_read(standalone_cluster: StandaloneCluster) -> None:
 
 def test_a_ledger_that_is_not_kept_is_deleted(standalone_cluster: StandaloneCluster) -> None:
     def ledgers() -> Any:
-        command = [sys.executable, "-m", "thinclient.cli", "ledger", "list", "-g", standalone_cluster.gateway_uri]
+        command = [sys.executable, "-m", "bookgate", "ledger", "list", "-g", standalone_cluster.gateway_uri]
         return json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60).stdout)
 
     before = ledgers()
@@ -43,7 +43,7 @@ def test_a_ledger_that_is_not_kept_is_deleted(standalone_cluster: StandaloneClus
 
 def test_a_ledger_whose_writer_is_gone_is_recovered_by_command(standalone_cluster: StandaloneCluster) -> None:
     def ledger(*arguments: str) -> Any:
-        command = [sys.executable, "-m", "thinclient.cli", "ledger", *arguments, "-g", standalone_cluster.gateway_uri]
+        command = [sys.executable, "-m", "bookgate", "ledger", *arguments, "-g", standalone_cluster.gateway_uri]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -14,9 +14,10 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from bookie.server import BookieServer
-from bookie.standalone import BookieProcess
-from ledger.errors import (
+from bookgate import BookKeeper, ClientConfig, WriteHandle
+from bookgate.bookie.server import BookieServer
+from bookgate.bookie.standalone.cluster import BookieProcess
+from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     LedgerFencedException,
@@ -25,10 +26,9 @@ from ledger.errors import (
     TimeoutException,
     UnauthorizedAccessException,
 )
+from bookgate.thinclient.bookies.connection import tcp_connector
 from tests.integration.bookie.in_process import running_bookie
 from tests.integration.cluster import own_bookie
-from thinclient import BookKeeper, ClientConfig, WriteHandle
-from thinclient.bookie_connection import tcp_connector
 
 __all__ = ["own_bookie"]
 

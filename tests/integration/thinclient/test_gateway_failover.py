@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.drivers import create_factory
-from gateway.server import GatewayServer
-from gateway.tls_files import TlsFiles as ServerFiles
-from ledger.errors import IncorrectParameterException, MetaStoreException, UnknownOutcomeException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
-from ledger.metadata import LedgerMetadata
+from bookgate import BookKeeper, ClientConfig
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import IncorrectParameterException, MetaStoreException, UnknownOutcomeException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.runtime.tls.files import TlsFiles as ServerFiles
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.uri import TlsFiles
 from tests.stores import made
-from thinclient import BookKeeper, ClientConfig
-from thinclient.gateway_uri import TlsFiles
-from thinclient.metadata import RpcLedgerManagerFactory
 
 ROOT = Path(__file__).parents[3]
 METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p")
@@ -36,7 +36,17 @@ class GatewayProcess:
     """`bookgate gateway` on a store that several share."""
 
     def __init__(self, metadata_uri: str, port: int = 0) -> None:
-        command = [sys.executable, "-m", "gateway.cli", "--metadata-uri", metadata_uri, "--port", str(port), "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "bookgate",
+            "gateway",
+            "--metadata-uri",
+            metadata_uri,
+            "--port",
+            str(port),
+            "--json",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
@@ -268,7 +278,7 @@ async def test_tls_with_client_certificates(tmp_path: Path, authority: trustme.C
         for files in (TlsFiles(ca), TlsFiles(ca, *stranger[1:])):
             with pytest.raises(MetaStoreException, match="localhost"):
                 await check(uri, files, timeout=1)
-        command = [sys.executable, "-m", "thinclient.cli", "--tls-ca", str(ca), "--tls-cert", str(cert)]
+        command = [sys.executable, "-m", "bookgate", "--tls-ca", str(ca), "--tls-cert", str(cert)]
         command += ["--tls-key", str(key), "ledger", "list", "--json", "-g", uri]
         process = await asyncio.create_subprocess_exec(
             *command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bookie.standalone import StandaloneCluster
-from gateway.config import GatewayConfig
-from gateway.drivers import create_factory
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.errors import BKException, IllegalOpException, UnauthorizedAccessException
-from ledger.ledger_id import LedgerId
-from ledger.manager import BookieSet, LedgerManagerFactory, LedgerRecord
-from ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from thinclient.cli import app
-from thinclient.client import BookKeeper
-from thinclient.config import ClientConfig
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import BKException, IllegalOpException, UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.commands.main import app
+from bookgate.thinclient.config import ClientConfig
 
 pytestmark = pytest.mark.asyncio
 

@@ -16,19 +16,20 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie.standalone import StandaloneCluster
-from ledger.errors import (
+from bookgate import BookKeeper, ClientConfig
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import (
     LedgerFencedException,
     LedgerRecoveryException,
     MetaStoreException,
     NotEnoughBookiesException,
     UnauthorizedAccessException,
 )
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking import client as blocking
+from bookgate.thinclient.blocking.loop_thread import LoopThread
 from tests.integration.cluster import own_cluster, restart, standalone_cluster
-from thinclient import BookKeeper, ClientConfig, blocking
-from thinclient.loop_thread import LoopThread
 
 __all__ = ["own_cluster", "standalone_cluster"]
 
@@ -217,7 +218,7 @@ def test_the_blocking_client_from_several_threads_and_several_clients(
 
 def bookgate(cluster: StandaloneCluster, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BOOKGATE_GATEWAYS": cluster.gateway_uri}
-    command = [sys.executable, "-m", "thinclient.cli", *arguments]
+    command = [sys.executable, "-m", "bookgate", *arguments]
     return subprocess.run(command, input=stdin, env=environment, capture_output=True, check=False)
 
 

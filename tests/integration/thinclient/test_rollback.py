@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
-from gateway.zookeeper.local_server import LocalZooKeeper
-from ledger.errors import IncorrectParameterException, LedgerFencedException
+from bookgate import BookKeeper
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.errors import IncorrectParameterException, LedgerFencedException
 from tests.integration.cluster import standalone_cluster
 from tests.stores import made
-from thinclient import BookKeeper
 
 __all__ = ["standalone_cluster"]
 
@@ -50,7 +50,7 @@ async def test_on_zookeeper(zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
 
 
 def test_the_command_takes_a_store(standalone_cluster: StandaloneCluster) -> None:
-    command = [sys.executable, "-m", "thinclient.cli", "bookie", "list", "--json"]
+    command = [sys.executable, "-m", "bookgate", "bookie", "list", "--json"]
     command += ["--metadata-uri", standalone_cluster.metadata_uri]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from bookie.standalone import BookieProcess, StandaloneCluster
-from ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate import BookKeeper, ClientConfig
+from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.thinclient.blocking import client as blocking
+from bookgate.thinclient.bookies.connection import tcp_connector
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.integration.cluster import own_cluster, standalone_cluster
-from thinclient import BookKeeper, ClientConfig, blocking
-from thinclient.bookie_connection import tcp_connector
-from thinclient.read_handle import ReadHandle
-from thinclient.write_handle import WriteHandle
 
 __all__ = ["own_cluster", "standalone_cluster"]
 
@@ -257,7 +258,7 @@ def test_the_command_follows_until_the_ledger_is_closed(standalone_cluster: Stan
         ledger = client.create_ledger(password=b"secret")
         for entry_id in range(5):
             ledger.append(text(entry_id))
-        command = [sys.executable, "-m", "thinclient.cli", "ledger", "tail", str(ledger.ledger_id), "--from", "2"]
+        command = [sys.executable, "-m", "bookgate", "ledger", "tail", str(ledger.ledger_id), "--from", "2"]
         command += ["-g", standalone_cluster.gateway_uri, "--password", "secret"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

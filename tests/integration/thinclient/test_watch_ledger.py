@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from bookie.standalone import StandaloneCluster
-from ledger.metadata import LedgerState
+from bookgate import BookKeeper
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.metadata import LedgerState
+from bookgate.thinclient.blocking import client as blocking
 from tests.integration.cluster import standalone_cluster
-from thinclient import BookKeeper, blocking
 
 __all__ = ["standalone_cluster"]
 

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.drivers import create_factory
-from ledger.errors import (
+from bookgate import BookKeeper, ClientConfig, ReadHandle, WriteHandle
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import (
     BKException,
     LedgerFencedException,
     LedgerRecoveryException,
     NotEnoughBookiesException,
     TimeoutException,
 )
-from ledger.metadata import LedgerState
+from bookgate.ledger.metadata import LedgerState
+from bookgate.thinclient.blocking import client as blocking
 from tests.integration.cutting_proxy import CuttingConnector
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
-from thinclient import BookKeeper, ClientConfig, ReadHandle, WriteHandle, blocking
 
 
 @pytest.fixture

@@ -11,7 +11,17 @@ from pathlib import Path
 from tests.simulation.mutations.table import Edit, Mutation
 
 ROOT = Path(__file__).parents[3]
-_PACKAGES = ("protos", "reporting", "ledger", "thinclient", "gateway", "bookie", "pyspark_bookkeeper", "tests")
+_PACKAGES = (
+    "bookgate",
+    "protos",
+    "runtime",
+    "ledger",
+    "thinclient",
+    "gateway",
+    "bookie",
+    "pyspark_bookkeeper",
+    "tests",
+)
 _FILES = ("pyproject.toml",)
 
 
@@ -40,9 +50,8 @@ class Tree:
         self.directory = directory
         for package in _PACKAGES:
             if (ROOT / package).is_dir():
-                shutil.copytree(
-                    ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__", ".*", "images")
-                )
+                ignore = shutil.ignore_patterns("__pycache__", ".*", "images")
+                shutil.copytree(ROOT / package, directory / package, symlinks=True, ignore=ignore)
         for file in _FILES:
             shutil.copy2(ROOT / file, directory / file)
 

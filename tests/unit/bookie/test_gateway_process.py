@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bookie import gateway_process
-from bookie.gateway_process import GatewayProcess
-from gateway.child_process import ChildFailedException, Pauses
-from gateway.config import GatewayConfig
+from bookgate.bookie import gateway_process
+from bookgate.bookie.gateway_process import GatewayProcess
+from bookgate.gateway.config import GatewayConfig
+from bookgate.runtime.child_process import ChildFailedException, Pauses
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bookie.config import load_config
-from bookie.server import BookieFailedException, BookieServer
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.server import BookieFailedException, BookieServer
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio

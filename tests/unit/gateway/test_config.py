@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.config import GatewayConfig
-from gateway.limits import Limits
-from gateway.server import GatewayServer
-from ledger.errors import IncorrectParameterException
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.server import GatewayServer
+from bookgate.ledger.errors import IncorrectParameterException
 from tests.stores import made
 
 PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
@@ -65,7 +65,7 @@ def test_page_names_every_setting(key: str) -> None:
 
 @pytest.mark.asyncio
 async def test_page_names_every_metric(tmp_path: Path) -> None:
-    from gateway.drivers import create_factory
+    from bookgate.gateway.stores.drivers import create_factory
 
     factory = create_factory(made(f"sqlite://{tmp_path}/m.db"))
     await factory.initialize()

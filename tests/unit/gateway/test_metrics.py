@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.metrics import GatewayMetrics, Reading
+from bookgate.gateway.metrics import GatewayMetrics, Reading
 
 
 def shown(metrics: GatewayMetrics) -> set[str]:

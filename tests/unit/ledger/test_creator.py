@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.creator import Creator, creator_of
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
-from ledger.metadata import LedgerMetadata
+from bookgate.ledger.creator import Creator, creator_of
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
 
 WANTED = replace(LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p"), creator_token=5)
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.digest import Digest, digest_for
-from ledger.entry import Entry, decode_entries, encode_entry
-from ledger.entry_columns import EntryColumns, decode_columns
-from ledger.metadata import DigestType
+from bookgate.ledger.digest import Digest, digest_for
+from bookgate.ledger.entry import Entry, decode_entries, encode_entry
+from bookgate.ledger.entry_columns import EntryColumns, decode_columns
+from bookgate.ledger.metadata import DigestType
 
 DIGESTS = [digest_for(kind, b"password") for kind in DigestType]
 LEDGER = 2**40 + 3

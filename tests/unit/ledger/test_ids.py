@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.id_set import decode_ids, encode_ids, unsigned
-from ledger.ledger_id import LedgerId
+from bookgate.ledger.id_set import decode_ids, encode_ids, unsigned
+from bookgate.ledger.ledger_id import LedgerId
 
 
 @given(st.sets(st.integers(-(2**63), 2**63 - 1), max_size=200))

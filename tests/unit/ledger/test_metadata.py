@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.errors import IncorrectParameterException
-from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 BOOKIES = ("a:1", "b:1", "c:1")
 FRESH = LedgerMetadata.new(BOOKIES, 3, 2, password=b"secret")

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from ledger.quorum import CoverageSet, write_set
+from bookgate.ledger.quorum import CoverageSet, write_set
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,23 @@ from typing import Any
 
 import grpc
 
-from ledger.errors import (
+from bookgate.ledger.errors import (
     LedgerExistException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.id_set import encode_ids
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
-from ledger.metadata import LedgerMetadata
-from ledger.metadata_codec import from_format, to_format
-from protos.bookkeeper.common.v1.status_pb2 import StatusCode
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_grpc as wire_grpc
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
+from bookgate.ledger.id_set import encode_ids
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import from_format, to_format
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_grpc as wire_grpc
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
-from thinclient.metadata import RpcLedgerManager, RpcLedgerManagerFactory
 
 METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p", custom_metadata={"k": b"v"})
 SEVEN = LedgerId.unscoped(7)

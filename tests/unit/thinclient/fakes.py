@@ -12,18 +12,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
-from ledger import protocol_v2
-from ledger.bookie_info import BookieServiceInfo
-from ledger.entry import decode_header
-from ledger.errors import (
+from bookgate import BookKeeper, ClientConfig, ReadHandle, WriteHandle
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.entry import decode_header
+from bookgate.ledger.errors import (
     BookieHandleNotAvailableException,
     LedgerExistException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from ledger.frames import FrameDecoder
-from ledger.ledger_id import LedgerId
-from ledger.manager import (
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import (
     BookieSet,
     BookiesListener,
     ClusterInfo,
@@ -33,10 +33,10 @@ from ledger.manager import (
     RegisteredBookie,
     ServiceDiscovery,
 )
-from ledger.metadata import LedgerMetadata
-from ledger.protocol_v3 import decode_request, encode_response
-from ledger.refusals import refusal
-from ledger.requests import (
+from bookgate.ledger.wire import v2
+from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.frames import FrameDecoder
+from bookgate.ledger.wire.messages import (
     AddRequest,
     AddResponse,
     BatchReadRequest,
@@ -53,7 +53,7 @@ from ledger.requests import (
     WriteLacRequest,
     WriteLacResponse,
 )
-from thinclient import BookKeeper, ClientConfig, ReadHandle, WriteHandle
+from bookgate.ledger.wire.v3 import decode_request, encode_response
 
 
 @dataclass
@@ -139,14 +139,14 @@ class FakeBookie:
             writer.close()
 
     def _take_v2(self, packet: memoryview, writer: asyncio.StreamWriter) -> None:
-        request = protocol_v2.decode_request(packet).request
+        request = v2.decode_request(packet).request
         if isinstance(request, AddRequest):
             ids = decode_header(request.body)
             request = request._replace(ledger_id=ids.ledger_id, entry_id=ids.entry_id)
         if isinstance(request, BatchReadRequest) and not self.batches:
             writer.transport.abort()
             return
-        self._take(request, writer, protocol_v2.encode_response)
+        self._take(request, writer, v2.encode_response)
 
     def _take(self, request: Request, writer: asyncio.StreamWriter, encode: Callable[[Response], bytes]) -> None:
         self.requests.append(request)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.errors import IncorrectParameterException
-from thinclient.config import ClientConfig, load_config
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.thinclient.config import ClientConfig, load_config
 
 
 def test_rising_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

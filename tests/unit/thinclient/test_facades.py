@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import thinclient
-from thinclient import blocking
+import bookgate
+from bookgate.thinclient.blocking import client
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ def public(value: type) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", ["BookKeeper", "WriteHandle", "AdvancedWriteHandle", "ReadHandle"])
 def test_the_blocking_client_has_the_same_names_and_parameters(name: str) -> None:
-    asynchronous, plain = public(getattr(thinclient, name)), public(getattr(blocking, name))
+    asynchronous, plain = public(getattr(bookgate, name)), public(getattr(client, name))
     assert set(asynchronous) - set(plain) <= ONLY_ASYNCHRONOUS
     assert set(plain) - set(asynchronous) <= ONLY_BLOCKING
     for member_name in set(asynchronous) & set(plain):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from thinclient.metrics import ClientMetrics
+from bookgate.thinclient.metrics import ClientMetrics
 
 
 def test_outcomes_are_told_apart() -> None:

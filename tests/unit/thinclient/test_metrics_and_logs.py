@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ledger import errors
-from ledger.errors import BKException, NoSuchEntryException, NotEnoughBookiesException
-from ledger.requests import AddRequest, Status, WriteLacRequest
+from bookgate import BookKeeper, WriteHandle
+from bookgate.ledger import errors
+from bookgate.ledger.errors import BKException, NoSuchEntryException, NotEnoughBookiesException
+from bookgate.ledger.wire.messages import AddRequest, Status, WriteLacRequest
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
-from thinclient import BookKeeper, WriteHandle
 
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 
@@ -72,7 +72,7 @@ async def test_adds_are_counted_one_by_one_and_every_sixteenth_is_timed() -> Non
 async def test_changes_of_the_ensemble_are_counted_and_what_ends_a_writer_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "thinclient")
+    caplog.set_level(logging.INFO, "bookgate")
     async with fake_cluster(4) as cluster:
         client = cluster.client()
         ledger = await ledger_of(client, 5)
@@ -110,7 +110,7 @@ async def test_closing_and_recovering_are_logged(caplog: pytest.LogCaptureFixtur
     async with fake_cluster() as cluster:
         client = cluster.client()
         closed, left = await ledger_of(client, 2), await ledger_of(client, 3)
-        caplog.set_level(logging.INFO, "thinclient")
+        caplog.set_level(logging.INFO, "bookgate")
         await closed.close()
         await client.open_ledger(left.ledger_id, b"p", recovery=True)
     messages = [record.getMessage() for record in caplog.records]

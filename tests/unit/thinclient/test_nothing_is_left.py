@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import ClientClosedException, LedgerClosedException
+from bookgate import BookKeeper, ClientConfig, WriteHandle
+from bookgate.ledger.errors import ClientClosedException, LedgerClosedException
+from bookgate.thinclient.bookies.wire import Wire
+from bookgate.thinclient.config import TlsMode
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from tests.unit.thinclient.bookies.secure_bookie import SecureBookie
+from tests.unit.thinclient.bookies.test_secure_connections import Certificates, cluster_of, new_certificates
 from tests.unit.thinclient.fake_gateway import fake_gateways
 from tests.unit.thinclient.fakes import FakeCluster
-from tests.unit.thinclient.secure_bookie import SecureBookie
-from tests.unit.thinclient.test_secure_connections import Certificates, cluster_of, new_certificates
-from thinclient import BookKeeper, ClientConfig, WriteHandle
-from thinclient.base_write_handle import BaseWriteHandle
-from thinclient.config import TlsMode
-from thinclient.gateway_uri import TlsFiles
-from thinclient.metadata import RpcLedgerManagerFactory
-from thinclient.read_handle import ReadHandle
-from thinclient.wire import Wire
 
 PASSWORD = b"p"
 

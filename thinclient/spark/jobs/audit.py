@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from thinclient.spark.jobs.copies import Fault
-from thinclient.spark.options import Table
+from bookgate.thinclient.spark.jobs.copies import Fault
+from bookgate.thinclient.spark.options.read_options import Table
 
 _KEY = ("scope_id", "ledger_id", "fragment", "bookie_id")
 FAULTS = tuple(fault.column for fault in Fault)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ledger.entry_columns import EntryColumns
-from ledger.errors import (
+from bookgate.ledger.entry_columns import EntryColumns
+from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
@@ -34,16 +34,16 @@ from ledger.errors import (
     TooManyRequestsException,
     UnauthorizedAccessException,
 )
-from ledger.manager import LedgerRecord
-from ledger.metadata import Fragment
-from thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
-from thinclient.one_bookie import record_on
-from thinclient.spark.options import DEFAULT_NUM_RETRIES
-from thinclient.spark.planning import Shapes, Slice, readable_record
-from thinclient.spark.slice_reads import FIRST_PAUSE_SECONDS
+from bookgate.ledger.metadata import Fragment
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
+from bookgate.thinclient.spark.options.read_options import DEFAULT_NUM_RETRIES
+from bookgate.thinclient.spark.reading.planning import Shapes, Slice, readable_record
+from bookgate.thinclient.spark.reading.slice_reads import FIRST_PAUSE_SECONDS
+from bookgate.thinclient.tools.single_replica import record_on
 
 if TYPE_CHECKING:
-    from thinclient.blocking import BookKeeper, ReadHandle
+    from bookgate.thinclient.blocking.client import BookKeeper, ReadHandle
 
 WINDOW = 16 * 1024
 """Entries of which lengths are compared together, and held in memory."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
-from thinclient.spark.entries import readable_snapshot, selected_records
-from thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report, unauthorized_report
-from thinclient.spark.options import Options
-from thinclient.spark.planning import (
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report, unauthorized_report
+from bookgate.thinclient.spark.options.read_options import Options
+from bookgate.thinclient.spark.reading.entries import readable_snapshot, selected_records
+from bookgate.thinclient.spark.reading.planning import (
     PackedSlices,
     Shapes,
     Slice,
@@ -30,10 +30,10 @@ from thinclient.spark.planning import (
     unpacked,
     wanted_part,
 )
-from thinclient.spark.worker_client import clients
+from bookgate.thinclient.spark.worker_client import clients
 
 if TYPE_CHECKING:
-    from thinclient.blocking import BookKeeper
+    from bookgate.thinclient.blocking.client import BookKeeper
 
 _OPENED_AT_ONCE = 16
 _RANGE = pa.struct(

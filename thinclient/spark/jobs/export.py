@@ -29,9 +29,9 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
-from thinclient.spark.options import OptionError, ledger_options, parse_options, without_selection
-from thinclient.spark.sink_protocol import COMMITTED_KEY, QUERY_KEY
-from thinclient.spark.worker_client import clients
+from bookgate.thinclient.spark.commit_protocol import COMMITTED_KEY, QUERY_KEY
+from bookgate.thinclient.spark.options.read_options import OptionError, ledger_options, parse_options, without_selection
+from bookgate.thinclient.spark.worker_client import clients
 
 MANIFEST = "_manifest"
 MANIFEST_SCHEMA = StructType(

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from ledger.bookie_info import HTTP
-from ledger.manager import BookieSet
-from thinclient.admin_http import AdminHttp, AdminRefusedException, endpoint_url
-from thinclient.spark.options import Options
-from thinclient.spark.worker_client import client_config, clients
+from bookgate.ledger.bookie_info import HTTP
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.thinclient.spark.options.read_options import Options
+from bookgate.thinclient.spark.worker_client import client_config, clients
+from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
 
 _PAGE = 100_000
 HELD_SCHEMA = pa.schema(

@@ -1,9 +1,9 @@
 """Leftovers: ledgers of a sink that were never committed, and that no commit of their own will come to delete.
 
-The next commit of a query deletes what its earlier attempts left (`sink_protocol`). A batch write without `writeId`
-whose driver was killed has no next commit, nor has a stream that nobody starts again. Their ledgers are told by age:
-those of a write (a micro-batch, or a batch write) are left over when the youngest of them is older than a given time,
-which has to be longer than any write takes. A ledger whose age nobody knows is never left over.
+The next commit of a query deletes what its earlier attempts left (`spark.commit_protocol`). A batch write without
+`writeId` whose driver was killed has no next commit, nor has a stream that nobody starts again. Their ledgers are told
+by age: those of a write (a micro-batch, or a batch write) are left over when the youngest of them is older than a given
+time, which has to be longer than any write takes. A ledger whose age nobody knows is never left over.
 
 Deleting is safe against a driver that is still at work after all. It follows the protocol: in the order that `judge`
 tells, each ledger only at the version in which it was seen, and nothing more of a write whose ledger has changed. So
@@ -18,13 +18,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.manager import LedgerRecord
-from thinclient.spark.entries import read_records
-from thinclient.spark.sink_protocol import Write, judge, leads_not_shown, sink_state
+from bookgate.ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.commit_protocol import Write, judge, leads_not_shown, sink_state
+from bookgate.thinclient.spark.reading.entries import read_records
 
 if TYPE_CHECKING:
-    from thinclient.blocking import BookKeeper
+    from bookgate.thinclient.blocking.client import BookKeeper
 
 Leftovers = dict[Write, list[LedgerRecord]]
 """By write, in the order in which they are to be deleted."""

@@ -19,16 +19,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
-from ledger.errors import BKException, NoSuchLedgerExistsException, NoSuchLedgerExistsOnMetadataServerException
-from ledger.ledger_id import LedgerId
-from ledger.manager import LedgerRecord
-from thinclient.core.copy_check import held_ranges
-from thinclient.one_bookie import record_on
-from thinclient.spark.options import Options, Table, parse_options
-from thinclient.spark.worker_client import clients
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.core.copy_check import held_ranges
+from bookgate.thinclient.spark.options.read_options import Options, Table, parse_options
+from bookgate.thinclient.spark.worker_client import clients
+from bookgate.thinclient.tools.single_replica import record_on
 
 if TYPE_CHECKING:
-    from thinclient.blocking import BookKeeper
+    from bookgate.thinclient.blocking.client import BookKeeper
 
 UNKNOWN_TO_METADATA = "unknown to the metadata"
 NOT_HELD = "not held"

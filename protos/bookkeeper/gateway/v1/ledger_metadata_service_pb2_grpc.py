@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

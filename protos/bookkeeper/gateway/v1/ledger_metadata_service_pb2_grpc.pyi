@@ -7,7 +7,7 @@ Request fields 1-3, response fields 1-4, field 1 of GetLedgerRangesRequest and f
 GetLedgerRangesResponse are the thin-client proposal's; the rest are this project's additions.
 """
 
-from protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as _ledger_metadata_service_pb2
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as _ledger_metadata_service_pb2
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1

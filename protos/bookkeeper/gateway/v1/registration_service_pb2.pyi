@@ -1,5 +1,5 @@
-from protos.bookkeeper.common.v1 import status_pb2 as _status_pb2
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as _service_discovery_pb2
+from bookgate.protos.bookkeeper.common.v1 import status_pb2 as _status_pb2
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as _service_discovery_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -9,7 +9,7 @@ rest of the lease after the stream broke. Another gateway may replace an entry o
 epoch, in one step: so a bookie moves between gateways without leaving discovery for a moment.
 """
 
-from protos.bookkeeper.gateway.v1 import registration_service_pb2 as _registration_service_pb2
+from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as _registration_service_pb2
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1

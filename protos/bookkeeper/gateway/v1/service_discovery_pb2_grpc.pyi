@@ -3,7 +3,7 @@
 isort:skip_file
 Which bookies there are, without a metadata store in the client."""
 
-from protos.bookkeeper.gateway.v1 import service_discovery_pb2 as _service_discovery_pb2
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as _service_discovery_pb2
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1

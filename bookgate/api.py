@@ -1,0 +1,115 @@
+"""What applications import from `bookgate`: each name here is public, and nothing else is.
+
+`bookgate` loads this module when the first of these names is asked for, so that a process that needs none of them (a
+gateway, a command that prints its help) does not load the client.
+"""
+
+from __future__ import annotations
+
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.entry_columns import EntryColumns
+from bookgate.ledger.errors import (
+    AddEntryQuorumTimeoutException,
+    BKException,
+    BookieHandleNotAvailableException,
+    ClientClosedException,
+    DataUnknownException,
+    DigestMatchException,
+    DuplicateEntryIdException,
+    IllegalOpException,
+    IncorrectParameterException,
+    LedgerClosedException,
+    LedgerExistException,
+    LedgerFencedException,
+    LedgerIdOverflowException,
+    LedgerIdReusedException,
+    LedgerIdTakenException,
+    LedgerRecoveryException,
+    MetadataFormatException,
+    MetadataSerializationException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoBookieAvailableException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    NotEnoughBookiesException,
+    ProtocolVersionException,
+    ReadException,
+    SecurityException,
+    StoreUnreachableException,
+    TimeoutException,
+    TooManyRequestsException,
+    UnauthorizedAccessException,
+    UnexpectedConditionException,
+    UnknownOutcomeException,
+    WriteException,
+    WriteOnReadOnlyBookieException,
+    WrongClusterException,
+    ZKException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.write_handle import WriteHandle
+
+__all__ = [
+    "AddEntryQuorumTimeoutException",
+    "AdvancedWriteHandle",
+    "BKException",
+    "BookKeeper",
+    "BookieHandleNotAvailableException",
+    "ClientAuthProvider",
+    "ClientAuthSession",
+    "ClientClosedException",
+    "ClientConfig",
+    "DataUnknownException",
+    "DigestMatchException",
+    "DigestType",
+    "DuplicateEntryIdException",
+    "Entry",
+    "EntryColumns",
+    "IllegalOpException",
+    "IncorrectParameterException",
+    "LedgerClosedException",
+    "LedgerExistException",
+    "LedgerFencedException",
+    "LedgerId",
+    "LedgerIdOverflowException",
+    "LedgerIdReusedException",
+    "LedgerIdTakenException",
+    "LedgerMetadata",
+    "LedgerRecord",
+    "LedgerRecoveryException",
+    "LedgerState",
+    "MetaStoreException",
+    "MetadataFormatException",
+    "MetadataSerializationException",
+    "MetadataVersionException",
+    "NoBookieAvailableException",
+    "NoSuchEntryException",
+    "NoSuchLedgerExistsException",
+    "NoSuchLedgerExistsOnMetadataServerException",
+    "NotEnoughBookiesException",
+    "ProtocolVersionException",
+    "ReadException",
+    "ReadHandle",
+    "SecurityException",
+    "StoreUnreachableException",
+    "TimeoutException",
+    "TokenAuthProvider",
+    "TooManyRequestsException",
+    "UnauthorizedAccessException",
+    "UnexpectedConditionException",
+    "UnknownOutcomeException",
+    "WriteException",
+    "WriteHandle",
+    "WriteOnReadOnlyBookieException",
+    "WrongClusterException",
+    "ZKException",
+]

@@ -1,0 +1,1 @@
+"""Garbage collection: which ledgers are deleted, which entry logs are removed or compacted."""

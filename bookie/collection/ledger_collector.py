@@ -1,0 +1,204 @@
+"""The part of garbage collection that decides which ledgers go: the local ids, the metadata's listing, each candidate.
+
+In this order: the local ids first, then the metadata's listing to its end, then each candidate once more.
+
+Nothing is deleted unless the listing came to its end in order, and the store caught up with what it knew when the
+listing began. Whose metadata these are is asked before the listing and before each batch of deletions: only those of
+the cluster that the bookie's own cookie names count. (What a gateway lists is the client's to check, page by page.)
+What is missing has to be missing in the next run as well, a period later, and must not be most of what is held, unless
+somebody forces the run (`core.ledger_deletion`). Then each candidate's metadata is read, and only "there is no such
+ledger" lets it go; whoever trusts the listing alone turns `verify_metadata` off. A ledger that is written to after that
+question was asked stays: it was made anew under its id. Whatever else happens, be it an error, silence beyond the
+timeout, or a candidate whose metadata is there, keeps ledgers (S2, F13).
+
+The listing runs on the event loop, storage on the thread that `in_thread` is given. Source:
+docs/protocol/storage.md#garbage-collection. Not its job: the rules (`core.garbage_collection`), when it is time, what
+becomes of the bytes (`entry_log_collector`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from bookgate.bookie.collection.deletion_rules import Quarantine, is_mass_deletion
+from bookgate.bookie.collection.options import GarbageCollectionConfig
+from bookgate.bookie.collection.rules import LedgerComparison
+from bookgate.bookie.collection.statistics import GcStatistics
+from bookgate.bookie.storage.storage import Storage
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 100
+_DELETE_AT_ONCE = 100
+
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Runs what touches the disk where the event loop does not wait for it."""
+
+    async def __call__(self, work: Callable[[], T]) -> T: ...
+
+
+class LedgerCollector:
+    """See the module. For the event loop."""
+
+    def __init__(
+        self,
+        config: GarbageCollectionConfig,
+        storage: Storage,
+        metadata: LedgerManagerFactory,
+        membership: Membership,
+        statistics: GcStatistics,
+        clock: Callable[[], float],
+        in_thread: InThread,
+    ) -> None:
+        """`membership` is that of the bookie's own cookie."""
+        self._config = config
+        self._storage = storage
+        self._metadata = metadata
+        self._membership = membership
+        self._quarantine = Quarantine(config.wait_seconds)
+        self._statistics = statistics
+        self._clock = clock
+        self._in_thread = in_thread
+
+    async def collect(self, *, forced: bool = False) -> None:
+        """One pass; `forced`: without the wait, and however much would go.
+
+        Raises StoppedException or OSError of storage; a failure of the metadata keeps every ledger.
+        """
+        local = await self._in_thread(self._storage.ledger_ids)
+        self._statistics.active_ledgers = len(local)
+        try:
+            await self._require_own_cluster()
+            missing = await self._missing_in_metadata(local)
+        except Exception as error:
+            # Whatever it is, the metadata is not known.
+            self._not_listed(error)
+            return
+        chosen = self._chosen(missing, len(local), forced)
+        for start in range(0, len(chosen), _DELETE_AT_ONCE):
+            candidates = chosen[start : start + _DELETE_AT_ONCE]
+            with self._storage.watch_writes(candidates):
+                confirmed = await self._confirmed(candidates)
+                try:
+                    await self._require_own_cluster()
+                except (BKException, TimeoutError) as error:
+                    self._not_listed(error)
+                    return
+                await self._delete(confirmed)
+
+    def _not_listed(self, error: Exception) -> None:
+        self._statistics.failed_listings += 1
+        known = isinstance(error, (BKException, TimeoutError)) and not isinstance(error, WrongClusterException)
+        log_event(
+            _log,
+            "ledgers_not_listed",
+            logging.WARNING if known else logging.ERROR,
+            error=error or type(error).__name__,
+            note="no ledger is collected",
+        )
+
+    async def _require_own_cluster(self) -> None:
+        """Raises WrongClusterException."""
+        await self._within_timeout(self._metadata.registration_manager.verify(self._membership))
+
+    def _chosen(self, missing: Sequence[int], local: int, forced: bool) -> Sequence[int]:
+        """Which of the ledgers that the metadata lacks are to be deleted now."""
+        due = self._quarantine.due(missing, self._clock())
+        if forced:
+            due = array("q", missing)
+        config, statistics = self._config, self._statistics
+        held_back = not forced and is_mass_deletion(
+            len(due), local, config.max_deleted_share, config.mass_deletion_ledgers
+        )
+        statistics.held_back_ledgers = len(due) if held_back else 0
+        if not held_back:
+            return due
+        log_event(
+            _log,
+            "ledgers_held_back",
+            logging.ERROR,
+            count=len(due),
+            of=local,
+            first_ledger=due[0],
+            note="the metadata lacks most ledgers; if they were deleted, run `bookgate gc trigger --force-ledgers`",
+        )
+        return ()
+
+    async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
+        """Local ids that a complete listing lacks. `local` was taken before."""
+        await self._within_timeout(self._metadata.catch_up(None))
+        comparison = LedgerComparison(local)
+        ranges = aiter(self._metadata.ledger_manager.ledger_ranges())
+        while (ids := await self._next_range(ranges)) is not None:
+            comparison.add_range(ids)
+            await self._pace(1)
+        missing = comparison.finish()
+        self._storage.compared(local, missing)
+        return missing
+
+    async def _next_range(self, ranges: AsyncIterator[Sequence[int]]) -> Sequence[int] | None:
+        try:
+            async with asyncio.timeout(self._config.metadata_timeout_seconds):
+                return await anext(ranges)
+        except StopAsyncIteration:
+            return None
+
+    async def _confirmed(self, candidates: Sequence[int]) -> list[int]:
+        """Those of whom the metadata itself says that there is no such ledger."""
+        if not self._config.verify_metadata:
+            return list(candidates)
+        gone: list[int] = []
+        for number, answer in zip(candidates, await self._read(candidates), strict=True):
+            if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
+                gone.append(number)
+                continue
+            self._statistics.kept_candidates += 1
+            reason = f"can't be read: {answer}" if isinstance(answer, BKException) else "is there"
+            log_event(
+                _log,
+                "ledger_kept",
+                logging.WARNING,
+                ledger=number,
+                reason=f"it was not listed, but its metadata {reason}",
+            )
+        return gone
+
+    async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
+        """The metadata of ledgers, or why it can't be had; an answer each."""
+        ids = [LedgerId.unscoped(number) for number in numbers]
+        try:
+            answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
+        except (BKException, TimeoutError) as error:
+            unknown = error if isinstance(error, BKException) else BKException("the metadata store does not answer")
+            return [unknown] * len(ids)
+        await self._pace(len(ids))
+        return answers
+
+    async def _delete(self, numbers: Sequence[int]) -> None:
+        """Deletes what nobody has written to since it is watched."""
+        if not numbers:
+            return
+        deleted = await self._in_thread(lambda: self._storage.delete_ledgers(numbers, unwritten=True))
+        self._statistics.deleted_ledgers += len(deleted)
+        self._statistics.active_ledgers -= len(deleted)
+        if deleted:
+            log_event(_log, "ledgers_collected", count=len(deleted), first_ledger=deleted[0])
+
+    async def _within_timeout(self, call: Awaitable[T]) -> T:
+        async with asyncio.timeout(self._config.metadata_timeout_seconds):
+            return await call
+
+    async def _pace(self, operations: int) -> None:
+        if self._config.metadata_rate > 0:
+            await asyncio.sleep(operations / self._config.metadata_rate)

@@ -1,0 +1,134 @@
+"""Removing entry logs: one goes once no index, read back from the disk, points into it any more.
+
+What a log's map names and what a scan finds alive says which logs may be worth removing, and decides nothing: a map may
+be damaged, damage hides records from a scan, and both go by what memory shows of the index. An earlier process may have
+written slots that never came to the disk: it was killed before they were synced, or the sync failed, after which Linux
+shows readers what no disk holds. Moves of a compaction are in no journal, so no replay writes such slots again, and the
+old log has the only copy that the index on the disk knows.
+
+Who may point into a log is known without its map. Of a log of this process: the ledgers that were appended to it. Of
+logs that were there before: whoever did when the whole index was read back from the disk, once a process, before the
+first of them goes; from then on nobody begins to, but for whoever says so (`points_into`). These ledgers are asked
+again, read back from the disk again, when the log is to go.
+
+Invariant: S2. Not its job: which logs may be worth removing (`entry_log_collector`), moving what is alive
+(`compactor`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from contextlib import AbstractContextManager
+from itertools import islice
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.collection.statistics import GcStatistics
+from bookgate.bookie.collection.throttle import Throttle
+from bookgate.bookie.storage.ledger_store import LedgerStore
+from bookgate.bookie.system.files import StorageCorruptException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+"""Ledgers that are read back under one hold of the checkpoint lock."""
+
+
+class LogRemoval:
+    """The logs of one store. One thread, which may block; `exclusive` holds the checkpoint lock.
+
+    Methods raise OSError when the disk fails, StorageStoppedException, and StoppedException.
+    """
+
+    def __init__(
+        self, store: LedgerStore, exclusive: Callable[[], AbstractContextManager[None]], statistics: GcStatistics
+    ) -> None:
+        self._store = store
+        self._exclusive = exclusive
+        self._statistics = statistics
+        self._pointers: dict[int, BitMap64] | None = None
+        """By log of an earlier process: ledgers that pointed into it when the index was searched, and since."""
+        self._told: dict[int, BitMap64] = {}
+
+    def points_into(self, log_id: int, ledgers: Iterable[int]) -> None:
+        """These ledgers are about to point into a log that this process did not write."""
+        self._told.setdefault(log_id, BitMap64()).update(ledgers)
+
+    def remove(self, log_ids: Collection[int], existing: Container[int], throttle: Throttle) -> list[int]:
+        """Removes those of the logs that nothing points into, and returns their ids, ascending. The others are kept.
+
+        `existing` has the ledgers that existed when the logs were complete.
+        """
+        try:
+            if any(self._store.logs.appended_ledgers(log_id) is None for log_id in log_ids):
+                self._search(throttle)
+            wanted = set(log_ids)
+            asked = BitMap64().union(*(self._who_may_point_into(log_id) for log_id in wanted))
+            referenced: set[int] = set()
+            for numbers in _in_parts(number for number in asked if number in existing):
+                throttle.check()
+                for number in self._read_back(numbers):
+                    referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & wanted
+        except StorageCorruptException as error:
+            self._statistics.failed_deletions += len(log_ids)
+            note = "the index can't be searched"
+            log_event(_log, "compaction_kept_logs", logging.ERROR, count=len(log_ids), error=error, note=note)
+            return []
+        for log_id in sorted(referenced):
+            self._statistics.failed_deletions += 1
+            log_event(
+                _log,
+                "compaction_kept_log",
+                logging.ERROR,
+                log=f"{log_id:x}",
+                error="the index points at entries that reading it did not find",
+            )
+        unreferenced = sorted(wanted - referenced)
+        if unreferenced:
+            self._wait_for_flush()
+        for log_id in unreferenced:
+            self._store.logs.remove(log_id)
+            self._told.pop(log_id, None)
+        return unreferenced
+
+    def _who_may_point_into(self, log_id: int) -> BitMap64:
+        appended = self._store.logs.appended_ledgers(log_id)
+        if appended is not None:
+            return appended
+        found = self._pointers.get(log_id) if self._pointers is not None else None
+        return (found or BitMap64()) | self._told.get(log_id, BitMap64())
+
+    def _search(self, throttle: Throttle) -> None:
+        """Reads the whole index back from the disk, unless it was done before."""
+        if self._pointers is not None:
+            return
+        pointers: dict[int, BitMap64] = {}
+        for numbers in _in_parts(self._store.ledger_ids()):
+            throttle.check()
+            for number in self._read_back(numbers):
+                for log_id in self._store.index.log_ids(LedgerId.unscoped(number)):
+                    pointers.setdefault(log_id, BitMap64()).add(number)
+        self._pointers = pointers
+
+    def _read_back(self, numbers: Collection[int]) -> Iterator[int]:
+        """The ledgers, each of them read from the disk from then on."""
+        with self._exclusive():
+            self._store.index.read_back([LedgerId.unscoped(number) for number in numbers])
+        yield from numbers
+
+    def _wait_for_flush(self) -> None:
+        """A flush under way may have written slots that were seen, so that they do not count, and are not durable.
+
+        Raises StorageStoppedException when they will never be.
+        """
+        with self._exclusive():
+            self._store.index.sync()
+
+
+def _in_parts(numbers: Iterable[int]) -> Iterator[list[int]]:
+    left = iter(numbers)
+    while part := list(islice(left, _AT_ONCE)):
+        yield part

@@ -1,0 +1,34 @@
+"""What garbage collection does how often and how fast, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookgate.bookie.collection.rules import CompactionPolicy, CompactionRule
+
+DEFAULT_POLICY = CompactionPolicy(minor=CompactionRule(0.2, 3600), major=CompactionRule(0.8, 86400))
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageCollectionConfig:
+    """Times in seconds; rates a second, 0 without limit."""
+
+    wait_seconds: float = 600.0
+    policy: CompactionPolicy = DEFAULT_POLICY
+    rate_entries: float = 1000.0
+    rate_bytes: float = 1_000_000.0
+    throttle_by_bytes: bool = False
+    verify_metadata: bool = True
+    metadata_rate: float = 1000.0
+    metadata_timeout_seconds: float = 20.0
+    collect_ledgers: bool = True
+    """False: no ledger is deleted."""
+    max_deleted_share: float = 0.5
+    """Of the ledgers held: a run that would delete more is held back until it is forced."""
+    mass_deletion_ledgers: int = 10
+    """A run that would delete fewer is never held back."""
+    force_when_no_space: bool = False
+    target_log_bytes: int = 0
+    """Entry logs smaller than this are taken for logs of this size: compaction merges them."""
+    location_compaction_seconds: float = 0.0
+    """Between compactions of the index in RocksDB; 0 or less: none."""

@@ -1,0 +1,53 @@
+"""Holds garbage collection back, so that it leaves disk and processor to requests, and ends it when the bookie stops.
+
+Any work of a collection passes here for each record. What is copied counts in full; what is only read counts a tenth,
+for a scan of a log costs a fraction of rewriting it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookgate.bookie.system.threads import Event
+
+_READ_SHARE = 0.1
+_SHORTEST_WAIT = 0.05
+"""Seconds; many shorter waits would cost more than they hold back."""
+
+
+class StoppedException(Exception):
+    """The bookie stops; the work ends where it is."""
+
+
+class Throttle:
+    """`per_second` units pass, records or bytes; 0 is without limit. For one thread."""
+
+    def __init__(self, per_second: float, *, by_bytes: bool, stopping: Event, clock: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._by_bytes = by_bytes
+        self._stopping = stopping
+        self._clock = clock
+        self._free_at = clock()
+
+    def check(self) -> None:
+        """Raises StoppedException when the bookie stops."""
+        if self._stopping.is_set():
+            raise StoppedException("the bookie stops")
+
+    def read(self, size: int) -> None:
+        """A record of that many bytes was read. Waits, and raises StoppedException."""
+        self._take(_READ_SHARE * (size if self._by_bytes else 1))
+
+    def copied(self, size: int) -> None:
+        """A record of that many bytes was written again. Waits, and raises StoppedException."""
+        self._take(size if self._by_bytes else 1)
+
+    def _take(self, units: float) -> None:
+        self.check()
+        if self._per_second <= 0:
+            return
+        now = self._clock()
+        self._free_at = max(now, self._free_at) + units / self._per_second
+        wait = self._free_at - now
+        if wait > _SHORTEST_WAIT and self._stopping.wait(wait):
+            self.check()

@@ -1,0 +1,141 @@
+"""`bookgate bookie start`: one gateway-enabled bookie until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bookgate.bookie.commands.inspect import inspect_app
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.tools.configuration.schema import assignments
+from bookgate.runtime.command_line.groups import StartByDefault, new_group
+from bookgate.runtime.command_line.output import AsJson, ends_in_the_log, print_json
+from bookgate.runtime.descriptors import raise_descriptor_limit
+from bookgate.runtime.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from bookgate.bookie.server import BookieServer
+
+app = new_group("Bookies: start one, look at one, look at all. Without a command: start one.", StartByDefault)
+app.add_typer(inspect_app, name="inspect")
+
+
+@app.command()
+def start(
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
+    metadata_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="Metadata store: sqlite:///path or zk+hierarchical://host:2181/ledgers; or gateways: grpc://host:4181."
+        ),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Holds the journal and the ledgers.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="0.0.0.0")] = None,
+    advertised_address: Annotated[
+        str | None, typer.Option(help="What clients are told to connect to.", show_default="this host's address")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Entry protocol; 0 = a free one.", show_default="3181")] = None,
+    gateway_port: Annotated[
+        int | None, typer.Option(help="Metadata gateway; 0 = a free one.", show_default="4181")
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(help="HTTP admin; 0 = a free one.", show_default="8080")] = None,
+    bookie_id: Annotated[
+        str | None, typer.Option(help="Name in the cluster.", show_default="advertised address and port")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text (key=value) or json.", show_default="text")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any other setting, as in the TOML file; may be given several times."
+        ),
+    ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Start once although data that this bookie acknowledged are lost: what it lacks of the ledgers that "
+            "there are now is unknown to it, not absent.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    stop_with_parent: Annotated[
+        bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
+    ] = False,
+) -> None:
+    """Runs a bookie that hosts a metadata gateway, until SIGTERM or Ctrl-C. `start` may be left out.
+
+    Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_…
+
+    JSON, once it serves: {"bookie_id", "bookie", "gateway", "http", "metadata_uri"}.
+
+    \b
+    Example: bookgate bookie start --config /etc/bookgate/bookie.toml
+    """
+    # Here, since the other commands of a bookie do without; first, so that a package that is missing is told first.
+    from bookgate.bookie.server import BookieServer
+
+    options = {
+        "metadata_uri": metadata_uri,
+        "data_dir": data_dir,
+        "host": host,
+        "advertised_address": advertised_address,
+        "port": port,
+        "gateway_port": gateway_port,
+        "http_port": http_port,
+        "bookie_id": bookie_id,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = load_config(config, **{**assignments(settings or []), **given})
+    set_up_logging(chosen.log_level, chosen.log_format)
+    with ends_in_the_log(chosen.log_format):
+        _run(BookieServer(chosen, accept_loss=accept_loss), as_json, stop_with_parent)
+
+
+def _run(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
+    raise_descriptor_limit()
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(server, as_json, stop_with_parent))
+    else:
+        uvloop.run(_serve(server, as_json, stop_with_parent))
+
+
+async def _serve(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.request_stop)
+    if stop_with_parent:
+        threading.Thread(target=_watch_parent, args=(loop, server), daemon=True).start()
+    try:
+        await server.start()
+        _announce(server, as_json)
+        await server.run_until_stopped()
+    finally:
+        await server.stop()
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, server: BookieServer) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    loop.call_soon_threadsafe(server.request_stop)
+
+
+def _announce(server: BookieServer, as_json: bool) -> None:
+    addresses = server.addresses
+    if as_json:
+        print_json(addresses)
+        return
+    print(f"bookie {addresses['bookie_id']} serves; stop it with Ctrl-C")
+    for kind in ("bookie", "gateway", "http", "metadata_uri"):
+        print(f"  {kind:12} {addresses[kind] or 'none: metadata through other gateways'}", flush=True)

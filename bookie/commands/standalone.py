@@ -1,0 +1,96 @@
+"""`bookgate standalone`: a whole cluster on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from bookgate.bookie.standalone.cluster import ClusterException, StandaloneCluster
+from bookgate.runtime.command_line.groups import new_group
+from bookgate.runtime.command_line.output import AsJson, fail, print_json
+
+app = new_group(None, asks_for_a_command=False)
+
+_LOOK_EVERY_SECONDS = 1.0
+
+
+@app.callback(invoke_without_command=True)
+def standalone(
+    data_dir: Annotated[
+        Path, typer.Option(help="Where the cluster keeps its data, over restarts.", show_default=True)
+    ] = Path("bookgate-data"),
+    bookies: Annotated[int, typer.Option(min=1, max=100, help="How many bookies.")] = 3,
+    metadata_uri: Annotated[
+        str | None, typer.Option(help="Metadata store, such as zk+hierarchical://host:2181/ledgers. Default: embedded.")
+    ] = None,
+    bookie_port: Annotated[int, typer.Option(min=0, max=65535, help="First entry port; 0 = choose free ones.")] = 3181,
+    gateway_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="First gateway port; 0 = choose free ones.")
+    ] = 4181,
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="First HTTP port; 0 = choose free ones.")] = 8080,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin.
+
+    JSON, once it serves: {"gateways": [addresses], "bookies": [addresses], "http": [addresses], "metadata_uri"}.
+
+    \b
+    Example: bookgate standalone --data-dir ./cluster --bookies 3
+    """
+    # So that a package that is missing is told here, and not by each of the bookies.
+    import_module("bookgate.bookie.server")
+    cluster = StandaloneCluster(
+        data_dir,
+        bookies,
+        metadata_uri,
+        bookie_port=bookie_port,
+        gateway_port=gateway_port,
+        http_port=http_port,
+    )
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    try:
+        cluster.start()
+    except (ClusterException, OSError) as error:
+        fail(str(error))
+    try:
+        _announce(cluster, as_json)
+        _watch(cluster, stop)
+    finally:
+        cluster.stop()
+
+
+def _announce(cluster: StandaloneCluster, as_json: bool) -> None:
+    if as_json:
+        addresses = {"gateways": cluster.gateways, "bookies": cluster.bookies, "http": cluster.http}
+        print_json({**addresses, "metadata_uri": cluster.metadata_uri})
+        return
+    print(f"The cluster serves; its data is in {cluster.data_dir}. Stop it with Ctrl-C.")
+    print(f"  clients    {cluster.gateway_uri}")
+    print(f"  bookies    {', '.join(cluster.bookies)}")
+    print(f"  HTTP       {', '.join(f'http://{address}/' for address in cluster.http)}")
+    print(f"  metadata   {cluster.metadata_uri}", flush=True)
+
+
+def _watch(cluster: StandaloneCluster, stop: threading.Event) -> None:
+    """Waits for the end, telling of bookies that end before."""
+    told: set[str] = set()
+    while not stop.wait(_LOOK_EVERY_SECONDS):
+        for process in cluster.ended():
+            if process.bookie_id not in told:
+                told.add(process.bookie_id)
+                print(f"{process.bookie_id} has ended; its log is {process.log}", file=sys.stderr, flush=True)
+        if len(told) == len(cluster.processes):
+            fail("all bookies have ended")

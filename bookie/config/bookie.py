@@ -1,0 +1,223 @@
+"""The bookie's settings: one definition of every key.
+
+From a TOML file, the environment (`BOOKGATE_BOOKIE_…`) and options, in rising order. Sizes are in the unit that the key
+names. Where BookKeeper has the same setting, the description gives its name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from bookgate.bookie.config.collection import GcSettings
+from bookgate.bookie.config.descriptor_shares import DescriptorShares, share_out
+from bookgate.bookie.config.storage import StorageSettings
+from bookgate.bookie.disks.rules import DiskThresholds
+from bookgate.bookie.protocol.authentication import load_provider
+from bookgate.bookie.protocol.connections import ConnectionLimits
+from bookgate.bookie.protocol.read_scheduler import MAX_BATCH_READ_SIZE
+from bookgate.bookie.protocol.security import Security
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.http.settings import HttpSettings
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
+from bookgate.runtime.descriptors import descriptor_limit
+from bookgate.runtime.logs import LogSettings
+from bookgate.runtime.settings import unknown_variables
+from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.server_context import ServerContexts
+from bookgate.thinclient.config import load_settings
+
+_MIB = 1024 * 1024
+_FILES_OF_A_DIRECTORY = 8
+"""Of a directory of ledgers or journals: the file that is written, the next, one of the index, a directory's sync."""
+_ROCKSDB_FILES = 128
+"""Of an index in RocksDB, about; it keeps them open."""
+
+
+class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
+    """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
+
+    model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
+
+    metadata_uri: str = Field(
+        description="metadata store: sqlite:///path or zk+hierarchical://host:port/ledgers; or gateways: grpc://host:port,…"
+    )
+    host: str = Field("0.0.0.0", description="address to listen on, for all ports")
+    advertised_address: str | None = Field(None, description="advertisedAddress: what clients are told to connect to")
+    port: int = Field(3181, ge=0, le=65535, description="bookiePort: entry protocol; 0 = choose a free one")
+    gateway_port: int = Field(4181, ge=0, le=65535, description="metadata gateway (gRPC); 0 = choose a free one")
+    http_port: int = Field(8080, ge=0, le=65535, description="httpServerPort: HTTP admin; 0 = choose a free one")
+    gateway_process: bool = Field(
+        False,
+        description="the gateway, and the listings of HTTP, in a process of their own, which the bookie minds: "
+        "readers of metadata do not take its turns",
+    )
+    bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
+    max_frame_size: int = Field(
+        DEFAULT_MAX_FRAME_SIZE, ge=1024, le=256 * _MIB, description="nettyMaxFrameSizeBytes, length bytes included"
+    )
+    max_batch_read_size: int = Field(
+        MAX_BATCH_READ_SIZE, ge=1, le=256 * _MIB, description="maxBatchReadSize: bytes of an answer to a batch read"
+    )
+    max_connections: int | None = Field(
+        None, ge=1, description="of the entry port; over it the longest idle goes; default: by the limit of open files"
+    )
+    connection_memory_mb: int = Field(
+        512,
+        ge=16,
+        description="receive buffers, answers that clients don't take, requests under way, of all connections; over it "
+        "those go that hold the most for the longest",
+    )
+    handshake_timeout_seconds: float = Field(
+        10.0, gt=0, description="a connection that must authenticate, or begins TLS, is closed unless done by then"
+    )
+    tls_certificate: Path | None = Field(None, description="PEM file; sets up TLS on the entry port, beside clear")
+    tls_key: Path | None = Field(None, description="PEM file of that certificate's key")
+    tls_client_ca: Path | None = Field(None, description="PEM file of the authorities that vouch for clients")
+    tls_require_client_certificate: bool = Field(False, description="TLS clients must show a certificate")
+    tls_required: bool = Field(False, description="serve nothing on connections in clear")
+    auth_provider: str | None = Field(
+        None, description="bookieAuthProviderFactoryClass: bookgate-token, bookgate-tls-role or an installed one"
+    )
+    auth_options: dict[str, str] = Field(default_factory=dict, description="settings of the authentication provider")
+    disk_check_interval_seconds: float = Field(10.0, gt=0, description="diskCheckInterval")
+    disk_usage_threshold: float = Field(0.95, gt=0, le=1, description="diskUsageThreshold, as a fraction")
+    disk_usage_warn_threshold: float = Field(0.90, gt=0, le=1, description="diskUsageWarnThreshold")
+    disk_usage_low_water_mark: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="diskUsageLwmThreshold: below, a full disk is written again; default: threshold",
+    )
+    min_usable_for_high_priority_writes_mb: int = Field(
+        1024, ge=0, description="minUsableSizeForHighPriorityWrites: left for recovery while read-only"
+    )
+    min_usable_for_entry_log_mb: int = Field(
+        1024, ge=0, description="minUsableSizeForEntryLogCreation: left where a log may begin while all disks are full"
+    )
+    min_usable_for_index_mb: int = Field(100, ge=0, description="minUsableSizeForIndexFileCreation")
+    read_only_mode_enabled: bool = Field(True, description="readOnlyModeEnabled: off, the bookie stops instead")
+    read_only_on_any_disk_full: bool = Field(True, description="readOnlyModeOnAnyDiskFullEnabled")
+    persist_bookie_status: bool = Field(False, description="persistBookieStatusEnabled: the mode outlives a restart")
+    force_read_only: bool = Field(False, description="forceReadOnlyBookie")
+    gateway: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            yield "tls_certificate and tls_key go together; set both or none"
+        elif self.tls_certificate is None and (self.tls_client_ca or self.tls_required):
+            yield "tls_client_ca and tls_required need TLS; set tls_certificate and tls_key too"
+        if self.http_tls and self.tls_certificate is None:
+            yield "http_tls needs a certificate; set tls_certificate and tls_key too"
+        if self.tls_require_client_certificate and self.tls_client_ca is None:
+            yield "tls_require_client_certificate needs tls_client_ca, the authorities that vouch for clients"
+        if self.auth_options and self.auth_provider is None:
+            yield "auth_options have no effect without auth_provider; set that too"
+
+    def security(self) -> Security:
+        """How the entry port is protected. Raises IncorrectParameterException for files or options of no use."""
+        return Security(
+            certificates=self._certificates(),
+            tls_required=self.tls_required,
+            provider=load_provider(self.auth_provider, self.auth_options) if self.auth_provider else None,
+            handshake_seconds=self.handshake_timeout_seconds,
+        )
+
+    def _certificates(self) -> ServerContexts | None:
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        authorities = str(self.tls_client_ca) if self.tls_client_ca else None
+        files = TlsFiles(str(self.tls_certificate), str(self.tls_key), authorities)
+        return ServerContexts(files, require_client_certificate=self.tls_require_client_certificate)
+
+    def http_contexts(self) -> ServerContexts | None:
+        """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
+        if not self.http_tls or self.tls_certificate is None or self.tls_key is None:
+            return None
+        return ServerContexts(TlsFiles(str(self.tls_certificate), str(self.tls_key)))
+
+    @property
+    def metadata_behind_gateway(self) -> bool:
+        """True where the metadata is reached through gateways: this bookie then hosts none."""
+        return self.metadata_uri.lower().startswith(("grpc:", "grpcs:"))
+
+    def hosted_gateway(self) -> GatewayConfig:
+        """The settings of the gateway, and of how it speaks to the metadata store.
+
+        Raises IncorrectParameterException naming the keys that are wrong.
+        """
+        own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
+        hosted = GatewayConfig.load(None, {**self.gateway, **own})
+        if self.gateway_process:
+            # It has descriptors of its own, which it shares out itself.
+            return hosted
+        share = hosted.max_connections or self.descriptor_shares().gateway
+        return hosted.model_copy(update={"max_connections": share})
+
+    def descriptor_shares(self) -> DescriptorShares:
+        """What the ports and storage get of the files that the process may have open."""
+        is_db = self.storage_type == "db"
+        files = _FILES_OF_A_DIRECTORY * (len(self.journals) + len({*self.ledgers, *self.indexes}))
+        files += _ROCKSDB_FILES * len(self.ledgers) * is_db
+        shares = share_out(descriptor_limit(), files, self.open_log_limit, len(self.ledgers) if is_db else 1)
+        entry = shares.entry + shares.gateway if self.gateway_process else shares.entry
+        return shares._replace(entry=self.max_connections or entry, http=self.http_max_connections or shares.http)
+
+    def connection_limits(self) -> ConnectionLimits:
+        """Of the entry port."""
+        return ConnectionLimits(self.descriptor_shares().entry, self.connection_memory_mb * _MIB)
+
+    def disk_thresholds(self) -> DiskThresholds:
+        """The part that the disk monitor needs."""
+        return DiskThresholds(
+            full=self.disk_usage_threshold,
+            warn=self.disk_usage_warn_threshold,
+            low_water=self.disk_usage_low_water_mark,
+            any_full=self.read_only_on_any_disk_full,
+            min_high_priority_bytes=self.min_usable_for_high_priority_writes_mb * _MIB,
+            min_entry_log_bytes=self.min_usable_for_entry_log_mb * _MIB,
+            min_index_bytes=self.min_usable_for_index_mb * _MIB,
+        )
+
+    def advertised_host(self) -> str:
+        """What clients connect to: the setting, else the address listened on, else this host's own address."""
+        if self.advertised_address:
+            return self.advertised_address
+        return own_address() if _is_wildcard(self.host) else self.host
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def own_address() -> str:
+    """The address of the interface that this host's name stands for, or loopback where the name stands for nothing."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
+    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong.
+
+    A variable of the environment that looks like a setting and is none is wrong too: it was meant to do something.
+    """
+    strangers = unknown_variables(os.environ, "BOOKGATE_BOOKIE_", BookieConfig.model_fields)
+    if strangers:
+        raise IncorrectParameterException(f"configuration is not valid: {'; '.join(strangers)}")
+    return load_settings(BookieConfig, file, values)

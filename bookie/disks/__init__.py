@@ -1,0 +1,1 @@
+"""Directories of a bookie, and what happens when they fill up."""

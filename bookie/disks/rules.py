@@ -1,0 +1,148 @@
+"""Which directories may be written, and whether the bookie as a whole has room: rules over measured disk usage.
+
+A directory is writable, almost full (over the warn threshold, still written) or full (over the threshold). A full one
+is writable again when its usage is below the low-water mark, which is never above the threshold: between the two
+marks nothing changes, so usage that moves around one of them does not make the bookie flap.
+
+Where no directory is writable, or any is full and the settings take that for the same, the bookie has to be
+read-only. What must still be written then (flushes, replay, compaction) goes to directories that have the minimum
+left; recovery of ledgers (high-priority adds) goes on while one directory has its minimum.
+
+Event: one measurement of all directories. Effects: what changed, a directory at a time. Source:
+docs/protocol/storage.md#disk-space. Chosen here: each directory has to fall below the low-water mark by itself, where
+Apache BookKeeper asks it of their sum and only when none was writable; almost-full and writable are told when they
+begin, not at every check.
+
+Not here: measuring (`monitor`), what mode the bookie is in (`mode.mode`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+D = TypeVar("D", bound=Hashable)
+"""What names a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryUsage:
+    """Bytes of a file system; `free_bytes` is what an ordinary user may still take."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_fraction(self) -> float:
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskThresholds:
+    """Fractions of a disk, and bytes that must be left. `low_water` None: the same as `full`."""
+
+    full: float = 0.95
+    warn: float = 0.90
+    low_water: float | None = None
+    any_full: bool = True
+    """One full directory is enough for read-only mode."""
+    min_high_priority_bytes: int = 1 << 30
+    min_entry_log_bytes: int = 1 << 30
+    min_index_bytes: int = 100 << 20
+
+
+class Level(Enum):
+    WRITABLE = auto()
+    ALMOST_FULL = auto()
+    FULL = auto()
+
+
+class DiskEventKind(Enum):
+    """Named as BookKeeper's listeners are."""
+
+    DISK_FULL = auto()
+    DISK_ALMOST_FULL = auto()
+    DISK_WRITABLE = auto()
+    DISK_JUST_WRITABLE = auto()
+    """It was full; it is written again, but stays over the warn threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskEvent(Generic[D]):
+    kind: DiskEventKind
+    directory: D
+    usage: DirectoryUsage
+
+
+class DiskSpace(Generic[D]):
+    """The directories of one kind. All begin as writable."""
+
+    def __init__(self, thresholds: DiskThresholds, directories: Sequence[D]) -> None:
+        self._thresholds = thresholds
+        low_water = thresholds.full if thresholds.low_water is None else thresholds.low_water
+        self._low_water = min(low_water, thresholds.full)
+        self._levels = dict.fromkeys(directories, Level.WRITABLE)
+        self._usages: dict[D, DirectoryUsage] = {}
+
+    def measured(self, usages: Mapping[D, DirectoryUsage]) -> list[DiskEvent[D]]:
+        """Takes one measurement of every directory; what changed, in their order."""
+        self._usages = {directory: usages[directory] for directory in self._levels}
+        events: list[DiskEvent[D]] = []
+        for directory, before in self._levels.items():
+            usage = usages[directory]
+            after = self._level(before, usage.used_fraction)
+            if after is not before:
+                self._levels[directory] = after
+                events.append(DiskEvent(_kind(before, after), directory, usage))
+        return events
+
+    def present(self) -> list[DiskEvent[D]]:
+        """The directories that are short of space, as events: for who listens only now."""
+        kinds = {Level.FULL: DiskEventKind.DISK_FULL, Level.ALMOST_FULL: DiskEventKind.DISK_ALMOST_FULL}
+        short = ((directory, kinds.get(level)) for directory, level in self._levels.items())
+        return [DiskEvent(kind, directory, self._usages[directory]) for directory, kind in short if kind is not None]
+
+    def _level(self, before: Level, used: float) -> Level:
+        if used > self._thresholds.full:
+            return Level.FULL
+        if before is Level.FULL and used > self._low_water:
+            return Level.FULL
+        return Level.ALMOST_FULL if used > self._thresholds.warn else Level.WRITABLE
+
+    @property
+    def usages(self) -> Mapping[D, DirectoryUsage]:
+        """The last measurement; empty before the first."""
+        return self._usages
+
+    @property
+    def demands_read_only(self) -> bool:
+        full = [level is Level.FULL for level in self._levels.values()]
+        return any(full) if self._thresholds.any_full else all(full)
+
+    @property
+    def room_for_high_priority(self) -> bool:
+        return any(usage.free_bytes > self._thresholds.min_high_priority_bytes for usage in self._usages.values())
+
+    def writable(self) -> tuple[D, ...]:
+        """Directories that are not full."""
+        return tuple(directory for directory, level in self._levels.items() if level is not Level.FULL)
+
+    def for_new_entry_log(self) -> tuple[D, ...]:
+        """Where an entry log may begin; while all are full, where there is still room for one. Maybe none."""
+        return self.writable() or self._with(self._thresholds.min_entry_log_bytes)
+
+    def for_new_index_file(self) -> tuple[D, ...]:
+        return self.writable() or self._with(self._thresholds.min_index_bytes)
+
+    def _with(self, minimum: int) -> tuple[D, ...]:
+        return tuple(directory for directory, usage in self._usages.items() if usage.free_bytes > minimum)
+
+
+def _kind(before: Level, after: Level) -> DiskEventKind:
+    if after is Level.FULL:
+        return DiskEventKind.DISK_FULL
+    if after is Level.WRITABLE:
+        return DiskEventKind.DISK_WRITABLE
+    return DiskEventKind.DISK_JUST_WRITABLE if before is Level.FULL else DiskEventKind.DISK_ALMOST_FULL

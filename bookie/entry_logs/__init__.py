@@ -1,0 +1,1 @@
+"""Entry logs: their format, writing, reading and read-ahead."""

@@ -1,0 +1,325 @@
+"""All entry logs of one store, over one or several ledger directories; their ids are unique over all of them.
+
+A process never appends to a log of an earlier process: its first append opens a log with the next id. Rotation finishes
+the full log, so that at any time only the current log, and that of a compaction, has unsynced bytes.
+
+A log is complete, and may be looked at by garbage collection, when nobody appends to it any more and what was appended
+is in the index: a log that was rotated in the middle of a flush holds entries that look dead until the flush ends (S2).
+
+Threads: `append`, `sync` and `flushed` are the checkpoint's; `read`, `scan` and the rest any thread's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.entry_logs import format as fmt
+from bookgate.bookie.entry_logs.log_file import LogFile, LogRecord, LogScan, read_ledgers_map
+from bookgate.bookie.entry_logs.reader import EntryLogReader
+from bookgate.bookie.statistics import StoreStatistics
+from bookgate.bookie.system.files import FileSystem, is_no_space, read_whole, write_in_place
+from bookgate.bookie.system.threads import REAL_THREADS, Threads
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_LAST_ID_FILE = "lastId"
+_MAX_OFFSET = 0xFFFFFFFF
+_NO_LIMIT = 1 << 62
+_LENGTH_SIZE = 4
+
+
+class EntryLogs:
+    """`directories` are those that hold the logs (the `current` ones); a log takes at most `max_bytes` before its map.
+
+    `writable` gives those of the directories that may take a new log; when it gives none, all may.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directories: Sequence[Path],
+        *,
+        max_bytes: int,
+        open_files: int,
+        read_ahead_bytes: int = 0,
+        writable: Callable[[], Sequence[Path]] | None = None,
+        statistics: StoreStatistics | None = None,
+        threads: Threads = REAL_THREADS,
+    ) -> None:
+        self._files = files
+        self._directories = tuple(directories)
+        self._max_bytes = max_bytes
+        self._writable = writable or (lambda: self._directories)
+        self._lock = threads.lock()
+        self._last_id = max(_last_log_id(files, directory) for directory in directories)
+        self._current: LogFile | None = None
+        self._incomplete: set[int] = set()
+        """Logs of this process that are not complete yet. Under the lock, as _last_id is."""
+        self._rotated: list[int] = []
+        """Those of them that were finished since the last flush ended."""
+        self._appended: dict[int, BitMap64] = {}
+        """By log that this process has ended: the ledgers that were appended to it. Under the lock."""
+        self.failed_syncs = 0
+        """How often a sync of what was appended has failed."""
+        self._flushed = (-1, 0)
+        """The current log, and how far it had come when the last flush ended."""
+        self._statistics = statistics or StoreStatistics()
+        self._reader = EntryLogReader(files, self._directories, open_files, read_ahead_bytes, self._statistics)
+        self._reader.written_for_good = self._written_for_good
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where the logs lie."""
+        return self._directories
+
+    # Writing
+
+    def append(self, ledger_id: int, packets: Sequence[bytes]) -> list[int]:
+        """Appends packets of one ledger and returns their locations; rotates the log between records where full."""
+        if not packets:
+            return []
+        log = self._current
+        if log is None or log.directory not in self._writable_directories():
+            log = self._rotate()
+        locations = log.append(ledger_id, packets, self._max_bytes)
+        while len(locations) < len(packets):
+            log = self._rotate()
+            locations += log.append(ledger_id, packets[len(locations) :], self._max_bytes)
+        self._statistics.log_bytes += sum(map(len, packets)) + _LENGTH_SIZE * len(packets)
+        return locations
+
+    def sync(self) -> None:
+        """Makes everything appended so far durable."""
+        if self._current is not None:
+            self._sync(self._current)
+
+    def _sync(self, log: LogFile) -> None:
+        try:
+            log.sync()
+        except BaseException:
+            self.failed_syncs += 1
+            raise
+
+    def flushed(self) -> None:
+        """What was appended is in the index, durably: logs that were rotated meanwhile are complete now."""
+        with self._lock:
+            self._incomplete.difference_update(self._rotated)
+        self._rotated.clear()
+        if self._current is not None:
+            self._flushed = (self._current.log_id, self._current.position)
+
+    def new_log(self) -> CompactionLog:
+        """A log of its own for a compaction, or whoever else copies records. Any thread."""
+        return CompactionLog(self, self._create())
+
+    def close(self) -> None:
+        """Closes the current log as it is, without a map, and lets go of all descriptors."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+        self._reader.close()
+
+    def _writable_directories(self) -> Sequence[Path]:
+        return self._writable() or self._directories
+
+    def _rotate(self) -> LogFile:
+        if self._current is not None:
+            self._finish(self._current)
+            self._statistics.logs_full += 1
+            self._rotated.append(self._current.log_id)
+            self._remember(self._current)
+            self._current = None
+        self._current = self._create()
+        return self._current
+
+    def _finish(self, log: LogFile) -> None:
+        """A full disk that has no room for the map costs the map only, where another directory goes on."""
+        self._sync(log)
+        try:
+            log.finish()
+        except OSError as error:
+            if not is_no_space(error) or all(path == log.directory for path in self._writable_directories()):
+                raise
+            log_event(
+                _log, "entry_log_without_map", logging.WARNING, log=log.log_id, directory=log.directory, error=error
+            )
+            log.close()
+
+    def _remember(self, log: LogFile) -> None:
+        """A log that has ended keeps the ledgers that were appended to it."""
+        with self._lock:
+            self._appended[log.log_id] = BitMap64(log.ledgers)
+
+    def _create(self) -> LogFile:
+        with self._lock:
+            log_id = self._last_id = self._free_id()
+            self._incomplete.add(log_id)
+            places = self._writable_directories()
+            place = places[log_id % len(places)]
+            for directory in self._directories:
+                self._record_last_id(directory, log_id, required=directory == place)
+            log = LogFile(self._files, place, log_id)
+            self._statistics.logs_begun += 1
+            return log
+
+    def _record_last_id(self, directory: Path, log_id: int, *, required: bool) -> None:
+        """Not required of a directory that may be full: a start looks at the names of the logs as well."""
+        try:
+            write_in_place(self._files, directory / _LAST_ID_FILE, b"%x\n" % log_id, sync=False)
+        except OSError as error:
+            if required:
+                raise
+            log_event(_log, "last_log_id_not_written", logging.WARNING, path=directory / _LAST_ID_FILE, error=error)
+
+    def _free_id(self) -> int:
+        used = set[int]().union(*(_used_log_ids(self._files, directory) for directory in self._directories))
+        log_id = self._last_id
+        while True:
+            log_id = log_id + 1 if log_id < fmt.MAX_LOG_ID else 0
+            if log_id not in used and log_id not in self._incomplete:
+                return log_id
+
+    def _completed(self, log: LogFile) -> None:
+        self._remember(log)
+        with self._lock:
+            self._incomplete.discard(log.log_id)
+
+    # Reading: any thread
+
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
+        return self._reader.read(location, ledger_id, entry_id)
+
+    @property
+    def read_ahead_usage(self) -> tuple[int, int]:
+        """Entries kept for sequential readers, and the bytes of memory they take."""
+        return self._reader.read_ahead_usage
+
+    def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
+        """Packets of consecutive entries from the first on, by few reads: see EntryLogReader.read_run."""
+        return self._reader.read_run(locations, ledger_id, first_entry_id, max_bytes)
+
+    def _written_for_good(self, log_id: int) -> int:
+        if log_id not in self._incomplete:
+            return _NO_LIMIT
+        flushed_id, position = self._flushed
+        return position if log_id == flushed_id else 0
+
+    def complete_logs(self) -> list[int]:
+        """Ids of the complete logs, ascending, those of earlier processes included."""
+        names = (name for directory in self._directories for name in self._files.list_directory(directory))
+        found = {log_id for name in names if (log_id := _log_id_of(name)) is not None}
+        with self._lock:
+            return sorted(found - self._incomplete)
+
+    def appended_ledgers(self, log_id: int) -> BitMap64 | None:
+        """The ledgers of which something was appended to a complete log; None for a log of an earlier process."""
+        with self._lock:
+            return self._appended.get(log_id)
+
+    # A handle is held as long as its descriptor is used: who drops it may find another file under that number.
+
+    def size(self, log_id: int) -> int:
+        """Bytes of the file, header and map included."""
+        handle = self._reader.handle(log_id)
+        return self._files.size(handle.fd)
+
+    def ledgers_map(self, log_id: int) -> dict[int, int] | None:
+        """Bytes by ledger, lengths of records included; None when there is no map, or one that must be rejected."""
+        handle = self._reader.handle(log_id)
+        return read_ledgers_map(self._files, handle.fd)
+
+    def scan(self, log_id: int) -> Iterator[LogRecord]:
+        """The records of a log in bounded memory. Raises StorageCorruptException where a log with a map is damaged."""
+        handle = self._reader.handle(log_id)
+        yield from LogScan(self._files, handle.fd, log_id, str(handle.path))
+
+    def remove(self, log_id: int) -> None:
+        """Removes a log; one that is gone already is fine. Nothing in the index may point into it any more."""
+        for directory in self._directories:
+            try:
+                self._files.unlink(directory / fmt.file_name(log_id))
+            except FileNotFoundError:
+                continue
+            self._reader.forget(log_id)
+            self._files.sync_directory(directory)
+        with self._lock:
+            self._appended.pop(log_id, None)
+
+
+class CompactionLog:
+    """A log that one thread writes beside the current one. End it with `finish` or `abandon`.
+
+    Garbage collection sees it once it is finished: until the index points into it its records look dead, so whoever
+    moves entries brings the index up to date before anybody collects.
+    """
+
+    def __init__(self, logs: EntryLogs, log: LogFile) -> None:
+        self._logs = logs
+        self._log = log
+        self.log_id = log.log_id
+
+    def append(self, ledger_id: int, packets: Sequence[bytes]) -> list[int]:
+        """Appends packets of one ledger and returns their locations. Raises OSError."""
+        locations = self._log.append(ledger_id, packets, _MAX_OFFSET)
+        if len(locations) < len(packets):
+            raise OSError(f"entry log {self.log_id:x} has no room for {len(packets)} packets of ledger {ledger_id}")
+        return locations
+
+    def sync(self) -> None:
+        """Makes what was appended so far durable, so that the index may point at it. Raises OSError."""
+        self._log.sync()
+
+    def finish(self) -> None:
+        """Map, sync, close: durable on return, its name included."""
+        self._log.finish()
+        self._logs._completed(self._log)
+
+    def abandon(self) -> None:
+        """Closes and removes the log; nothing may point into it."""
+        self._log.close()
+        self._logs.remove(self.log_id)
+        self._logs._completed(self._log)
+
+
+def _log_id_of(name: str) -> int | None:
+    """The id of a log's name; None for what a compaction left behind."""
+    log_id = fmt.log_id_of(name)
+    return log_id if log_id is not None and name == fmt.file_name(log_id) else None
+
+
+def _used_log_ids(files: FileSystem, directory: Path) -> set[int]:
+    ids = (fmt.log_id_of(name) for name in files.list_directory(directory))
+    return {log_id for log_id in ids if log_id is not None}
+
+
+def _last_log_id(files: FileSystem, directory: Path) -> int:
+    """The id after which to look for a free one: from `lastId`, or else the logs that exist; -1 in a new directory.
+
+    The beginning of the largest gap counts as well, so that ids stay apart after they wrapped around.
+    """
+    used = _used_log_ids(files, directory)
+    recorded = _recorded_last_id(files, directory)
+    last = recorded if recorded > 0 else max(used, default=-1)
+    return max(last, _largest_gap_start(used) - 1)
+
+
+def _recorded_last_id(files: FileSystem, directory: Path) -> int:
+    data = read_whole(files, directory / _LAST_ID_FILE) or b""
+    try:
+        return int(data.decode("ascii").strip(), 16)
+    except ValueError:
+        return -1
+
+
+def _largest_gap_start(used: set[int]) -> int:
+    """First id of the largest run of free ids; 0 when none is in use."""
+    bounds = [-1, *sorted(used), fmt.MAX_LOG_ID]
+    gaps = ((right - left, left) for left, right in pairwise(bounds))
+    return max(gaps, key=lambda gap: gap[0])[1] + 1

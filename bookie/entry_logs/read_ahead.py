@@ -1,0 +1,108 @@
+"""Reading ahead for sequential readers of a ledger, in bounded memory.
+
+A miss that asks for the entry behind the last one read of its ledger is sequential: the read then takes a longer part
+of the log, and the records that follow in it, as long as they are of the same ledger and of consecutive ids, are kept.
+How much is read grows as long as it is used, and shrinks where a ledger has few records in a row.
+
+Kept packets are found by their location, which the index gives: a copy of an entry that the index no longer points to
+is never served. What came first goes first. Any thread.
+
+Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validation of records that are asked for
+(`reader`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from threading import Lock
+
+from bookgate.bookie.entry_logs import format as fmt
+
+MIN_WINDOW = 8192
+MAX_WINDOW = 1 << 20
+PACKET_OVERHEAD = 150
+"""Bytes of memory that a kept packet costs beyond its own."""
+
+_MAX_LEDGERS = 10_000
+_LENGTH_SIZE = 4
+
+
+class ReadAhead:
+    """`capacity` bounds what is kept, in bytes; 0 turns reading ahead off."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._max_window = max(MIN_WINDOW, min(MAX_WINDOW, capacity // 4))
+        self._lock = Lock()
+        self._packets: dict[int, bytes] = {}
+        self._order: deque[int] = deque()
+        self._bytes = 0
+        self._expected: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        """By ledger the entry id that a sequential reader asks for next, and how much to read then."""
+
+    def get(self, location: int) -> bytes | None:
+        """A packet that was kept."""
+        return self._packets.get(location)
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Packets kept, and the bytes of memory they take."""
+        return len(self._packets), self._bytes
+
+    def window(self, ledger_id: int, entry_id: int) -> int:
+        """Bytes to read for an entry that was not kept, at least MIN_WINDOW; 0 for one read at random."""
+        if not self._capacity:
+            return 0
+        with self._lock:
+            expected, window = self._expected.get(ledger_id, (-1, 0))
+            if expected == entry_id:
+                return window
+            self._expect(ledger_id, entry_id + 1, MIN_WINDOW)
+            return 0
+
+    def keep(self, location: int, ledger_id: int, entry_id: int, data: bytes, window: int) -> int:
+        """Keeps the records behind the first of `data`, which begins with the length of the record at `location`.
+
+        Returns how many these are.
+
+        `data` is written for good: nobody appends or overwrites there any more.
+        """
+        base = location - _LENGTH_SIZE
+        position = _LENGTH_SIZE + fmt.decode_prefix(data)[0]
+        found: list[tuple[int, bytes]] = []
+        end = len(data)
+        is_cut = False
+        while position + fmt.RECORD_PREFIX_SIZE <= end:
+            length, record_ledger_id, record_entry_id = fmt.decode_prefix(data[position : position + 20])
+            if record_ledger_id != ledger_id or record_entry_id != entry_id + 1 + len(found):
+                break
+            start = position + _LENGTH_SIZE
+            if length < fmt.MIN_ENTRY_SIZE or start + length > end:
+                is_cut = True
+                break
+            found.append((base + start, data[start : start + length]))
+            position = start + length
+        else:
+            is_cut = True
+        following = min(2 * window, self._max_window) if is_cut else max(MIN_WINDOW, min(window, 2 * position))
+        with self._lock:
+            self._expect(ledger_id, entry_id + 1 + len(found), following)
+            for kept_at, packet in found:
+                self._put(kept_at, packet)
+        return len(found)
+
+    def _expect(self, ledger_id: int, entry_id: int, window: int) -> None:
+        self._expected[ledger_id] = (entry_id, window)
+        self._expected.move_to_end(ledger_id)
+        if len(self._expected) > _MAX_LEDGERS:
+            self._expected.popitem(last=False)
+
+    def _put(self, location: int, packet: bytes) -> None:
+        if location in self._packets:
+            return
+        self._packets[location] = packet
+        self._order.append(location)
+        self._bytes += len(packet) + PACKET_OVERHEAD
+        while self._bytes > self._capacity:
+            oldest = self._packets.pop(self._order.popleft())
+            self._bytes -= len(oldest) + PACKET_OVERHEAD

@@ -1,0 +1,108 @@
+"""HTTP admin of a bookie: the paths and bodies of BookKeeper's own (docs/admin.md#paths), in one table.
+
+How requests are checked and refused, and what any process has, is in `bookgate.gateway.http`; the rooms beside have the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.responses import Response
+
+from bookgate.bookie.collection.garbage_collector import GarbageCollector
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.http.client_routes import OwnClient, client_rows
+from bookgate.bookie.http.collection_routes import gc_rows
+from bookgate.bookie.http.console_charts import bookie_charts
+from bookgate.bookie.http.console_collection import console_collection_rows
+from bookgate.bookie.http.console_entries import console_entry_rows
+from bookgate.bookie.http.state_routes import StateView, state_rows
+from bookgate.bookie.http.storage_routes import storage_rows
+from bookgate.bookie.metrics.exposition import CONTENT_TYPE, render
+from bookgate.bookie.statistics import BookieStatistics
+from bookgate.bookie.storage.storage import Storage
+from bookgate.gateway.console.cluster_routes import Server
+from bookgate.gateway.console.console import Console
+from bookgate.gateway.console.pages import console_routes
+from bookgate.gateway.http.access import Access, is_loopback
+from bookgate.gateway.http.api import Call, Row, create_app
+from bookgate.gateway.http.openapi import document
+from bookgate.gateway.http.routes.cluster import cluster_rows
+from bookgate.gateway.http.routes.ledgers import ledger_rows
+from bookgate.gateway.http.routes.process import process_rows
+from bookgate.gateway.metrics import GatewayNumbers
+from bookgate.gateway.process.passed_on import LISTINGS, PassedOn
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.version import own_version
+
+
+@dataclass(frozen=True)
+class BookieView:
+    """What the admin interface may ask of a bookie."""
+
+    config: BookieConfig
+    state: StateView
+    gc: GarbageCollector
+    metrics: CollectorRegistry
+    storage: Storage
+    factory: LedgerManagerFactory
+    client: OwnClient
+    check_cookie: Callable[[], Awaitable[object]]
+    requests: BookieStatistics
+    gateway: GatewayNumbers | None
+    """Of the gateway that it hosts."""
+    bookie_id: str
+    listings: PassedOn | None = None
+    """Who answers what lists ledgers, where that is not this process."""
+
+
+def bookie_rows(view: BookieView, console: Console) -> list[Row]:
+    """Everything a bookie answers, or has answered."""
+    rows = [
+        *process_rows(view.config, lambda: render(view.metrics), CONTENT_TYPE),
+        *ledger_rows(view.factory.ledger_manager),
+        *client_rows(view.client, lambda: view.state.mode.read_only),
+        *cluster_rows(view.factory),
+        *state_rows(view.state),
+        *gc_rows(view.gc),
+        *storage_rows(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
+        *console.rows(),
+        *console_entry_rows(view.client),
+        *console_collection_rows(view.gc),
+    ]
+    listings = view.listings
+    if listings is None:
+        return rows
+
+    async def passed_on(call: Call[Any, Any]) -> Response:
+        return await listings.answer(call.request)
+
+    return [replace(row, handle=passed_on) if row.path in LISTINGS else row for row in rows]
+
+
+def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
+    """The ASGI application of one bookie, and its console, which is to be started and closed.
+
+    Raises IncorrectParameterException for a token file of no use.
+    """
+    config, mode = view.config, view.state.mode
+    access = Access(config.http_bearer_token(), loopback=is_loopback(config.host))
+    server = Server(
+        "bookie",
+        view.bookie_id,
+        own_version(),
+        config.metadata_uri,
+        lambda: mode.shutting_down,
+        view.gateway,
+        ("bookie", "entries", "space", "collection"),
+    )
+    charts = bookie_charts(view.requests, view.storage.statistics)
+    console = Console(server, view.factory, access, charts, view.client.spaces)
+    rows = bookie_rows(view, console)
+    description = document("Bookgate bookie", rows, has_token=access.has_token)
+    return create_app(rows, access, description, console_routes()), console

@@ -1,0 +1,250 @@
+"""What the bookie answers as a client of its own cluster: entries of a ledger, every bookie's space, its own sanity.
+
+The client is made when it is first needed. Its settings are the thin client's (TLS to bookies, authentication), from
+the environment (`BOOKGATE_…`); its metadata is the bookie's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from bookgate.gateway.http.access import Need
+from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Row, get
+from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import BKException, IncorrectParameterException
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.wire.messages import (
+    FREE_DISK_SPACE,
+    TOTAL_DISK_CAPACITY,
+    GetBookieInfoRequest,
+    GetBookieInfoResponse,
+    Operation,
+    ReadRequest,
+    Status,
+)
+from bookgate.ledger.wire.messages import Response as BookieResponse
+from bookgate.thinclient.bookies.connection import tcp_connector
+from bookgate.thinclient.bookies.pool import BookiePool
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig, load_settings
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.tools.sanity import is_sane
+
+PAGE = 1000
+"""Entries of an answer, as in BookKeeper."""
+
+_MAX_BYTES = 1024 * 1024
+"""Payload of an answer; a single entry may be larger. Showing it holds up the event loop, so it is little."""
+
+_READS = 4
+"""Answers in the making at once."""
+
+_BATCH = 100
+
+_FORMATS: Mapping[str, Callable[[bytes], str]] = {
+    "text": lambda payload: payload.decode("ascii", "replace"),
+    "hex": bytes.hex,
+    "base64": lambda payload: base64.b64encode(payload).decode(),
+}
+
+
+EntryNumber = Annotated[int, Field(ge=0, le=MAX_INT64), WHOLE]
+LastEntryNumber = Annotated[int, Field(ge=-1, le=MAX_INT64), WHOLE]
+PageNumber = Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE]
+
+
+class ReadQuery(LedgerQuery):
+    start_entry_id: EntryNumber = Field(0, description="first entry")
+    end_entry_id: LastEntryNumber = Field(-1, description="last entry; -1 for the last confirmed one")
+    page: PageNumber | None = Field(None, description=f"from 1, of {PAGE} entries each")
+    format: Literal["text", "hex", "base64"] = Field("text", description="text shows what is not ASCII as \ufffd")
+
+    def bounds(self, last_confirmed: int) -> tuple[int, int]:
+        """First and last entry that are meant; the last is below the first where there are none."""
+        first, last = self.start_entry_id, last_confirmed
+        if self.end_entry_id >= 0:
+            last = min(last, self.end_entry_id)
+        if self.page is not None:
+            begin = (self.page - 1) * PAGE
+            first, last = max(first, begin), min(last, begin + PAGE - 1)
+        return first, last
+
+
+class OwnClient:
+    """See the module. `close` it before the metadata."""
+
+    def __init__(self, factory: LedgerManagerFactory, bookie_id: str) -> None:
+        self._factory = factory
+        self._bookie_id = bookie_id
+        self._client: BookKeeper | None = None
+        self._pool: BookiePool | None = None
+        self._testing = asyncio.Lock()
+
+    def _bookkeeper(self) -> BookKeeper:
+        if self._client is None:
+            factory = self._factory
+            self._client = BookKeeper(factory.ledger_manager, factory.service_discovery, client_config())
+        return self._client
+
+    def _bookies(self) -> BookiePool:
+        if self._pool is None:
+            discovery = self._factory.service_discovery
+            self._pool = BookiePool.of(client_config(), discovery, tcp_connector, random.SystemRandom())
+        return self._pool
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+        if self._pool is not None:
+            await self._pool.close_and_wait()
+
+    async def open(self, query: LedgerQuery) -> ReadHandle:
+        """The ledger, without recovery. Whoever may ask here need not know its password. Raises BKException."""
+        client = self._bookkeeper()
+        record = await client.read_record(query.name())
+        return client.open_record(record, record.metadata.password or b"")
+
+    async def spaces(self) -> dict[str, tuple[int, int] | None]:
+        """Free and total bytes of every registered bookie, None for one that does not answer. Raises BKException."""
+        discovery = self._factory.service_discovery
+        found = [*await discovery.bookies(BookieSet.WRITABLE), *await discovery.bookies(BookieSet.READ_ONLY)]
+        ids = list(dict.fromkeys(bookie.bookie_id for bookie in found))
+        return dict(zip(ids, await asyncio.gather(*map(self._space, ids)), strict=True))
+
+    async def _space(self, bookie_id: str) -> tuple[int, int] | None:
+        pool = self._bookies()
+        request = GetBookieInfoRequest(pool.next_txn_id(), FREE_DISK_SPACE | TOTAL_DISK_CAPACITY)
+        try:
+            response = await pool.request(bookie_id, Operation.GET_BOOKIE_INFO, request, 5.0)
+        except BKException:
+            return None
+        if not isinstance(response, GetBookieInfoResponse) or response.status != Status.EOK:
+            return None
+        return response.free_disk_space or 0, response.total_disk_capacity or 0
+
+    async def read_copy(self, bookie_id: str, ledger_id: int, entry_id: int, timeout: float) -> BookieResponse:
+        """What this very bookie answers to a read of an entry. Raises BKException."""
+        pool = self._bookies()
+        request = ReadRequest(pool.next_txn_id(), ledger_id, entry_id)
+        return await pool.request(bookie_id, Operation.READ_ENTRY, request, timeout)
+
+    async def is_sane(self) -> bool:
+        """Writes a ledger of some entries to this bookie, reads it back and deletes it; one test at a time."""
+        async with self._testing:
+            return await is_sane(self._bookkeeper(), self._bookie_id)
+
+
+def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:
+    reading = asyncio.Semaphore(_READS)
+
+    async def read(call: Call[ReadQuery, NoBody]) -> Response:
+        async with reading, await own.open(call.query) as handle:
+            first, last = call.query.bounds(await handle.read_last_confirmed())
+            entries, more = await _entries(handle, first, last)
+        show = _FORMATS[call.query.format]
+        found = {str(entry.entry_id): show(bytes(entry.payload)) for entry in entries}
+        if call.query.page is not None:
+            found["Entries for page: "] = str(call.query.page)
+        headers = {}
+        if more:
+            following = {**dict(call.request.query_params), "start_entry_id": entries[-1].entry_id + 1}
+            if call.query.page is not None:
+                following["end_entry_id"] = last
+                del following["page"]
+            headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+        return JSONResponse(found, headers=headers)
+
+    async def bookie_info(_call: Call[NoQuery, NoBody]) -> Any:
+        known = {name: space for name, space in (await own.spaces()).items() if space is not None}
+        if not known:
+            raise AdminException(404, "no bookie tells its space: none is registered, or none answers")
+        found = {name: f": {_space_text(*space)}," for name, space in known.items()}
+        free, total = (sum(values) for values in zip(*known.values(), strict=True))
+        return {**found, "ClusterInfo: ": _space_text(free, total)}
+
+    async def sanity(_call: Call[NoQuery, NoBody]) -> Any:
+        if is_read_only():
+            return {"passed": False, "readOnly": True}
+        try:
+            async with asyncio.timeout(30):
+                passed = await own.is_sane()
+        except TimeoutError:
+            passed = False
+        except BKException as error:
+            raise AdminException(503, f"the bookie did not store a ledger: {error}") from None
+        return {"passed": passed, "readOnly": False}
+
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    return [
+        get(
+            "/api/v1/ledger/read",
+            "Entries of a ledger",
+            read,
+            query=ReadQuery,
+            answer=texts,
+            need=Need.CONTENT,
+            failures={**NO_LEDGER, 503: "metadata or bookies are out of reach"},
+        ),
+        get(
+            "/api/v1/bookie/list_bookie_info",
+            "Room at every bookie",
+            bookie_info,
+            answer=texts,
+            failures={404: "no bookie answers", **STORE_AWAY},
+        ),
+        get(
+            "/api/v1/bookie/sanity",
+            "Writes, reads and deletes a ledger on this bookie",
+            sanity,
+            need=Need.CONTENT,
+            failures={503: "the bookie did not store it"},
+        ),
+    ]
+
+
+async def _entries(handle: ReadHandle, first: int, last: int) -> tuple[list[Entry], bool]:
+    """From the first on, as many as an answer takes, and whether there are more."""
+    if first > last:
+        return [], False
+    found: list[Entry] = []
+    size = 0
+    async with aclosing(handle.read_batches(first, min(last, first + PAGE - 1), _BATCH)) as batches:
+        async for batch in batches:
+            for entry in batch:
+                size += len(entry.payload)
+                if found and size > _MAX_BYTES:
+                    return found, True
+                found.append(entry)
+    return found, found[-1].entry_id < last
+
+
+def client_config() -> ClientConfig:
+    try:
+        return load_settings(ClientConfig, None, {})
+    except IncorrectParameterException as error:
+        raise AdminException(503, f"the bookie's own client can't be set up: {error}") from None
+
+
+def _space_text(free: int, total: int) -> str:
+    return f"{{Free: {free}{_readable(free)}, Total: {total}{_readable(total)}}}"
+
+
+def _readable(size: int) -> str:
+    """In powers of 1000, cut to three digits behind the point; nothing below 1000."""
+    if size < 1000:
+        return ""
+    unit = min((len(str(size)) - 1) // 3, 4)
+    thousandths = size * 1000 // 1000**unit
+    digits = f"{thousandths // 1000}.{thousandths % 1000:03}".rstrip("0").rstrip(".")
+    return f"({digits}{('', 'KB', 'MB', 'GB', 'TB')[unit]})"

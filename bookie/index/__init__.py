@@ -1,0 +1,1 @@
+"""Where an entry lies: the index in files, and in RocksDB."""

@@ -1,0 +1,504 @@
+"""Index files over one or several directories: slots and headers written by checkpoints, pages cached for readers.
+
+A ledger's file is found by looking into every directory; a new one is made in a directory that may take it.
+
+Pages are cached only as they are on disk: a checkpoint writes slots through, and drops the pages it touched. So a page
+is never dirty, and memory is bounded by the LRU alone. A reader that loaded a page while an update went on does not
+leave it in the cache (`_page_generation`), for it may be the older one. Until an update is complete readers find its
+entries in the write cache.
+
+The checkpoint thread updates; any thread reads. Index files are opened where needed and closed again, so that the
+number of open ones is bounded by the threads that read, and a batch of updates.
+
+The list of the files (`index_list`) proves that one is gone, or an older copy of itself. Who only looks needs none.
+
+`*.idx.rloc` is a file that was being moved to another directory: a start removes it where the ledger has a file, and
+otherwise gives it its name.
+
+Not its job: what is in a header and where a slot stands (`file_format`), when to update (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.index import file_format
+from bookgate.bookie.index.file_format import PAGE_SIZE, IndexHeader, SlotRun
+from bookgate.bookie.index.index_list import UNKNOWN, IndexList, id_set
+from bookgate.bookie.statistics import StoreStatistics
+from bookgate.bookie.system.data_loss import LostDataException, OnLoss
+from bookgate.bookie.system.files import FileSystem, StorageCorruptException
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+
+_MANY = 64
+"""Files and directories from which on syncing the file system once is taken to be cheaper than syncing each."""
+_SYNC_BATCH = 256
+"""Index files that are written before the first of them is synced: the kernel writes them out together."""
+
+_LISTING_CHUNK = 10_000
+"""Ids copied at once where a listing is turned into an array: other threads run in between."""
+
+MOST_LOST = 100
+"""Files that may be missing without that a start is refused: more of them are not lost one by one."""
+
+_PageKey = tuple[int, int, int]
+
+
+class LedgerCache:
+    """`directories` are those that hold the index (the `current` ones); `capacity` is in bytes of pages.
+
+    `writable` gives those of the directories that may take a new file; when it gives none, all may.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directories: Sequence[Path],
+        capacity: int,
+        writable: Callable[[], Sequence[Path]] | None = None,
+        statistics: StoreStatistics | None = None,
+        listed: IndexList | None = None,
+    ) -> None:
+        self._files = files
+        self._list = listed
+        self._directories = tuple(directories)
+        self._writable = writable or (lambda: self._directories)
+        self._statistics = statistics or StoreStatistics()
+        self._max_pages = max(1, capacity // PAGE_SIZE)
+        self._lock = Lock()
+        self._pages: OrderedDict[_PageKey, bytes] = OrderedDict()
+        self._page_generation = 0
+        self._unsynced: list[int] = []
+        self._guards: list[int] = []
+        """A descriptor of each directory's file system, opened before the first change since the last sync."""
+        self._closed_unsynced = False
+        """Whether files were closed that only a sync of the file systems makes durable."""
+        self._new_names: set[Path] = set()
+        self._deleted: set[tuple[int, int]] = set()
+        self._left_is_written = False
+        """Whether what an earlier process left unsynced has been written since this one began."""
+
+    # Reading
+
+    def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
+        """(header, highest entry id or -1); None when there is no index file.
+
+        The header is None when it was never written; it says when entries are lost that were there. Raises
+        StorageCorruptException when it can't be read.
+        """
+        # Asked first: a checkpoint writes the file, and then the list.
+        generation = self._list.generation_of(ledger_id.ledger_id) if self._list is not None else None
+        fd = self._open(ledger_id)
+        if fd is None:
+            return None
+        try:
+            name = str(file_format.relative_path(ledger_id))
+            header = file_format.decode_header(self._files.pread(fd, file_format.HEADER_SIZE, 0), name)
+            last_entry_id = self._last_entry_id(fd)
+            if header is None and generation:
+                raise file_format.corrupt(name, "has lost its header")
+            if header is not None:
+                lost = _has_lost(header, last_entry_id, generation)
+                header = header._replace(lost=lost, sealed_last_entry=NO_ENTRY, generation=UNKNOWN)
+            return header, last_entry_id
+        finally:
+            self._files.close(fd)
+
+    def find_lost(self, trusted: bool, on_loss: OnLoss) -> list[int]:
+        """Ledgers whose files are gone although the list has them. Once, before anything is changed; lists directories.
+
+        The list counts if it is `trusted`: nobody else was on the directories since. Otherwise it is begun anew.
+        """
+        if self._list is None:
+            return []
+        found = self.ledger_ids()
+        if not self._list.load() or not trusted:
+            self._list.begin_anew(found)
+            return []
+        listed = self._list.numbers()
+        lost = list(listed - id_set(found))
+        if len(lost) > MOST_LOST:
+            example = file_format.relative_path(LedgerId.unscoped(lost[0]))
+            on_loss(
+                LostDataException(
+                    f"of {len(listed)} index files that {self._list.path} lists {len(lost)} are missing in "
+                    f"{', '.join(map(str, self._directories))}, such as {example}"
+                )
+            )
+        return lost
+
+    def forget(self, numbers: Collection[int]) -> dict[int, int]:
+        """These files are about to go, or are gone: they will not be missed. Durable on return."""
+        return self._list.remove(numbers) if self._list is not None else {}
+
+    def put_back(self, forgotten: dict[int, int]) -> None:
+        """These stay after all. Durable after `sync`."""
+        if self._list is not None:
+            self._list.put_back(forgotten)
+
+    def location(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """Where the entry is, 0 when the index does not have it."""
+        page = self._page(ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
+        return file_format.location_in(page, entry_id) if page is not None else 0
+
+    def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
+        """`location` of up to `count` consecutive entries, ending before the first that is absent."""
+        found: list[int] = []
+        while len(found) < count:
+            entry_id = first_entry_id + len(found)
+            page = self._page(ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
+            slots = file_format.locations_in(page, entry_id, count - len(found)) if page is not None else ()
+            held = slots.index(0) if 0 in slots else len(slots)
+            found.extend(slots[:held])
+            if held == 0 or held < len(slots):
+                break
+        return found
+
+    def _page(self, ledger_id: LedgerId, number: int) -> bytes | None:
+        """A page from the cache or its file; None when there is no file."""
+        key = (ledger_id.scope_id, ledger_id.ledger_id, number)
+        with self._lock:
+            page = self._pages.get(key)
+            if page is not None:
+                self._pages.move_to_end(key)
+                self._statistics.index_hits += 1
+                return page
+            generation = self._page_generation
+        started = time.monotonic()
+        page = self._load_page(ledger_id, number)
+        self._statistics.index_misses += 1
+        self._statistics.read_page.success(time.monotonic() - started)
+        if page is not None:
+            self._keep(key, page, generation)
+        return page
+
+    @property
+    def cached_pages(self) -> int:
+        """Pages in memory."""
+        return len(self._pages)
+
+    def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
+        """Ids of the entries in the index, ascending."""
+        for number, page in self._pages_of(ledger_id):
+            base = number * file_format.SLOTS_PER_PAGE
+            for slot in file_format.held_in(page):
+                yield base + slot
+
+    def log_ids(self, ledger_id: LedgerId) -> set[int]:
+        """Ids of the entry logs that the ledger's slots point into."""
+        found: set[int] = set()
+        for _, page in self._pages_of(ledger_id):
+            found |= file_format.log_ids_in(page)
+        return found
+
+    def _pages_of(self, ledger_id: LedgerId) -> Iterator[tuple[int, bytes]]:
+        """(number, page) of the ledger's pages; parts of the file that were never written are passed over."""
+        fd = self._open(ledger_id)
+        if fd is None:
+            return
+        try:
+            next_page = 0
+            for start, end in self._files.data_extents(fd, file_format.HEADER_SIZE):
+                first = max(next_page, (start - file_format.HEADER_SIZE) // PAGE_SIZE)
+                next_page = max(first, file_format.page_count(end))
+                for number in range(first, next_page):
+                    yield number, self._page_of(fd, number)
+        finally:
+            self._files.close(fd)
+
+    def _last_entry_id(self, fd: int) -> int:
+        """From the end: mostly it is in the last page. Holes are passed over, however large they are."""
+        end = file_format.page_count(self._files.size(fd))
+        found = self._last_in(fd, max(0, end - 1), end)
+        if found == NO_ENTRY and end > 1:
+            for start, stop in reversed(list(self._files.data_extents(fd, file_format.HEADER_SIZE))):
+                first = (start - file_format.HEADER_SIZE) // PAGE_SIZE
+                found = self._last_in(fd, first, min(end - 1, file_format.page_count(stop)))
+                if found != NO_ENTRY:
+                    break
+        return found
+
+    def _last_in(self, fd: int, first: int, end: int) -> int:
+        """The highest entry in a range of pages, or -1."""
+        for number in reversed(range(first, end)):
+            last = file_format.last_held_in(self._page_of(fd, number))
+            if last >= 0:
+                return number * file_format.SLOTS_PER_PAGE + last
+        return NO_ENTRY
+
+    def _load_page(self, ledger_id: LedgerId, number: int) -> bytes | None:
+        fd = self._open(ledger_id)
+        if fd is None:
+            return None
+        try:
+            return self._page_of(fd, number)
+        finally:
+            self._files.close(fd)
+
+    def _page_of(self, fd: int, number: int) -> bytes:
+        return file_format.whole_page(self._files.pread(fd, PAGE_SIZE, file_format.page_offset(number)))
+
+    def _keep(self, key: _PageKey, page: bytes, generation: int) -> None:
+        with self._lock:
+            if generation != self._page_generation:
+                return
+            self._pages[key] = page
+            if len(self._pages) > self._max_pages:
+                self._pages.popitem(last=False)
+
+    def ledger_ids(self) -> array[int]:
+        """Ids of all ledgers that have an index file, ascending. Lists directories only, looks at no file."""
+        found = BitMap64()
+        for leaf in self._leaves():
+            names = self._files.list_directory(leaf)
+            found.update(number for name in names if (number := file_format.ledger_id_of(name)) is not None)
+        ids = array("q")
+        ascending = iter(found)
+        while chunk := list(islice(ascending, _LISTING_CHUNK)):
+            ids.extend(chunk)
+        return ids
+
+    def _leaves(self) -> Iterator[Path]:
+        """The directories that hold index files."""
+        for directory in self._directories:
+            for upper in self._level(directory):
+                yield from self._level(upper)
+
+    def _level(self, directory: Path) -> list[Path]:
+        return [directory / name for name in self._files.list_directory(directory) if file_format.is_level_name(name)]
+
+    def finish_relocations(self) -> None:
+        """Brings moves of files between directories to an end that another process left. Before anything is read."""
+        for leaf in self._leaves():
+            for name in self._files.list_directory(leaf):
+                number = file_format.relocated_ledger_id_of(name)
+                if number is None:
+                    continue
+                fd = self._open(LedgerId.unscoped(number))
+                if fd is None:
+                    self._files.rename(leaf / name, leaf / name.removesuffix(file_format.RELOCATION_SUFFIX))
+                else:
+                    self._files.close(fd)
+                    self._files.unlink(leaf / name)
+                self._files.sync_directory(leaf)
+
+    # Writing
+
+    def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
+        """Writes slots, and the header if given, of one ledger. A new file needs its header. Durable after `sync`."""
+        self._open_guards()
+        fd = self._open(ledger_id, os.O_RDWR) if header is None else self._open_or_create(ledger_id)
+        if fd is None:
+            raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
+        self._unsynced.append(fd)
+        self._forget_pages(ledger_id, runs)
+        self._write_header(fd, ledger_id.ledger_id, header)
+        for run in runs:
+            self._files.pwrite(fd, run.data, file_format.slot_offset(run.first))
+        if runs:
+            whole = file_format.page_offset(file_format.page_count(file_format.slot_offset(runs[-1].end)))
+            if self._files.size(fd) < whole:
+                self._files.truncate(fd, whole)
+        self._forget_pages(ledger_id, runs)
+        if len(self._unsynced) < _SYNC_BATCH:
+            return
+        if self._guards:
+            self._closed_unsynced = True
+            self._close_files()
+        else:
+            self._sync_files()
+
+    def _write_header(self, fd: int, number: int, header: IndexHeader | None) -> None:
+        """The header if given; its seal in any case, with what is certain to be durable of the file.
+
+        Whoever moves entries gives no header, and does not ask what the file has lost: its seal stays then, and tells.
+        """
+        data = self._files.pread(fd, file_format.HEADER_SIZE, 0)
+        found, last = _readable(data, f"{number:x}"), self._last_entry_id(fd)
+        listed = UNKNOWN
+        if self._list is not None:
+            listed = self._list.generation_of(number) or UNKNOWN
+        if header is None and (found is None or _has_lost(found, last, listed)):
+            return
+        generation = self._list.generation if self._list is not None else UNKNOWN
+        if found is None or found.generation == UNKNOWN or found.generation != listed:
+            # The update that wrote this was not completed: memory shows what the disk may not have.
+            last = min(last, found.sealed_last_entry if found is not None else NO_ENTRY)
+        if header is not None:
+            data = header._replace(sealed_last_entry=last, generation=generation).encode()
+            self._files.pwrite(fd, data, 0)
+        seal = file_format.seal_of(data, last, generation)
+        if seal and header is None:
+            self._files.pwrite(fd, seal, file_format.SEAL_AT)
+        if self._list is not None:
+            self._list.updated(number, generation if seal else UNKNOWN)
+
+    def _open_guards(self) -> None:
+        """All of them or none: what is written stands under the guard of every directory."""
+        if self._guards or not self._files.syncs_file_systems:
+            return
+        try:
+            for directory in self._directories:
+                self._guards.append(self._files.open_file_system(directory))
+        except BaseException:
+            self._close_guards()
+            raise
+
+    def sync(self) -> None:
+        """Makes all updates durable, names included: one by one, or where there are many, the file systems at once."""
+        many = len(self._unsynced) + len(self._new_names) >= _MANY
+        if self._closed_unsynced or (many and self._guards):
+            for guard in self._guards:
+                self._files.sync_file_system(guard)
+            self._close_files()
+        else:
+            self._sync_files()
+            # From the top down: a directory's name counts only once its parent holds it.
+            for directory in sorted(self._new_names, key=lambda path: (len(path.parts), path)):
+                self._files.sync_directory(directory)
+        self._new_names.clear()
+        self._closed_unsynced = False
+        self._close_guards()
+        if self._list is not None:
+            self._list.sync()
+
+        self._forget_ledgers(self._deleted)
+        self._deleted.clear()
+
+    def _forget_ledgers(self, ledgers: set[tuple[int, int]]) -> None:
+        """Drops the pages of ledgers: all at once, since there may be many ledgers and many pages."""
+        if not ledgers:
+            return
+        with self._lock:
+            self._page_generation += 1
+            for key in [key for key in self._pages if key[:2] in ledgers]:
+                del self._pages[key]
+
+    def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""
+        self.sync()
+        if self._files.syncs_file_systems and not self._left_is_written:
+            # Once is enough: what this process writes it syncs itself.
+            for directory in self._directories:
+                self._sync_file_system(directory)
+            self._left_is_written = True
+        for ledger_id in ledger_ids:
+            fd = self._open(ledger_id)
+            if fd is None:
+                continue
+            try:
+                if not self._left_is_written:
+                    self._files.fdatasync(fd)
+                self._files.forget_cached(fd)
+            finally:
+                self._files.close(fd)
+        self._forget_ledgers({(ledger_id.scope_id, ledger_id.ledger_id) for ledger_id in ledger_ids})
+
+    def _sync_file_system(self, directory: Path) -> None:
+        fd = self._files.open_file_system(directory)
+        try:
+            self._files.sync_file_system(fd)
+        finally:
+            self._files.close(fd)
+
+    def _sync_files(self) -> None:
+        while self._unsynced:
+            fd = self._unsynced.pop()
+            try:
+                self._files.fdatasync(fd)
+            finally:
+                self._files.close(fd)
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Removes the ledger's file; there may be none. Durable after `sync`."""
+        self._open_guards()
+        self.forget([ledger_id.ledger_id])
+        for path in self._paths(ledger_id):
+            try:
+                self._files.unlink(path)
+            except FileNotFoundError:
+                continue
+            self._new_names.add(path.parent)
+        self._deleted.add((ledger_id.scope_id, ledger_id.ledger_id))
+
+    def compact(self) -> None:
+        """A deleted ledger's file is gone: there is nothing to do."""
+
+    def close(self) -> None:
+        """Lets go of files that an update which failed left open."""
+        self._close_files()
+        self._close_guards()
+
+    def _close_files(self) -> None:
+        while self._unsynced:
+            self._files.close(self._unsynced.pop())
+
+    def _close_guards(self) -> None:
+        while self._guards:
+            self._files.close(self._guards.pop())
+
+    def _forget_pages(self, ledger_id: LedgerId, runs: Sequence[SlotRun]) -> None:
+        with self._lock:
+            self._page_generation += 1
+            for run in runs:
+                first = run.first // file_format.SLOTS_PER_PAGE
+                last = (run.end - 1) // file_format.SLOTS_PER_PAGE
+                for number in range(first, last + 1):
+                    self._pages.pop((ledger_id.scope_id, ledger_id.ledger_id, number), None)
+
+    def _open_or_create(self, ledger_id: LedgerId) -> int:
+        for directory, path in zip(self._directories, self._paths(ledger_id), strict=True):
+            fd = self._open_path(path, os.O_RDWR)
+            if fd is not None:
+                # Synced even where it exists: an earlier process may have been killed before it could.
+                self._new_names.update((path.parent, path.parent.parent, directory))
+                return fd
+        places = self._writable() or self._directories
+        directory = places[ledger_id.ledger_id % len(places)]
+        path = directory / file_format.relative_path(ledger_id)
+        self._new_names.update((path.parent, path.parent.parent, directory))
+        self._files.make_directory(path.parent.parent)
+        self._files.make_directory(path.parent)
+        return self._files.open(path, os.O_RDWR | os.O_CREAT)
+
+    # Both
+
+    def _open(self, ledger_id: LedgerId, flags: int = os.O_RDONLY) -> int | None:
+        for path in self._paths(ledger_id):
+            fd = self._open_path(path, flags)
+            if fd is not None:
+                return fd
+        return None
+
+    def _open_path(self, path: Path, flags: int) -> int | None:
+        try:
+            return self._files.open(path, flags)
+        except FileNotFoundError:
+            return None
+
+    def _paths(self, ledger_id: LedgerId) -> Iterator[Path]:
+        """Where the ledger's file may lie, a path for each directory."""
+        name = file_format.relative_path(ledger_id)
+        return (directory / name for directory in self._directories)
+
+
+def _has_lost(header: IndexHeader, last_entry_id: int, generation: int | None) -> bool:
+    """Whether a file has less than its seal says, or is older than the list says."""
+    return header.sealed_last_entry > last_entry_id or header.generation < (generation or UNKNOWN)
+
+
+def _readable(data: bytes, name: str) -> IndexHeader | None:
+    """The header in a file's first bytes, if it can be read."""
+    try:
+        return file_format.decode_header(data, name)
+    except StorageCorruptException:
+        return None

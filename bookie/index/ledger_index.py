@@ -1,0 +1,73 @@
+"""What storage needs of an index: for each ledger a header, and for each of its entries where it lies.
+
+Implemented by index files (`file_index`, the default) and by RocksDB. Ids are `LedgerId`s, so that (scope, id) is
+never taken for (0, id); `ledger_ids` lists those of scope 0, the only ones that a bookie stores.
+
+`update`, `delete` and `read_back` belong to whoever holds the checkpoint lock; everything else to any thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+from bookgate.bookie.index.file_format import IndexHeader, SlotRun
+from bookgate.bookie.system.data_loss import OnLoss
+from bookgate.ledger.ledger_id import LedgerId
+
+
+class LedgerIndex(Protocol):
+    """Methods raise OSError; StorageCorruptException for what can't have been written."""
+
+    def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
+        """(header, highest entry id or -1); None for an unknown ledger. A header that was never written is None."""
+
+    def location(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """Where the entry is (log id << 32 | offset of the packet); 0 when the index does not have it."""
+
+    def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
+        """`location` of up to `count` consecutive entries, ending before the first that is absent."""
+
+    @property
+    def cached_pages(self) -> int:
+        """Pages of the index in memory."""
+
+    def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
+        """Ids of the entries in the index, ascending."""
+
+    def log_ids(self, ledger_id: LedgerId) -> set[int]:
+        """Ids of the entry logs that the ledger's locations point into."""
+
+    def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
+        """Writes locations, and the header if given, of one ledger; a new ledger needs one. Durable after `sync`."""
+
+    def sync(self) -> None:
+        """Makes all updates and deletions durable."""
+
+    def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""
+
+    def ledger_ids(self) -> array[int]:
+        """Ids (type code q) of all ledgers in the index, ascending."""
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Forgets a ledger; one that is not there is fine. Durable after `sync`."""
+
+    def find_lost(self, trusted: bool, on_loss: OnLoss) -> Collection[int]:
+        """Ledgers that it had durably and has not any more, each by itself. Once, before anything is changed.
+
+        `trusted`: nobody but this bookie changed it since; `on_loss` hears where more than that is lost.
+        """
+
+    def forget(self, numbers: Collection[int]) -> dict[int, int]:
+        """These are about to be deleted, or are lost: they will not be missed. Durable on return; for `put_back`."""
+
+    def put_back(self, forgotten: dict[int, int]) -> None:
+        """These were not deleted after all. Durable after `sync`."""
+
+    def compact(self) -> None:
+        """Gives back the room of what was deleted, where that does not happen by itself. Blocking, maybe long."""
+
+    def close(self) -> None:
+        """Lets go of what is open. Never raises for what an update that failed left behind."""

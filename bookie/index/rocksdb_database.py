@@ -1,0 +1,161 @@
+"""One RocksDB of an index: its errors are those of storage, and want of space is not its end.
+
+RocksDB takes no write any more after one that found no space, until it is opened again, and opening takes space itself.
+So a database is in one of three states:
+
+- writable;
+- stale: a write found no space, reads go on;
+- readable: it was stale and could not be opened for writing, there being still no space, or was found so at the start.
+  It was opened for reading only, which takes neither space nor lock.
+
+A write to one that is not writable opens it again first, and raises ENOSPC where that can't be. In between readers see
+what was durable; nobody sees less, for what was not synced is still in the write cache.
+
+Readers take part from any thread. One that finds its handle closed asks the new one. An iterator lives as long as
+somebody holds it, and with it the old handle with its lock: then the next write tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch, WriteOptions
+
+from bookgate.bookie.system.files import StorageCorruptException, StorageStoppedException, is_no_space
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NO_SPACE = {"No space left on device": errno.ENOSPC, "Disk quota exceeded": errno.EDQUOT}
+
+
+class Database:
+    """See the module. `options` makes those of one opening. Raises OSError, StorageCorruptException."""
+
+    def __init__(self, path: Path, options: Callable[[], Options], *, read_only: bool = False) -> None:
+        """`read_only` touches neither lock nor file; a database in use is read as it was then."""
+        self._path = path
+        self._options = options
+        self._synced = WriteOptions()
+        self._synced.sync = True
+        self._writable = not read_only
+        self._closed = False
+        try:
+            self._rows = self._open(read_only)
+        except OSError as error:
+            if read_only or not is_no_space(error):
+                raise
+            self._rows = self._open_for_reading(error)
+
+    def _open(self, read_only: bool) -> Rdict:
+        access = AccessType.read_only() if read_only else AccessType.read_write()
+        return translated(self._path, lambda: Rdict(str(self._path), self._options(), access_type=access))
+
+    def _open_for_reading(self, found_no_space: OSError) -> Rdict:
+        """Raises `found_no_space` where there is no database to read yet."""
+        try:
+            rows = self._open(read_only=True)
+        except OSError as error:
+            log_event(_log, "database_not_opened", logging.ERROR, path=self._path, error=error)
+            raise found_no_space from None
+        self._writable = False
+        log_event(_log, "database_read_only", logging.ERROR, path=self._path, error=found_no_space)
+        return rows
+
+    def read(self, call: Callable[[Rdict], T]) -> T:
+        """Any call that changes nothing."""
+        while True:
+            rows = self._rows
+            try:
+                return translated(self._path, lambda rows=rows: call(rows))  # type: ignore[misc]
+            except StorageStoppedException:
+                if rows is self._rows:
+                    raise
+
+    def translated(self, call: Callable[[], T]) -> T:
+        """A call of an iterator."""
+        return translated(self._path, call)
+
+    def write(self, batch: WriteBatch) -> None:
+        """Durably. The batch is used up by an attempt that fails: whoever made the updates makes them again."""
+        self._make_writable()
+        try:
+            translated(self._path, lambda: self._rows.write(batch, self._synced))
+        except OSError as error:
+            if is_no_space(error):
+                self._writable = False
+            raise
+
+    def sequence(self) -> int:
+        """The number of the last change, which never goes back."""
+        return int(self.read(lambda rows: rows.latest_sequence_number()))
+
+    def compact(self) -> None:
+        """Rewrites everything, so that deleted rows take no more room. Blocking, long."""
+        self._make_writable()
+        translated(self._path, lambda: self._rows.compact_range(None, None))
+
+    def _make_writable(self) -> None:
+        if self._writable or self._closed:
+            return
+        old, self._rows = self._rows, self._open(read_only=True)
+        _close(self._path, old)
+        try:
+            rows = self._open(read_only=False)
+        except BlockingIOError as error:
+            raise OSError(errno.ENOSPC, f"the database {self._path} had no room and is still being read") from error
+        old, self._rows, self._writable = self._rows, rows, True
+        _close(self._path, old)
+        log_event(_log, "database_has_space", path=self._path)
+
+    def close(self) -> None:
+        """What was not synced is dropped, as a crash would. May be called again."""
+        self._closed = True
+        _close(self._path, self._rows)
+
+
+def _close(path: Path, rows: Rdict) -> None:
+    with contextlib.suppress(DbClosedError):
+        try:
+            rows.close()
+        except DbClosedError:
+            raise
+        except Exception as error:
+            # What RocksDB would still write is in its log already, or was never taken.
+            log_event(_log, "database_closed_badly", logging.WARNING, path=path, error=error)
+
+
+def translated(path: Path, call: Callable[[], T]) -> T:
+    """Runs a call of RocksDB; its errors, which have no class of their own, become those of storage."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno is None:  # the binding's own, which says neither what nor where
+            raise type(error)(f"the database {path} can't be opened: {error}") from error
+        raise
+    except Exception as error:
+        raise _storage_error(path, error) from error
+
+
+def _storage_error(path: Path, error: Exception) -> OSError:
+    text = str(error)
+    if isinstance(error, DbClosedError):
+        return StorageStoppedException(f"the database {path} is closed")
+    for words, code in _NO_SPACE.items():
+        if words in text:
+            return OSError(code, f"the database {path} has no room left: {text}")
+    if text.startswith(("Corruption", "Invalid argument", "Not implemented")):
+        return StorageCorruptException(
+            f"the database {path} is damaged, or not one of RocksDB: {text}. Restore it, or remove both databases of "
+            "the index and let the bookie's ledgers be replicated again"
+        )
+    if "lock" in text.lower():
+        return OSError(errno.EAGAIN, f"the database {path} is in use by another process: {text}")
+    return OSError(errno.EIO, f"the database {path} failed: {text}")

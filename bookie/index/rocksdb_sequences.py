@@ -1,0 +1,72 @@
+"""How far the two databases of a RocksDB index had durably come: proof of a loss where they are behind that (S8).
+
+RocksDB tells damage of its files, but takes a directory that is empty for a new database, and one that lost its
+write-ahead log, or was put back from an older copy, for right. Every change has a sequence number, which never goes
+back. A checkpoint takes both databases' numbers down once the changes are durable, before its mark moves.
+
+The numbers count only where this bookie was the last on the directories, as the list of index files does
+(`index_list`). Not its job: reading and writing the databases (`rocksdb_index`).
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from bookgate.bookie.system.data_loss import LostDataException, OnLoss
+from bookgate.bookie.system.files import FileSystem, read_whole, write_in_place
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+SEQUENCES_FILE = "bookie.sequences"
+"""Beside `current` of the ledger directory that the index belongs to."""
+
+_values = struct.Struct(">4sqq")
+_TAG = b"BGSQ"
+
+
+class Sequences:
+    """See the module. Belongs to whoever holds the checkpoint lock. Methods raise OSError."""
+
+    def __init__(self, files: FileSystem, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._stored: tuple[int, ...] | None = None
+
+    def check(self, now: Sequence[int], index: Path, trusted: bool, on_loss: OnLoss) -> None:
+        """Whether databases that are at `now` have lost something. From then on what was stored does not count."""
+        stored = self._read() if trusted else None
+        if stored is not None and any(has < had for has, had in zip(now, stored, strict=True)):
+            on_loss(
+                LostDataException(
+                    f"the RocksDB index in {index} is behind what {self._path} says: its databases are at changes "
+                    f"{list(now)}, and were at {list(stored)}"
+                )
+            )
+        elif stored is not None:
+            self._stored = stored
+            return
+        if self._files.exists(self._path):
+            self._files.unlink(self._path)
+            self._files.sync_directory(self._path.parent)
+
+    def store(self, now: Sequence[int]) -> None:
+        """Everything up to these is durable. The same is true of this on return."""
+        if self._stored != tuple(now):
+            data = _values.pack(_TAG, *now)
+            write_in_place(self._files, self._path, data + zlib.crc32(data).to_bytes(4, "big"))
+            self._stored = tuple(now)
+
+    def _read(self) -> tuple[int, ...] | None:
+        content = read_whole(self._files, self._path)
+        if content is None:
+            return None
+        data, crc = content[: _values.size], content[_values.size :]
+        if not data.startswith(_TAG) or crc != zlib.crc32(data).to_bytes(4, "big"):
+            log_event(_log, "sequences_damaged", logging.ERROR, path=self._path, note="they do not count")
+            return None
+        return tuple(_values.unpack(data)[1:])

@@ -1,0 +1,1 @@
+"""The journal: its format, its files, the thread that makes adds durable, the last marks."""

@@ -1,0 +1,248 @@
+"""The journal's format: file header, records, padding, and the mark that says where replay begins.
+
+A journal file is a header (512 bytes since version 5) and records, each a 4-byte length and a payload that begins with
+ledger id and entry id. A negative entry id is a meta record: master key, fence or explicit LAC of the ledger, or that
+it was made anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last
+record are zeros: a length of 0 ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
+
+What a scan does with what it finds: a length 0, a length that runs past the end of the file, or a payload whose blocks
+did not all reach the disk is the tail that a crash tore, and ends the file quietly (nothing of it was acknowledged);
+any other impossible length can't come from a crash, and is refused with file and offset.
+
+No checksum protects a record, and a torn one may look like another: an entry id whose last bytes are missing is entry
+0. So the last record before the end of data is looked at closely. A flush that was completed ends on the alignment; one
+that did not, and whose last record is zeros from a block boundary on, was torn there. The entry's digest is checked by
+readers.
+
+Not its job: files and threads (`journal`), what a record does to storage (`replay`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from bookgate.bookie.system.data_loss import WAYS_OUT
+from bookgate.bookie.system.files import StorageCorruptException
+
+MAGIC = b"BKLG"
+CURRENT_VERSION = 6
+HEADER_SIZE = 512
+FILE_SUFFIX = ".txn"
+
+LEDGER_KEY = -0x1000
+FENCE = -0x2000
+EXPLICIT_LAC = -0x8000
+MADE_ANEW = -0x42474D41
+"""The ledger was deleted, and what follows is of another of the same id. Apache BookKeeper's bookie, which knows no
+such record, passes over it."""
+OLDEST_VERSION_WITH = {LEDGER_KEY: 3, FENCE: 4, EXPLICIT_LAC: 6}
+
+_PADDING_LENGTH = -0x100
+_FIRST_PADDED_VERSION = 5
+_IDS_SIZE = 16
+_SCAN_CHUNK = 1 << 20
+_BLOCK = 512
+"""The least that a disk writes as a whole; every alignment is a multiple of it."""
+
+_FILE_NAME = re.compile(r"([0-9a-f]+)\.txn")
+_length = struct.Struct(">i")
+_meta = struct.Struct(">qq")
+_meta_blob = struct.Struct(">qqi")
+_mark = struct.Struct(">qq")
+MARK_SIZE = _mark.size
+
+pack_length = _length.pack
+_ZERO_FIELDS = bytes(24)
+
+
+class LogMark(NamedTuple):
+    """A position in the journal; everything before it is in ledger storage. Ordered as the journal is."""
+
+    journal_id: int
+    offset: int
+
+    def encode(self) -> bytes:
+        """16 bytes, the content of a `lastMark` file."""
+        return _mark.pack(*self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> LogMark:
+        """Inverse of encode; anything shorter is the mark that says nothing was persisted yet."""
+        return cls(*_mark.unpack_from(data)) if len(data) >= MARK_SIZE else NO_MARK
+
+
+NO_MARK = LogMark(0, 0)
+
+
+def file_name(journal_id: int) -> str:
+    return f"{journal_id:x}{FILE_SUFFIX}"
+
+
+def journal_id_of(name: str) -> int | None:
+    """The id in a journal file's name, None for any other name."""
+    match = _FILE_NAME.fullmatch(name)
+    return int(match[1], 16) if match else None
+
+
+def encode_header() -> bytes:
+    """Header of a new file of the current version."""
+    return (MAGIC + _length.pack(CURRENT_VERSION)).ljust(HEADER_SIZE, b"\0")
+
+
+def decode_header(data: bytes, name: str) -> tuple[int, int]:
+    """(version, header size) from the first bytes of a file. A file without magic is version 1, which has no header.
+
+    Raises StorageCorruptException for a version that does not exist.
+    """
+    if len(data) < 8 or data[:4] != MAGIC:
+        return 1, 0
+    (version,) = _length.unpack_from(data, 4)
+    if not 2 <= version <= CURRENT_VERSION:
+        raise StorageCorruptException(
+            f"journal {name} has format version {version}; this bookie reads 1 to {CURRENT_VERSION}. "
+            "Start the bookie version that wrote it, or restore the file."
+        )
+    return version, HEADER_SIZE if version >= _FIRST_PADDED_VERSION else 8
+
+
+def encode_key(ledger_id: int, master_key: bytes) -> bytes:
+    """Payload of a master key record."""
+    return _meta_blob.pack(ledger_id, LEDGER_KEY, len(master_key)) + master_key
+
+
+def encode_fence(ledger_id: int) -> bytes:
+    """Payload of a fence record."""
+    return _meta.pack(ledger_id, FENCE)
+
+
+def encode_made_anew(ledger_id: int) -> bytes:
+    """Payload of the record that stands before all others of a ledger whose id an earlier one had."""
+    return _meta.pack(ledger_id, MADE_ANEW)
+
+
+def encode_explicit_lac(ledger_id: int, packet: bytes) -> bytes:
+    """Payload of an explicit LAC record; `packet` is the body of the request that set it."""
+    return _meta_blob.pack(ledger_id, EXPLICIT_LAC, len(packet)) + packet
+
+
+def meta_blob(payload: bytes) -> bytes:
+    """Key or LAC packet of a meta record. Raises ValueError when the payload is too short for what it announces."""
+    if len(payload) < _meta_blob.size:
+        raise ValueError(f"a meta record of {len(payload)} bytes has no room for its content")
+    size = _meta_blob.unpack_from(payload)[2]
+    end = _meta_blob.size + size
+    if size < 0 or end > len(payload):
+        raise ValueError(f"a meta record of {len(payload)} bytes announces {size} bytes of content")
+    return payload[_meta_blob.size : end]
+
+
+def encode_records(payloads: Sequence[bytes]) -> bytes:
+    """Records ready to be written, joined in order."""
+    parts: list[bytes] = [b""] * (2 * len(payloads))
+    parts[0::2] = map(pack_length, map(len, payloads))
+    parts[1::2] = payloads
+    return b"".join(parts)
+
+
+def padding(position: int, alignment: int) -> bytes:
+    """The padding record that brings `position` (from the file's start) to a multiple of `alignment`; maybe empty.
+
+    Its own 8 bytes need room: with less it fills the next block as well.
+    """
+    remainder = position % alignment
+    if remainder == 0:
+        return b""
+    gap = alignment - remainder
+    size = gap - 8 if gap >= 8 else alignment - (8 - gap)
+    return _length.pack(_PADDING_LENGTH) + _length.pack(size) + bytes(size)
+
+
+class Record(NamedTuple):
+    """One record; `offset` is that of its length field."""
+
+    offset: int
+    ledger_id: int
+    entry_id: int
+    payload: bytes
+
+
+class JournalScan:
+    """Iterates over the records of one file from `start`. `end` is where the scan stands: a record boundary.
+
+    `read(size, offset)` gives up to `size` bytes of the file; `file_size` is in bytes; `name` is for messages. Raises
+    StorageCorruptException, with file and offset, for what no crash explains.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], file_size: int, start: int, version: int, name: str) -> None:
+        self._read = read
+        self._file_size = file_size
+        self._version = version
+        self._name = name
+        self._chunk = b""
+        self._chunk_start = 0
+        self.end = start
+
+    def __iter__(self) -> Iterator[Record]:
+        while (length := self._next_length()) is not None:
+            offset = self.end
+            if length < 0:
+                self.end += self._padding_size(length)
+                continue
+            if length > self._file_size - offset - 4:
+                return
+            payload = self._take(offset + 4, length)
+            if self._never_arrived(payload) or self._lost_its_end(offset + 4, payload):
+                return
+            self.end = offset + 4 + length
+            yield self._record(offset, payload)
+
+    def _next_length(self) -> int | None:
+        field = self._take(self.end, 4)
+        if len(field) < 4:
+            return None
+        return int(_length.unpack(field)[0]) or None
+
+    def _padding_size(self, length: int) -> int:
+        field = self._take(self.end + 4, 4)
+        size = _length.unpack(field)[0] if len(field) == 4 else 0
+        if length != _PADDING_LENGTH or self._version < _FIRST_PADDED_VERSION or size < 0:
+            raise self._corrupt(self.end, f"has the impossible length {length}")
+        return 8 + int(size)
+
+    def _lost_its_end(self, start: int, payload: bytes) -> bool:
+        """Whether this is the last record of a flush that was not completed, and zeros from a block boundary on."""
+        end = start + len(payload)
+        boundary = (end - 1) // _BLOCK * _BLOCK
+        if self._version < _FIRST_PADDED_VERSION or end % _BLOCK == 0 or boundary <= start or payload[-1]:
+            return False
+        return not any(payload[boundary - start :]) and not any(self._take(end, 4))
+
+    def _never_arrived(self, payload: bytes) -> bool:
+        # The blocks of an unsynced write reach the disk in any order: a length may be there and its payload not yet.
+        # No entry has a header of zeros: entry 0 carries LAC -1.
+        return payload.startswith(_ZERO_FIELDS) or (len(payload) >= _IDS_SIZE and not any(payload))
+
+    def _record(self, offset: int, payload: bytes) -> Record:
+        if len(payload) < _IDS_SIZE:
+            raise self._corrupt(offset, f"has {len(payload)} bytes, too few for its ids")
+        ledger_id, entry_id = _meta.unpack_from(payload)
+        if self._version < OLDEST_VERSION_WITH.get(entry_id, 1):
+            raise self._corrupt(offset, f"is of kind {entry_id}, which version {self._version} does not have")
+        return Record(offset, ledger_id, entry_id, payload)
+
+    def _corrupt(self, offset: int, what: str) -> StorageCorruptException:
+        return StorageCorruptException(
+            f"journal {self._name}: the record at offset {offset} {what}; the file is damaged. {WAYS_OUT}."
+        )
+
+    def _take(self, offset: int, size: int) -> bytes:
+        """Bytes of the file through a read-ahead chunk."""
+        start = offset - self._chunk_start
+        if start < 0 or start + size > len(self._chunk):
+            self._chunk = self._read(max(size, _SCAN_CHUNK), offset)
+            self._chunk_start = offset
+            start = 0
+        return self._chunk[start : start + size]

@@ -1,0 +1,385 @@
+"""The journal: what makes a request durable before it is answered.
+
+One thread owns the current file. It takes everything that queued up, appends it with one padding record at the end,
+syncs the file once, and only then hands the tokens of those requests to `on_durable`, in the order they came. A batch
+lies in one file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds
+its record is synced, also across a roll (S5, F1).
+
+A record whose sync is deferred is answered once it was written, before the sync: a kill does not take it back, a loss
+of power may, until a later `force` of its ledger was answered, which is behind the sync of all that was queued before.
+
+With a group wait a flush waits until its oldest request has waited that long, or enough bytes or records came together;
+without, it begins as soon as the thread is free, and takes what queued up during the last one.
+
+Requests never wait to be queued; `is_full` says when no more should come, and `on_room` when they may again.
+
+`synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
+
+A process always begins a new file and never appends to one of an earlier process. `give_back` cuts off what the file
+has allocated ahead: where the disk is short of space the flush of what is journaled may need it.
+
+A write that finds no space stalls the journal, if `on_no_space` agrees: that callback takes the tokens of all that is
+queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order, so that
+what is accepted later is behind them (a fence that is asked for again is behind the first one). `retry` tries again,
+and `on_space` is called once everything queued is durable. What the failed write left in the file is cut off. A start
+that finds no space for the first file is such a stall as well, with nothing queued.
+
+Any other error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
+again, since the kernel may have dropped the pages that it failed to write. That holds for a sync without space too.
+
+Not its job: the file itself (`file`), what is in a record (`format`), replay, deciding which files may
+go (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bookgate.bookie.journal import format as fmt
+from bookgate.bookie.journal.file import JournalFile, list_journals
+from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.options import JournalOptions
+from bookgate.bookie.statistics import JournalStatistics
+from bookgate.bookie.system.files import FileSystem, StorageStoppedException, is_no_space
+from bookgate.bookie.system.threads import REAL_THREADS, RunningThread, Threads
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_BUSY = float("inf")
+_FORCE_BYTES = 256
+"""What a request without a record counts in the queue, so that these are bounded as well."""
+
+
+class Journal:
+    """The journal of one directory. `append` and `force` from any thread; callbacks come from the journal thread."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        options: JournalOptions,
+        on_durable: Callable[[list[object]], None],
+        on_fatal: Callable[[BaseException], None],
+        on_room: Callable[[], None],
+        on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False,
+        on_space: Callable[[], None] = lambda: None,
+        threads: Threads = REAL_THREADS,
+    ) -> None:
+        self._files = files
+        self._threads = threads
+        self._monotonic = threads.monotonic
+        self._directory = directory
+        self._options = options
+        self._on_room = on_room
+        self._on_no_space = on_no_space
+        self._on_space = on_space
+        self._on_durable = on_durable
+        self._on_fatal = on_fatal
+        self._lock = threads.lock()
+        self._ready = threads.condition(self._lock)
+        self._wake_at: float = _BUSY
+        """Queued bytes at which the thread wants to be woken."""
+        self._accepting = False
+        self._closing = False
+        self.statistics = JournalStatistics()
+        self._oldest = 0.0
+        self._taken_bytes = 0
+        self._out_of_space = False
+        self._retry = False
+        self._give_back = False
+        self._payloads: list[bytes] = []
+        self._tokens: list[object] = []
+        self._deferred: list[object] = []
+        """Tokens of records that are answered before their sync."""
+        self._queued_bytes = 0
+        self._taken_at = 0.0
+        self._thread: RunningThread | None = None
+        self._file: JournalFile | None = None
+        self.synced_mark = fmt.NO_MARK
+
+    def open(self, replayed: LogMark = fmt.NO_MARK) -> None:
+        """Begins a new file behind those that exist, and starts the thread. `replayed`: where those end."""
+        self.synced_mark = replayed
+        try:
+            self._begin()
+            self._accepting = True
+        except OSError as error:
+            if not is_no_space(error) or not self._on_no_space(error, []):
+                raise
+            self._out_of_space = True
+            log_event(
+                _log,
+                "journal_without_space",
+                logging.ERROR,
+                directory=self._directory,
+                error=error,
+                note="not even for its first file",
+            )
+        self._thread = self._threads.start(self._run, "journal")
+
+    def _begin(self) -> None:
+        existing = list_journals(self._files, self._directory)
+        journal_id = existing[-1] + 1 if existing else int(self._threads.wall_clock() * 1000) + 1
+        self._file = JournalFile(self._files, self._directory, journal_id, self._options)
+        self.synced_mark = LogMark(journal_id, self._file.position)
+
+    def append(self, payloads: Sequence[bytes], token: object) -> None:
+        """Queues records; `token` (unless None) goes to on_durable once they, and all queued before, are durable.
+
+        Raises StorageStoppedException when the journal is not running.
+        """
+        with self._lock:
+            if not self._accepting:
+                raise self._stopped()
+            for payload in payloads:
+                self._payloads.append(payload)
+                self._queued_bytes += len(payload)
+            if not payloads:
+                self._queued_bytes += _FORCE_BYTES
+            if token is not None:
+                self._tokens.append(token)
+            if self._queued_bytes >= self._wake_at:
+                self._ready.notify()
+
+    def append_deferred(self, payload: bytes, token: object) -> None:
+        """The same for a record whose token may come back once it is written, before the sync."""
+        with self._lock:
+            if not self._accepting:
+                raise self._stopped()
+            self._payloads.append(payload)
+            self._queued_bytes += len(payload)
+            self._deferred.append(token)
+            if self._queued_bytes >= self._wake_at:
+                self._ready.notify()
+
+    def append_one(self, payload: bytes, token: object) -> None:
+        """The same for a single record: the path of every add."""
+        with self._lock:
+            if not self._accepting:
+                raise self._stopped()
+            self._payloads.append(payload)
+            self._queued_bytes += len(payload)
+            if token is not None:
+                self._tokens.append(token)
+            if self._queued_bytes >= self._wake_at:
+                self._ready.notify()
+
+    def force(self, token: object) -> None:
+        """`token` goes to on_durable once everything queued before is durable."""
+        self.append((), token)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more is queued than should be; `on_room` is called once it was taken."""
+        return self._queued_bytes >= self._options.queue_limit
+
+    @property
+    def queued(self) -> tuple[int, int, int]:
+        """Records and bytes that wait, and the bytes from which `is_full` says so."""
+        return len(self._payloads), self._queued_bytes, self._options.queue_limit
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether the journal is stalled."""
+        return self._out_of_space
+
+    def retry(self) -> None:
+        """There may be space again."""
+        with self._ready:
+            self._retry = True
+            self._ready.notify()
+
+    def give_back(self) -> None:
+        """Somebody else needs space: what is allocated ahead goes as soon as the thread has nothing to write."""
+        with self._ready:
+            self._give_back = True
+            self._ready.notify()
+
+    def close(self) -> None:
+        """Makes everything queued durable, hands out its tokens, and stops the thread."""
+        with self._ready:
+            self._accepting = False
+            self._closing = True
+            self._ready.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _stopped(self) -> OSError:
+        if self._out_of_space:
+            return OSError(errno.ENOSPC, "the journal has no space; nothing is accepted", str(self._directory))
+        return StorageStoppedException(f"the journal in {self._directory} is not running; nothing is accepted")
+
+    def _run(self) -> None:
+        try:
+            if self._file is None:
+                self._begin_once_there_is_space()
+            while (batch := self._take()) is not None:
+                self._commit(*batch)
+        except BaseException as error:
+            with self._ready:
+                self._accepting = False
+                self._payloads, self._tokens, self._deferred = [], [], []
+            log_event(
+                _log,
+                "journal_failed",
+                logging.CRITICAL,
+                directory=self._directory,
+                error=error,
+                note="nothing more is acknowledged",
+            )
+            self._on_fatal(error)
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _take(self) -> tuple[list[bytes], list[object], list[object]] | None:
+        """Everything that is queued, waiting for the first request; None when closed and empty."""
+        with self._ready:
+            oldest = self._taken_at
+            while not self._payloads and not self._tokens:
+                if self._closing:
+                    return None
+                if self._give_back and self._file is not None:
+                    self._give_back = False
+                    self._file.cut()
+                self._wait(None, wake_at=0)
+                oldest = self._monotonic()
+            self._wait_for_group(oldest)
+            batch = self._payloads, self._tokens, self._deferred
+            was_full = self.is_full
+            self._taken_bytes = self._queued_bytes
+            self._payloads, self._tokens, self._deferred, self._queued_bytes = [], [], [], 0
+            self._oldest, self._taken_at = oldest, self._monotonic()
+        if was_full:
+            self._on_room()
+        return batch
+
+    def _wait_for_group(self, oldest: float) -> None:
+        """Lets later requests join until the first, which came at `oldest` or later, has waited the configured time."""
+        options = self._options
+        if options.max_group_wait_ms <= 0:
+            self.statistics.flushes_of_empty_queue += 1
+            return
+        deadline = oldest + options.max_group_wait_ms / 1000
+        while not self._closing and not self._group_is_full():
+            remaining = deadline - self._monotonic()
+            if remaining <= 0:
+                self.statistics.flushes_after_max_wait += 1
+                return
+            self._wait(remaining, wake_at=0 if options.buffered_entries else options.buffered_writes)
+        self.statistics.flushes_of_full_group += 1
+
+    def _group_is_full(self) -> bool:
+        entries = self._options.buffered_entries
+        return self._queued_bytes >= self._options.buffered_writes or 0 < entries <= len(self._payloads)
+
+    def _wait(self, timeout: float | None, *, wake_at: float) -> None:
+        self._wake_at = wake_at
+        self._ready.wait(timeout)
+        self._wake_at = _BUSY
+
+    def _commit(self, payloads: list[bytes], tokens: list[object], deferred: list[object]) -> None:
+        if self._file is None:
+            raise self._stopped()
+        if payloads:
+            try:
+                self._roll_if_full()
+                self._file.append(payloads)
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+                self._stall(error, payloads, tokens + deferred)
+                return
+            times = self._oldest, self._taken_at, self._monotonic()
+            self.statistics.batch_written(self._taken_bytes, len(payloads), *times)
+            if deferred:
+                self._on_durable(deferred)
+            self._file.sync()
+            self.synced_mark = LogMark(self._file.journal_id, self._file.position)
+            self.statistics.batch_synced(len(payloads), *times, self._monotonic())
+        if tokens:
+            self._on_durable(tokens)
+        if self._out_of_space:
+            self._go_on()
+
+    def _stall(self, error: OSError, payloads: list[bytes], tokens: list[object]) -> None:
+        """Keeps the records, lets the tokens go, and waits for `retry`. A journal that closes gives the records up."""
+        was_stalled = self._out_of_space
+        with self._ready:
+            self._out_of_space, self._accepting, self._retry = True, False, False
+            self._payloads = payloads + self._payloads
+            tokens = tokens + self._tokens + self._deferred
+            self._tokens, self._deferred = [], []
+            self._queued_bytes = sum(map(len, self._payloads))
+        if self._file is not None:
+            self._file.cut()
+        if not was_stalled:
+            if not self._on_no_space(error, tokens):
+                self._out_of_space = False
+                raise error
+            log_event(
+                _log,
+                "journal_without_space",
+                logging.ERROR,
+                directory=self._directory,
+                error=error,
+                note="nothing is accepted until it has",
+            )
+        self._wait_for_retry()
+        with self._ready:
+            if self._closing:
+                log_event(
+                    _log,
+                    "journal_truncated",
+                    logging.WARNING,
+                    directory=self._directory,
+                    note="records that it had no space for are left out; they were not acknowledged",
+                )
+                self._payloads = []
+
+    def _wait_for_retry(self) -> None:
+        with self._ready:
+            while not self._retry and not self._closing:
+                self._wait(None, wake_at=0)
+
+    def _begin_once_there_is_space(self) -> None:
+        while not self._closing:
+            self._wait_for_retry()
+            with self._ready:
+                self._retry = False
+            try:
+                self._begin()
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+            else:
+                self._go_on()
+                return
+
+    def _go_on(self) -> None:
+        """Everything that was queued when space ran out is durable."""
+        with self._ready:
+            self._out_of_space, self._accepting = False, not self._closing
+        log_event(_log, "journal_has_space", directory=self._directory)
+        self._on_space()
+
+    def _roll_if_full(self) -> None:
+        """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""
+        if self._file is None or self._file.position <= self._options.max_size:
+            return
+        started = self._monotonic()
+        following = JournalFile(self._files, self._directory, self._file.journal_id + 1, self._options)
+        self.statistics.creation.success(self._monotonic() - started)
+        self._file.close()
+        self._file = following

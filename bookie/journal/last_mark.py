@@ -1,0 +1,93 @@
+"""The last marks: where the replay of each journal begins, as each ledger directory says it.
+
+A `lastMark` file is 16 bytes, journal id and offset; Apache BookKeeper reads and writes no more. A tag and a CRC-32 of
+them stand behind: the *seal*, which a mark that Apache BookKeeper's bookie wrote does not have. So a mark that was
+damaged is known from one that was not: it counts as none, and the directory's journal is replayed from its beginning,
+which costs time and nothing else.
+
+Source: docs/protocol/storage.md#lastmark. Not its job: whether the journal bears a mark out (`replay_start`).
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bookgate.bookie.disks.directories import current
+from bookgate.bookie.journal.format import MARK_SIZE, NO_MARK, LogMark
+from bookgate.bookie.system.files import FileSystem, read_whole, write_in_place
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+LAST_MARK_FILE = "lastMark"
+_TAG = b"BGMK"
+SEALED_SIZE = MARK_SIZE + len(_TAG) + 4
+
+
+class StoredMark(NamedTuple):
+    """A mark as one directory has it."""
+
+    mark: LogMark
+    sealed: bool
+    """Whether it is certain that it was written so."""
+    path: Path
+
+
+def mark_file_name(journal: int, journals: int) -> str:
+    """Name of the file that holds the mark of one of a bookie's journals."""
+    return LAST_MARK_FILE if journals == 1 else f"{LAST_MARK_FILE}.{journal}"
+
+
+def read_marks(files: FileSystem, directories: Iterable[Path], name: str = LAST_MARK_FILE) -> list[StoredMark]:
+    """The marks of all ledger directories, the furthest first; a missing, short or damaged file counts as none."""
+    found: list[StoredMark] = []
+    for directory in directories:
+        path = current(directory) / name
+        content = read_whole(files, path)
+        if content is None or len(content) < MARK_SIZE:
+            continue
+        mark, sealed = LogMark.decode(content), len(content) > MARK_SIZE
+        if (sealed and content != _seal(mark)) or mark.journal_id < 0 or mark.offset < 0:
+            log_event(_log, "mark_damaged", logging.ERROR, path=path, note="it counts as none")
+            continue
+        found.append(StoredMark(mark, sealed, path))
+    return sorted(found, key=lambda stored: stored.mark, reverse=True)
+
+
+def read_mark(files: FileSystem, directories: Iterable[Path], name: str = LAST_MARK_FILE) -> LogMark:
+    """The furthest mark of any ledger directory."""
+    return next((stored.mark for stored in read_marks(files, directories, name)), NO_MARK)
+
+
+def is_last_here(files: FileSystem, directories: Sequence[Path], journals: int) -> bool:
+    """Whether this bookie was the last on the directories: the other one writes marks too, which have no seal."""
+    marks = [
+        stored
+        for journal in range(journals)
+        for stored in read_marks(files, directories, mark_file_name(journal, journals))
+    ]
+    return bool(marks) and all(stored.sealed for stored in marks)
+
+
+def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark, name: str = LAST_MARK_FILE) -> None:
+    """Persists the mark in every ledger directory, durably. The first OSError is raised when no directory took it."""
+    errors: list[OSError] = []
+    written = 0
+    for directory in directories:
+        try:
+            write_in_place(files, current(directory) / name, _seal(mark))
+            written += 1
+        except OSError as error:
+            log_event(_log, "mark_not_written", logging.WARNING, path=current(directory) / name, error=error)
+            errors.append(error)
+    if errors and not written:
+        raise errors[0]
+
+
+def _seal(mark: LogMark) -> bytes:
+    data = mark.encode()
+    return data + _TAG + zlib.crc32(data).to_bytes(4, "big")

@@ -1,0 +1,1 @@
+"""How a bookie belongs to a cluster: its cookie and its registration."""

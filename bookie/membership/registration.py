@@ -1,0 +1,92 @@
+"""What a bookie registers of itself, and the cookie that ties its directories to its name and cluster.
+
+Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.disks import directories
+from bookgate.bookie.membership import cookie
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
+from bookgate.ledger.bookie_info import (
+    BOOKIE_RPC,
+    GATEWAY_GRPC,
+    HTTP,
+    TLS_EXTENSION,
+    VERSION_PROPERTY,
+    BookieServiceInfo,
+    Endpoint,
+    check_bookie_id,
+)
+from bookgate.ledger.metadata_store import RegistrationManager
+from bookgate.runtime.logs import log_event
+from bookgate.runtime.version import own_version
+
+_log = logging.getLogger(__name__)
+
+
+def bookie_id_of(config: BookieConfig, port: int) -> str:
+    """The configured id, else the advertised address and port. Raises IncorrectParameterException."""
+    return check_bookie_id(config.bookie_id or f"{config.advertised_host()}:{port}")
+
+
+def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int]) -> BookieServiceInfo:
+    """The registration of a bookie; `ports` holds the port of `bookie`, `http` and, if it hosts one, `gateway`."""
+    host = config.advertised_host()
+    kinds = (
+        ("bookie", "bookie", BOOKIE_RPC),
+        ("gateway", "gateway", GATEWAY_GRPC),
+        ("httpserver", "http", HTTP),
+    )
+    endpoints = [Endpoint(name, host, ports[kind], protocol) for name, kind, protocol in kinds if kind in ports]
+    endpoints[0] = replace(
+        endpoints[0],
+        auth=(config.auth_provider,) if config.auth_provider else (),
+        extensions=(TLS_EXTENSION,) if config.tls_certificate else (),
+    )
+    if config.http_tls:
+        endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))
+    return BookieServiceInfo(bookie_id, tuple(endpoints), {VERSION_PROPERTY: own_version()})
+
+
+async def check_cookie(
+    config: BookieConfig,
+    bookie_id: str,
+    registration: RegistrationManager,
+    files: FileSystem = REAL_FILE_SYSTEM,
+) -> str:
+    """Refuses directories that are another bookie's; stamps those of a new bookie. The directories are locked.
+
+    Returns the instance id of the cluster, which the cookies now name everywhere. The directories are stamped before
+    the metadata store: a crash in between leaves directories that hold nothing but a cookie, which the next start takes
+    for new. Raises InvalidCookieException.
+    """
+    instance_id = await registration.cluster_instance_id()
+    master = cookie.Cookie.build(bookie_id, config.journals, config.ledgers, instance_id, config.indexes)
+    stored = await registration.read_cookie(bookie_id)
+    paths = list(dict.fromkeys((*config.journals, *config.ledgers, *config.indexes)))
+    decision = cookie.check(
+        master,
+        stored.value if stored else None,
+        directories.read_version_files(files, paths),
+        directories.empty_directories(files, paths),
+        allow_expansion=config.allow_storage_expansion,
+    )
+    if decision is cookie.Decision.OK:
+        return instance_id
+    content = master.encode()
+    if decision is cookie.Decision.NEW_ENVIRONMENT:
+        directories.write_version_files(files, dict.fromkeys(paths, content))
+        await registration.write_cookie(bookie_id, content, None)
+        log_event(_log, "directories_stamped", bookie=bookie_id)
+        return instance_id
+    # The metadata store last: what its cookie does not list yet is new, so a start that was cut short is repeated.
+    directories.write_version_files(files, dict.fromkeys(paths, content))
+    await registration.write_cookie(bookie_id, content, stored.version if stored else None)
+    log_event(_log, "directories_added", bookie=bookie_id)
+    return instance_id

@@ -1,0 +1,1 @@
+"""What a bookie exposes to Prometheus."""

@@ -1,0 +1,170 @@
+"""What mode a bookie is in: whether it takes adds, from whom, and why not.
+
+States: starting → running → shutting down; and across them READ_WRITE or READ_ONLY. A bookie is read-only while it is
+forced to be (by its settings, or because it shuts down), while an operator holds it there (manual), or while any cause
+of its own holds: disks over their threshold, a write that found no space, or a status restored from the last run. It
+is writable when none of these is left. A cause never ends the operator's hold, and the operator's release never ends
+a cause.
+
+Events: restored, running, the causes beginning and ending, set by an operator, shutting down. Each answers with the
+`Change` that is to be carried out: persisted and registered, or the bookie stopped where read-only mode is disabled.
+
+While read-only, high-priority adds (recovery of ledgers) are taken as long as `takes_high_priority` says that there is
+room for them. It is false while a write that found no space is not made good, whatever was measured.
+Source: docs/protocol/storage.md#bookie-mode, docs/protocol/storage.md#disk-space.
+
+Not here: measuring disks (`disks.rules`), the status file, the registration, requests (`admission`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Cause(Enum):
+    """Why a bookie went read-only by itself."""
+
+    DISK_USAGE = "disk usage over the threshold"
+    OUT_OF_SPACE = "a write found no space"
+    RESTORED = "read-only when it last ran"
+
+
+class Change(Enum):
+    """What follows from an event."""
+
+    NONE = auto()
+    TO_READ_ONLY = auto()
+    TO_READ_WRITE = auto()
+    STOP = auto()
+    """It would have to be read-only, which the settings do not allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStatus:
+    """What is persisted of the mode. `updated_ms` is wall-clock time in milliseconds."""
+
+    read_only: bool
+    manual: bool
+    updated_ms: int
+
+
+class ModeRefusedException(Exception):
+    """An operator asked for a mode that the settings do not allow."""
+
+
+class BookieMode:
+    """One bookie's mode. Owned by the event loop; `read_only` and `takes_high_priority` are read for every add."""
+
+    __slots__ = (
+        "_causes",
+        "_forced",
+        "_read_only_enabled",
+        "_room_for_high_priority",
+        "manual",
+        "read_only",
+        "running",
+        "shutting_down",
+        "takes_high_priority",
+    )
+
+    def __init__(self, *, force_read_only: bool = False, read_only_enabled: bool = True) -> None:
+        self._forced = force_read_only
+        self._read_only_enabled = read_only_enabled
+        self._causes: set[Cause] = set()
+        self._room_for_high_priority = True
+        self.manual = False
+        self.running = False
+        self.shutting_down = False
+        self.read_only = force_read_only
+        """Normal adds and explicit LACs are refused."""
+        self.takes_high_priority = True
+        """High-priority adds are taken, also while read-only."""
+
+    @property
+    def causes(self) -> frozenset[Cause]:
+        return frozenset(self._causes)
+
+    @property
+    def is_out_of_space(self) -> bool:
+        """Whether a write that found no space has not been made good."""
+        return Cause.OUT_OF_SPACE in self._causes
+
+    def describe(self) -> str:
+        """The reason for being read-only, for people."""
+        reasons = sorted(cause.value for cause in self._causes)
+        if self.manual:
+            reasons.insert(0, "set by an operator")
+        if self.shutting_down:
+            reasons.insert(0, "it shuts down")
+        elif self._forced:
+            reasons.insert(0, "forced by its settings")
+        return "; ".join(reasons)
+
+    def restore(self, status: BookieStatus) -> None:
+        """Takes up the mode of the last run, before `start`. Forced read-only is stronger."""
+        if self._forced or not status.read_only or not self._read_only_enabled:
+            return
+        self.manual = status.manual
+        if not status.manual:
+            self._causes.add(Cause.RESTORED)
+        self.read_only = True
+
+    def start(self) -> None:
+        """Storage is open and requests are served."""
+        self.running = True
+
+    def shut_down(self) -> None:
+        """From now on read-only for good; nobody is told, since the registration is taken back."""
+        self.shutting_down = True
+        self.running = False
+        self.read_only = True
+
+    # --- causes ---
+
+    def disks_full(self, *, high_priority: bool) -> Change:
+        """Disk usage demands read-only mode; `high_priority`: there is room left for recovery."""
+        self._room_for_high_priority = high_priority
+        self._causes.discard(Cause.RESTORED)
+        return self._begin(Cause.DISK_USAGE)
+
+    def disks_writable(self) -> Change:
+        """Disk usage is fine. Also ends what was restored."""
+        self._room_for_high_priority = True
+        self._causes -= {Cause.DISK_USAGE, Cause.RESTORED}
+        return self._settle()
+
+    def out_of_space(self) -> Change:
+        """A write of journal, entry log or index found no space."""
+        return self._begin(Cause.OUT_OF_SPACE)
+
+    def space_returned(self) -> Change:
+        """The write that found no space was made good."""
+        self._causes.discard(Cause.OUT_OF_SPACE)
+        return self._settle()
+
+    def _begin(self, cause: Cause) -> Change:
+        if not self._read_only_enabled and not self.shutting_down:
+            return Change.STOP
+        self._causes.add(cause)
+        return self._settle()
+
+    # --- the operator ---
+
+    def set_by_operator(self, read_only: bool) -> Change:
+        """Sets or takes off the operator's hold. Raises ModeRefusedException."""
+        if self._forced:
+            raise ModeRefusedException("this bookie is forced to be read-only by its settings (force_read_only)")
+        if read_only and not self._read_only_enabled:
+            raise ModeRefusedException("read-only mode is disabled by the settings (read_only_mode_enabled)")
+        self.manual = read_only
+        return self._settle()
+
+    def _settle(self) -> Change:
+        """Brings `read_only` in line with what holds."""
+        self.takes_high_priority = self._room_for_high_priority and Cause.OUT_OF_SPACE not in self._causes
+        read_only = self._forced or self.shutting_down or self.manual or bool(self._causes)
+        if read_only is self.read_only:
+            return Change.NONE
+        self.read_only = read_only
+        return Change.TO_READ_ONLY if read_only else Change.TO_READ_WRITE

@@ -1,0 +1,243 @@
+"""Carries out a bookie's changes of mode: tells its ledger directories and the metadata store.
+
+The mode itself changes at once, and requests follow it at once; the rest comes after, by one task, one step at a time:
+BOOKIE_STATUS (where persisted), then the registration, which moves between the writable and the read-only list (made
+in the new one before it is taken out of the old). Changes that come meanwhile are not queued: the task goes on until
+what was told is what is.
+
+A store that is out of reach does not end the bookie, which serves reads all the same: it is asked again until it
+answers. Another process that holds the bookie id does. (Apache BookKeeper stops in both cases.) Sessions that end are
+the registration manager's: it registers anew in the mode that was told last.
+
+Whatever else takes the registration out of the store, a second task finds it gone: it looks every few seconds, and has
+the bookie registered again, until that works. What it saw last is what the bookie tells of itself (`registered`).
+Source: docs/protocol/storage.md#bookie-mode.
+
+Not here: why the mode changes (`core.bookie_mode`), measuring disks (`disks.monitor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bookgate.bookie.mode.mode import BookieMode, BookieStatus, Change, ModeRefusedException
+from bookgate.bookie.mode.status_files import read_status, write_status
+from bookgate.bookie.system.files import FileSystem
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import BKException, LedgerExistException
+from bookgate.ledger.metadata_store import RegistrationManager
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_bug, log_event
+
+__all__ = ["ModeRefusedException", "StateManager"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+_OPERATOR_WAITS_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 1.0
+"""A first look may meet a copy of the store that lags, or a registration that is just being renewed."""
+
+_UNANSWERED = 2
+"""Looks in a row without an answer after which nothing is known of the registration."""
+
+
+class ReadOnlyDisabledException(BKException):
+    """The bookie would have to be read-only, which its settings do not allow."""
+
+
+class StateManager:
+    """See the module. Belongs to the event loop; files are written in a thread.
+
+    `now_ms` gives wall-clock milliseconds. `on_fatal` is called when the bookie must stop.
+    """
+
+    def __init__(
+        self,
+        mode: BookieMode,
+        registration: RegistrationManager,
+        status_directories: Sequence[Path],
+        *,
+        persist: bool,
+        now_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+        files: FileSystem,
+    ) -> None:
+        self._mode = mode
+        self._registration = registration
+        self._directories = tuple(status_directories) if persist else ()
+        self._now_ms = now_ms
+        self._on_fatal = on_fatal
+        self._files = files
+        self._info: BookieServiceInfo | None = None
+        self._registered_read_only: bool | None = False
+        """None: not known, or still under way. A change that failed may have been made, or may yet be."""
+        self._persisted: tuple[bool, bool] = (False, False)
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gone = False
+        """The store did not have the registration when it was last looked at, and has not got it since."""
+        self._unanswered = 0
+
+    @property
+    def registered(self) -> bool | None:
+        """Whether the store has the bookie's registration, as it last said; None while it does not say."""
+        if self._info is None or self._gone:
+            return False
+        return True if self._unanswered < _UNANSWERED else None
+
+    def restore(self) -> None:
+        """Blocking: takes up the persisted mode. Before anything else."""
+        status = read_status(self._files, self._directories)
+        if status is not None:
+            self._mode.restore(status)
+            self._persisted = (status.read_only, status.manual)
+
+    async def register(self, info: BookieServiceInfo) -> None:
+        """Registers in the mode that the bookie is in, and follows it from then on. Raises BKException."""
+        read_only = self._mode.read_only
+        await self._registration.register_bookie(info, read_only=read_only)
+        self._info, self._registered_read_only = info, read_only
+        self._tasks = [
+            keep_running("mode of the bookie", self._follow),
+            keep_running("look at the registration", self._look_forever),
+        ]
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Takes the registration back."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._info is not None:
+            bookie_id, self._info = self._info.bookie_id, None
+            await self._registration.unregister_bookie(bookie_id)
+
+    def carry_out(self, change: Change) -> None:
+        """Tells whoever must know of a change of the mode, in the background."""
+        match change:
+            case Change.STOP:
+                self._on_fatal(
+                    ReadOnlyDisabledException(
+                        "the disks have no room and read_only_mode_enabled is off: free space, or enable read-only mode"
+                    )
+                )
+            case Change.TO_READ_ONLY:
+                log_event(_log, "mode", logging.WARNING, mode="read-only", reason=self._mode.describe())
+            case Change.TO_READ_WRITE:
+                log_event(_log, "mode", mode="writable")
+        self._settled.clear()
+        self._changed.set()
+
+    async def set_by_operator(self, read_only: bool) -> bool:
+        """Sets or takes off the operator's hold; the mode that follows. Waits until it is told, for a while.
+
+        Raises ModeRefusedException.
+        """
+        self.carry_out(self._mode.set_by_operator(read_only))
+        try:
+            async with asyncio.timeout(_OPERATOR_WAITS_SECONDS):
+                await self._settled.wait()
+        except TimeoutError:
+            log_event(
+                _log,
+                "not_registered",
+                logging.WARNING,
+                note="the mode set by the operator is in force, and is registered later",
+            )
+        return self._mode.read_only
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                while not await self._tell():
+                    pass
+            except LedgerExistException as error:
+                self._on_fatal(error)
+                return
+            except Exception:
+                self._changed.set()  # what was not told is told in the next run
+                raise
+            if not self._changed.is_set():
+                self._settled.set()
+
+    async def _tell(self) -> bool:
+        """One step; True when there is nothing left to tell."""
+        status = (self._mode.read_only, self._mode.manual)
+        if self._mode.shutting_down:
+            return True
+        if status != self._persisted:
+            self._persisted = status
+            await asyncio.get_running_loop().run_in_executor(None, self._persist, *status)
+            return False
+        read_only = self._mode.read_only
+        if self._info is None or read_only is self._registered_read_only:
+            return True
+        self._registered_read_only = None
+        try:
+            await self._registration.register_bookie(self._info, read_only=read_only)
+        except BKException as error:
+            if isinstance(error, LedgerExistException) and not self._gone:
+                raise
+            log_event(
+                _log, "not_registered", logging.WARNING, mode=_name(read_only), error=error, note="it is tried again"
+            )
+            await asyncio.sleep(_RETRY_SECONDS)
+            return False
+        self._registered_read_only = read_only
+        self._gone = False
+        log_event(_log, "registered", mode=_name(read_only))
+        return False
+
+    async def _look_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self._look()
+            except BKException as error:
+                self._unanswered += 1
+                log_event(_log, "registration_not_seen", error=error, note="it is looked at again")
+            except Exception as error:
+                log_bug(_log, "registration_not_seen", error)
+
+    async def _look(self) -> None:
+        """Has the bookie registered again where the store has lost its registration. Raises BKException."""
+        if await self._stands():
+            return
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if await self._stands():
+            return
+        log_event(
+            _log,
+            "registration_gone",
+            logging.WARNING,
+            note="clients do not find this bookie, or find another address under its id; it is registered again",
+        )
+        self._gone = True
+        self._registered_read_only = None
+        self._changed.set()
+
+    async def _stands(self) -> bool:
+        """Whether the store has what it was told last; true also while it is being told something else."""
+        info, read_only = self._info, self._registered_read_only
+        if info is None or read_only is None:
+            return True
+        found = await self._registration.is_registered(info, read_only=read_only)
+        self._unanswered = 0
+        # What was looked for may have changed meanwhile.
+        return found or self._registered_read_only is not read_only
+
+    def _persist(self, read_only: bool, manual: bool) -> None:
+        write_status(self._files, self._directories, BookieStatus(read_only, manual, self._now_ms()))
+
+
+def _name(read_only: bool) -> str:
+    return "read-only" if read_only else "writable"

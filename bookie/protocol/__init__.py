@@ -1,0 +1,1 @@
+"""The entry port: connections, TLS and authentication, admission, adds, reads, long polls."""

@@ -1,0 +1,66 @@
+"""Whether a request is fit to reach storage at all: a bookie that takes writes, ids in range, body and request of one
+mind, a key worth the name.
+
+A bookie of the Java kind stores what it can't serve or replay later (ids below zero, F6; bodies without a header).
+Here such requests are refused on arrival, before anything is written. Source:
+docs/protocol/wire.md#master-keys-after-a-restart, docs/protocol/wire.md#ill-formed-requests.
+
+Not here: what depends on the ledger (`ledger_state`).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from bookgate.bookie.mode.mode import BookieMode
+from bookgate.bookie.storage.ledger_state import is_acceptable_key
+from bookgate.ledger.entry import HEADER_SIZE
+from bookgate.ledger.wire.messages import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Status, WriteLacRequest
+
+_IDS = struct.Struct(">qq")
+
+WRITABLE = BookieMode()
+"""The mode of a bookie that takes everything."""
+
+
+def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
+    """EREADONLY while read-only, unless recovery is taken and this is of it; EBADREQ for a body without a header, ids
+    below zero or ids that are not the body's; EUA for an unset key."""
+    if mode.read_only and not (request.priority > 0 and mode.takes_high_priority):
+        return Status.EREADONLY
+    if len(request.body) < HEADER_SIZE or request.ledger_id < 0 or request.entry_id < 0:
+        return Status.EBADREQ
+    if _IDS.unpack_from(request.body) != (request.ledger_id, request.entry_id):
+        return Status.EBADREQ
+    return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA
+
+
+def highest_entry_id(last_entry_id: int, max_gap: int, bound: int) -> int:
+    """Up to which id a ledger takes entries, `last_entry_id` being its last; 0: any gap, up to `bound`.
+
+    Index files have a slot for each id below the last: one entry far away makes a file that is huge to whoever copies
+    it without looking for holes.
+    """
+    return min(bound, last_entry_id + max_gap) if max_gap else bound
+
+
+def check_read(request: ReadRequest | BatchReadRequest) -> Status:
+    """EBADREQ for ids out of range; EUA for a fence without a key."""
+    if request.ledger_id < 0 or request.entry_id < LAST_ENTRY:
+        return Status.EBADREQ
+    if request.fence:
+        return Status.EOK if is_acceptable_key(request.master_key or b"") else Status.EUA
+    return Status.EOK
+
+
+def check_write_lac(request: WriteLacRequest, mode: BookieMode = WRITABLE) -> Status:
+    """EREADONLY while read-only, whatever the priority; EBADREQ for a packet without ids, of another ledger or with a
+    LAC below -1; EUA for an unset key."""
+    if mode.read_only:
+        return Status.EREADONLY
+    if len(request.body) < _IDS.size or request.ledger_id < 0:
+        return Status.EBADREQ
+    ledger_id, lac = _IDS.unpack_from(request.body)
+    if ledger_id != request.ledger_id or lac < LAST_ENTRY:
+        return Status.EBADREQ
+    return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA

@@ -1,0 +1,155 @@
+"""Who may use a bookie: providers of authentication, how one is found, and the two that come with it.
+
+A provider is one object a bookie; it makes a session for each connection (`core.gate.AuthSession`). Providers are found
+by name in the entry-point group `bookgate.bookie_auth_providers`; what the entry point names is called with the
+settings' `auth_options` as keyword arguments and returns the provider. Its `name` is the plugin name on the wire, which
+the client's provider has to have, too. Without a provider every connection is let in, as by BookKeeper's
+`AuthDisabledPlugin`.
+
+`bookgate-token`: the client shows a secret that stands in a file here. Use it inside TLS only.
+`bookgate-tls-role`: the client's certificate names a role in its subject's OU (docs/protocol/wire.md#authorised-roles).
+
+Not here: what may be asked before authentication (`core.gate`), the client's side.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from bookgate.bookie.protocol.auth_gate import AuthenticationException, AuthSession
+from bookgate.ledger.errors import IncorrectParameterException
+
+GROUP = "bookgate.bookie_auth_providers"
+TOKEN = "bookgate-token"
+TLS_ROLE = "bookgate-tls-role"
+
+
+class BookieAuthProvider(Protocol):
+    """One way to authenticate clients."""
+
+    @property
+    def name(self) -> str:
+        """The plugin's name on the wire."""
+
+    def new_session(self, peer: str) -> AuthSession:
+        """A session for a fresh connection; `peer` is the client's address, for messages."""
+
+
+class TokenProvider:
+    """Takes any of the tokens of a file, one a line, so that a new one can stand beside the old for a while.
+
+    The file is read anew for each authentication. Raises IncorrectParameterException when it can't be used.
+    """
+
+    name = TOKEN
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+        try:
+            self._tokens()
+        except AuthenticationException as error:
+            raise IncorrectParameterException(
+                f"{error}: set the option file of {TOKEN} to a file with a token"
+            ) from error
+
+    def new_session(self, peer: str) -> TokenSession:
+        return TokenSession(self)
+
+    def knows(self, token: bytes) -> bool:
+        """Whether the token is one of the file's. Takes the same time for all that are not."""
+        return sum(hmac.compare_digest(token, known) for known in self._tokens()) > 0
+
+    def _tokens(self) -> list[bytes]:
+        try:
+            lines = self._file.read_bytes().splitlines()
+        except OSError as error:
+            raise AuthenticationException(f"token file {self._file} can't be read: {error.strerror}") from error
+        tokens = [line.strip() for line in lines if line.strip()]
+        if not tokens:
+            raise AuthenticationException(f"token file {self._file} holds no token")
+        return tokens
+
+
+class TokenSession:
+    """Authenticated by the first payload, which is answered with nothing."""
+
+    def __init__(self, provider: TokenProvider) -> None:
+        self._provider = provider
+        self.authenticated = False
+
+    def process(self, payload: bytes) -> bytes:
+        if not self._provider.knows(payload.strip()):
+            raise AuthenticationException("the token is not known")
+        self.authenticated = True
+        return b""
+
+    def secured(self, certificate: Mapping[str, Any] | None) -> None:
+        pass
+
+
+class TlsRoleProvider:
+    """Lets in certificates whose first role is one of `roles`, a comma-separated list.
+
+    Roles stand in the subject's OU under the code 0: `OU=0:writer,reader;1:cluster`.
+    """
+
+    name = TLS_ROLE
+
+    def __init__(self, roles: str) -> None:
+        self._roles = frozenset(role.strip() for role in roles.split(","))
+        if "" in self._roles:
+            raise IncorrectParameterException(f"{TLS_ROLE}: the option roles has an empty role in {roles!r}")
+
+    def new_session(self, peer: str) -> TlsRoleSession:
+        return TlsRoleSession(self._roles)
+
+
+class TlsRoleSession:
+    """Authenticated by the certificate, once TLS stands."""
+
+    def __init__(self, roles: frozenset[str]) -> None:
+        self._roles = roles
+        self.authenticated = False
+
+    def process(self, payload: bytes) -> bytes:
+        raise AuthenticationException("clients show a certificate here, nothing else")
+
+    def secured(self, certificate: Mapping[str, Any] | None) -> None:
+        role = role_of(certificate or {})
+        if role not in self._roles:
+            raise AuthenticationException(f"the certificate's role {role!r} is not let in")
+        self.authenticated = True
+
+
+def role_of(certificate: Mapping[str, Any]) -> str | None:
+    """The first role that a certificate (as `ssl.getpeercert` tells it) names, None without one."""
+    names = (pair for part in certificate.get("subject", ()) for pair in part)
+    for unit in (value for key, value in names if key == "organizationalUnitName"):
+        for field in unit.split(";"):
+            code, colon, roles = field.partition(":")
+            if colon and code.strip() == "0":
+                return str(roles.split(",")[0].strip()) or None
+    return None
+
+
+_SHIPPED: dict[str, Callable[..., BookieAuthProvider]] = {TOKEN: TokenProvider, TLS_ROLE: TlsRoleProvider}
+
+
+def load_provider(name: str, options: Mapping[str, str]) -> BookieAuthProvider:
+    """The provider of this name. Raises IncorrectParameterException naming what is wrong."""
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in _SHIPPED and name not in found:
+        known = ", ".join(sorted({*_SHIPPED, *found}))
+        raise IncorrectParameterException(f"there is no authentication provider {name!r}; installed are: {known}")
+    factory = _SHIPPED[name] if name in _SHIPPED else found[name].load()
+    try:
+        provider: BookieAuthProvider = factory(**options)
+    except TypeError as error:
+        raise IncorrectParameterException(
+            f"auth_options don't fit the authentication provider {name}: {error}"
+        ) from error
+    return provider

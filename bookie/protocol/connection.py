@@ -1,0 +1,452 @@
+"""One client's connection to a bookie: frames in, requests to the processor, answers out.
+
+The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
+that has once spoken the binary protocol stays with it (docs/protocol/wire.md#telling-v2-from-v3).
+
+A connection may change over to TLS, by START_TLS or by beginning with it (`tls`), as long as it has served nothing in
+clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as if to the client.
+Where authentication or TLS is demanded, its requests pass a gate first (`core.gate`), which is out of the way once it
+is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
+
+Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
+write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
+from it; before the gate is open frames are small. What all connections together may hold is up to `connections`, which
+hears when this one's buffers grow. A frame or packet that can't be followed closes the connection, with a line in the
+log that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from bookgate.bookie.protocol.auth_gate import AuthenticationException, Gate
+from bookgate.bookie.protocol.connections import Connections
+from bookgate.bookie.protocol.read_scheduler import QueuedRead
+from bookgate.bookie.protocol.request_processor import Client, RequestProcessor
+from bookgate.bookie.protocol.security import OPEN, Security
+from bookgate.bookie.protocol.tls_channel import CLIENT_HELLO, TlsChannel
+from bookgate.bookie.protocol.v2_client import BinaryClient
+from bookgate.bookie.statistics import BookieStatistics
+from bookgate.ledger.wire import v2
+from bookgate.ledger.wire.fast_add import read_v2, read_v3
+from bookgate.ledger.wire.frames import LENGTH_SIZE, FrameDecoder, FrameError
+from bookgate.ledger.wire.messages import (
+    AuthRequest,
+    AuthResponse,
+    InvalidRequest,
+    Request,
+    Response,
+    StartTlsRequest,
+    StartTlsResponse,
+    Status,
+)
+from bookgate.ledger.wire.v2 import CURRENT_VERSION
+from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_response
+from bookgate.runtime.listening import address_of
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_FLUSH_BYTES = 256 * 1024
+_WRITE_HIGH_WATER = 1024 * 1024
+_MAX_FRAME_AT_GATE = 64 * 1024
+"""Of a connection that is not let in yet: enough for any plugin's payloads."""
+_OWN_BYTES = 6 * 1024
+"""What the objects of a connection take, about."""
+_REQUEST_BYTES = 512
+"""What a request under way takes, about: in a queue of reads, or as a long poll."""
+_V3_FIRST_BYTE = 0x0A
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """The server's end of a connection; as the processor sees it, a client that speaks v3."""
+
+    encode = staticmethod(encode_response)
+
+    def __init__(
+        self,
+        processor: RequestProcessor,
+        connections: Connections,
+        statistics: BookieStatistics,
+        max_frame_size: int,
+        security: Security = OPEN,
+    ) -> None:
+        self._processor = processor
+        self._security = security
+        self._served_in_clear = False
+        self._gate: Gate | None = None
+        self._tls: TlsChannel | None = None
+        self._tls_is_next = False
+        self._serve: Callable[[Client, Request], None] = self._behind_gate()
+        self._handshake: asyncio.TimerHandle | None = None
+        self._connections = connections
+        self._statistics = statistics
+        self._max_frame_size = max_frame_size
+        self._decoder = FrameDecoder(max_frame_size, self._resized)
+        self._transport: asyncio.Transport | None = None
+        self._answers: list[bytes] = []
+        self._answer_bytes = 0
+        self._unsent = 0
+        """Bytes that the transport had not sent after the last write."""
+        self.asked = 0
+        """Requests received."""
+        self._answered = 0
+        self._heard = False
+        self._asked_before = 0
+        self.heard_at = 0.0
+        self.stalled_since: float | None = None
+        self._peer = "?"
+        self._reasons_to_wait: set[str] = set()
+        self._waits_since = 0.0
+        """When the connection was told to wait for room, 0 if it was not."""
+        self.takes_answers = True
+        self.reads: deque[QueuedRead] = deque()
+        self.reading = False
+        self._binary: dict[int, BinaryClient] = {}
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
+        peer = transport.get_extra_info("peername")
+        self._peer = address_of(*peer[:2]) if isinstance(peer, tuple) else str(peer)
+        self._gate = self._security.new_gate(self._peer)
+        if self._gate is not None and not self._gate.is_open:
+            self._serve = self._serve_at_gate
+            self._decoder.max_frame_size = min(self._max_frame_size, _MAX_FRAME_AT_GATE)
+            self._expect_handshake()
+        self.heard_at = asyncio.get_running_loop().time()
+        self._connections.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._end_handshake()
+        self._answers.clear()
+        self.reads.clear()
+        for client in self._binary.values():
+            client.reads.clear()
+        self._processor.forget(self)
+        self._connections.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint) if self._tls is None else self._tls.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
+        try:
+            if self._tls is not None:
+                self._tls.buffer_updated(nbytes)
+                self._take_encrypted(self._tls)
+            else:
+                self._take(nbytes)
+        except FrameError as error:
+            if self._tls is not None or not self._begins_tls():
+                self._give_up(error)
+                return
+        except (ProtocolError, AuthenticationException, ssl.SSLError) as error:
+            self._give_up(error)
+            return
+        self._pump()
+        self.flush()
+
+    def _take(self, nbytes: int) -> None:
+        try:
+            packets = self._decoder.buffer_updated(nbytes)
+        except FrameError as error:
+            # What came whole before it is served: nobody could know that the rest would be no frame.
+            self._take_packets(error.packets)
+            raise
+        self._take_packets(packets)
+
+    def _take_packets(self, packets: list[memoryview]) -> None:
+        serve, binary = self._serve, self._binary
+        self.asked += len(packets)
+        shortcut = self._processor.add if serve == self._processor.process else None
+        for packet in packets:
+            is_v3 = packet[0] == _V3_FIRST_BYTE and not binary
+            if shortcut is not None:
+                add = read_v3(packet) if is_v3 else read_v2(packet)
+                if add is not None and shortcut(self if is_v3 else self._binary_client(CURRENT_VERSION), add):
+                    continue
+            if is_v3:
+                serve(self, decode_request(packet))
+                if self._tls_is_next:
+                    self._upgrade(is_last=packet is packets[-1])
+                    return
+            else:
+                self._take_binary(packet)
+
+    def _take_binary(self, packet: memoryview) -> None:
+        request, version = v2.decode_request(packet)
+        client = self._binary_client(version)
+        if isinstance(request, InvalidRequest):
+            self._served_in_clear = True
+            client.answer(v2.refusal(request, request.status))
+        else:
+            self._serve(client, request)
+
+    def _binary_client(self, version: int) -> BinaryClient:
+        client = self._binary.get(version)
+        if client is None:
+            client = self._binary[version] = BinaryClient(self, version)
+        return client
+
+    def _behind_gate(self) -> Callable[[Client, Request], None]:
+        """What serves requests that no gate stops."""
+        may_become_tls = self._security.certificates is not None and self._tls is None
+        return self._serve_in_clear if may_become_tls else self._processor.process
+
+    def _serve_in_clear(self, client: Client, request: Request) -> None:
+        """Until the first request that stands in the way of TLS."""
+        if not isinstance(request, AuthRequest | StartTlsRequest):
+            self._served_in_clear = True
+            self._serve = self._processor.process
+        self._processor.process(client, request)
+
+    def _serve_at_gate(self, client: Client, request: Request) -> None:
+        gate = self._gate
+        if gate is None:
+            raise RuntimeError("a connection without a gate serves by itself")
+        verdict = gate.check(request, binary=client is not self)
+        if isinstance(request, AuthRequest) and not isinstance(verdict.answer, AuthResponse):
+            self._statistics.auth_failures += 1
+        if verdict.answer is not None:
+            client.answer(verdict.answer)
+        if verdict.ends is not None:
+            raise ProtocolError(verdict.ends)
+        if verdict.passes:
+            self._processor.process(client, request)
+        if gate.is_open:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        self._serve = self._behind_gate()
+        self._decoder.max_frame_size = self._max_frame_size
+        self._end_handshake()
+
+    def _expect_handshake(self) -> None:
+        if self._handshake is None:
+            loop = asyncio.get_running_loop()
+            self._handshake = loop.call_later(self._security.handshake_seconds, self._handshake_is_late)
+
+    def _end_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def _handshake_is_late(self) -> None:
+        self._handshake = None
+        seconds = self._security.handshake_seconds
+        self._give_up(TimeoutError(f"it was not secured or authenticated within {seconds:g} s"))
+
+    def _give_up(self, error: Exception) -> None:
+        self._statistics.auth_failures += isinstance(error, AuthenticationException)
+        if self._tls is not None and not self._tls.established:
+            self._statistics.tls_failures += 1
+        log_event(_log, "connection_closed", logging.WARNING, peer=self._peer, error=error)
+        self.close()
+
+    def _pump(self) -> None:
+        if self.reads:
+            self._processor.pump_reads(self)
+        for client in self._binary.values():
+            if client.reads:
+                self._processor.pump_reads(client)
+
+    # --- TLS ---
+
+    def start_tls(self, txn_id: int) -> bool:
+        if self._tls is not None or self._served_in_clear or self._security.certificates is None:
+            return False
+        self.answer(StartTlsResponse(txn_id, Status.EOK))
+        self._tls_is_next = True
+        return True
+
+    def _upgrade(self, *, is_last: bool) -> None:
+        """Goes on in TLS after START_TLS. What came behind it in clear might be anyone's: it is not followed."""
+        if self._decoder.unread or not is_last:
+            raise ProtocolError("something came in clear behind START_TLS")
+        self.flush()
+        self._tls_is_next = False
+        self._tls = self._new_channel()
+
+    def _begins_tls(self) -> bool:
+        """Whether what is no frame is a TLS client, which is served then."""
+        begin = self._decoder.unread
+        if self._security.certificates is None or begin[0] != CLIENT_HELLO or self._served_in_clear:
+            return False
+        self._tls = self._new_channel()
+        self._tls.feed(begin)
+        self._decoder = FrameDecoder(self._decoder.max_frame_size, self._resized)
+        try:
+            self._take_encrypted(self._tls)
+        except (FrameError, ProtocolError, AuthenticationException, ssl.SSLError) as error:
+            self._give_up(error)
+        return True
+
+    def _new_channel(self) -> TlsChannel:
+        certificates = self._security.certificates
+        if certificates is None:
+            raise RuntimeError("TLS begins where certificates are set only")
+        self._expect_handshake()
+        return TlsChannel(certificates.context())
+
+    def _take_encrypted(self, tls: TlsChannel) -> None:
+        if not tls.established and tls.handshake():
+            self._secured(tls)
+        if tls.established:
+            while count := tls.read_into(self._decoder.get_buffer()):
+                self._take(count)
+        self._write_outgoing(tls)
+        if tls.ended:
+            self.close()
+
+    def _secured(self, tls: TlsChannel) -> None:
+        self._statistics.tls_handshakes += 1
+        if self._gate is not None:
+            self._gate.secured(tls.certificate())
+            if not self._gate.is_open:
+                return
+        self._let_in()
+
+    def _write_outgoing(self, tls: TlsChannel) -> None:
+        data = tls.take_outgoing()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    # --- back-pressure ---
+
+    def pause_writing(self) -> None:
+        self.takes_answers = False
+        self._wait("the client to take its answers")
+
+    def resume_writing(self) -> None:
+        self.takes_answers = True
+        self.stalled_since = None
+        self._go_on("the client to take its answers")
+        self._pump()
+        self.flush()
+
+    # --- the processor's view ---
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is None:
+            return
+        self._answers.append(frame)
+        self._answer_bytes += len(frame)
+        if self._answer_bytes > _FLUSH_BYTES:
+            self.flush()
+
+    def decode(self, frame: bytes) -> Response:
+        """What was encoded."""
+        return decode_response(frame[LENGTH_SIZE:])
+
+    def answer(self, response: Response) -> None:
+        self.send(encode_response(response))
+
+    def flush(self) -> None:
+        if not self._answers:
+            return
+        transport, unsent = self._transport, 0
+        if transport is not None:
+            if self._tls is None:
+                transport.write(b"".join(self._answers))
+            elif self._tls.established:
+                self._tls.write(b"".join(self._answers))
+                self._write_outgoing(self._tls)
+            else:
+                return
+            unsent = transport.get_write_buffer_size()
+        self._answered += len(self._answers)
+        self._answers.clear()
+        self._answer_bytes = 0
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self._resized()
+
+    def wait_for_room(self) -> None:
+        if not self._waits_since:
+            self._waits_since = time.perf_counter()
+        self._wait("room in storage")
+
+    # --- the server's view ---
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it reads no requests: storage is full, or the client does not take its answers."""
+        return bool(self._reasons_to_wait)
+
+    @property
+    def answer_bytes_held(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+        return self._answer_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory, about."""
+        held = _OWN_BYTES + self._decoder.size + self.answer_bytes_held
+        held += _REQUEST_BYTES * (self.asked - self._answered)
+        return held if self._tls is None else held + self._tls.held_bytes
+
+    @property
+    def owed(self) -> int:
+        """Requests without an answer, and bytes of answers that wait; 0 of one that is idle."""
+        return self.asked - self._answered + self.answer_bytes_held
+
+    def look(self, now: float) -> None:
+        """Once a second or so: gives back what it does not need, notes whether it gets on."""
+        if self._heard:
+            self._heard, self.heard_at = False, now
+        begun = self._decoder.pending > 0 and self.asked == self._asked_before
+        self._asked_before = self.asked
+        if not begun and not self.answer_bytes_held:
+            self.stalled_since = None
+        elif self.stalled_since is None:
+            self.stalled_since = now
+        self._decoder.trim()
+
+    def _resized(self) -> None:
+        self._connections.resized(self)
+
+    def room_in_storage(self) -> None:
+        """Reads on after `wait_for_room`."""
+        if self._waits_since:
+            self._statistics.waits_for_room.success(time.perf_counter() - self._waits_since)
+            self._waits_since = 0.0
+        self._go_on("room in storage")
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self.flush()
+            if self._tls is not None:
+                self._tls.close()
+                self._write_outgoing(self._tls)
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once: nothing more leaves."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wait(self, reason: str) -> None:
+        if not self._reasons_to_wait and self._transport is not None:
+            self._transport.pause_reading()
+        self._reasons_to_wait.add(reason)
+
+    def _go_on(self, reason: str) -> None:
+        if reason not in self._reasons_to_wait:
+            return
+        self._reasons_to_wait.discard(reason)
+        if not self._reasons_to_wait and self._transport is not None:
+            self._transport.resume_reading()

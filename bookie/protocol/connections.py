@@ -1,0 +1,151 @@
+"""All connections of the entry port: how many there may be, and how much memory they may hold together.
+
+Each new connection over the limit costs one that is idle its place, or is closed itself where none is. Receive buffers
+and answers that wait count at once, when they grow; a look at every connection, each second while there are any, gives
+back buffers that are not used, counts what requests under way cost, and notices who does not get on.
+
+Not here: who has to go (`core.connection_budget`), one connection's own limits (`connection`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookgate.bookie.protocol.connection_budget import greediest, idle_longest
+from bookgate.bookie.statistics import BookieStatistics
+from bookgate.runtime.logs import log_event
+
+if TYPE_CHECKING:
+    from bookgate.bookie.protocol.connection import BookieConnection
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+
+DEFAULT_MEMORY_BYTES = 512 * 1024 * 1024
+
+
+class ConnectionLimits(NamedTuple):
+    """Of one bookie's entry port."""
+
+    connections: int = 10_000
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    """Receive buffers, answers that clients do not take, and requests under way, of all connections."""
+
+
+class Connections:
+    """In the order in which they came. Belongs to the event loop."""
+
+    def __init__(self, statistics: BookieStatistics, limits: ConnectionLimits) -> None:
+        self._statistics = statistics
+        self._limits = limits
+        statistics.max_connections = limits.connections
+        statistics.max_connection_bytes = limits.memory_bytes
+        self._all: dict[BookieConnection, int] = {}
+        """With the bytes that each counts."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._told = (0, 0, 0)
+
+    def __iter__(self) -> Iterator[BookieConnection]:
+        return iter(list(self._all))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def opened(self, connection: BookieConnection) -> None:
+        """Takes it up; somebody has to go where there are too many."""
+        statistics = self._statistics
+        statistics.accepted += 1
+        if len(self._all) >= self._limits.connections:
+            idle = idle_longest(self._all)
+            if idle is None:
+                statistics.refused += 1
+                connection.abort()
+            else:
+                statistics.closed_idle += 1
+                self.closed(idle)
+                idle.close()
+        self._all[connection] = 0
+        statistics.connections = len(self._all)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        self.resized(connection)
+
+    def closed(self, connection: BookieConnection) -> None:
+        """Forgets it. A second call does nothing."""
+        self._statistics.connection_bytes -= self._all.pop(connection, 0)
+        self._statistics.connections = len(self._all)
+
+    def resized(self, connection: BookieConnection) -> None:
+        """What the connection holds has changed."""
+        before = self._all.get(connection)
+        if before is None:
+            return
+        held = self._all[connection] = connection.held_bytes
+        statistics = self._statistics
+        statistics.connection_bytes += held - before
+        if held > before and statistics.connection_bytes > self._limits.memory_bytes:
+            self._make_room()
+
+    def close(self) -> None:
+        """Closes all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in self:
+            connection.close()
+
+    def abort(self) -> None:
+        """Closes all of them at once: nothing more leaves."""
+        for connection in self:
+            connection.abort()
+
+    def room_in_storage(self) -> None:
+        """Those that had to wait for room read on."""
+        for connection in self:
+            connection.room_in_storage()
+
+    def _make_room(self) -> None:
+        statistics, now = self._statistics, asyncio.get_running_loop().time()
+        for connection in self:
+            # Some may have taken their answers since they were counted.
+            self._all[connection] = connection.held_bytes
+        statistics.connection_bytes = sum(self._all.values())
+        while statistics.connection_bytes > self._limits.memory_bytes:
+            greedy = greediest(self._all, now)
+            if greedy is None:
+                return
+            statistics.closed_for_memory += 1
+            self.closed(greedy)
+            greedy.abort()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_LOOK_SECONDS, self._look) if self._all else None
+        now = loop.time()
+        for connection in self:
+            connection.look(now)
+            self.resized(connection)
+        self._tell()
+
+    def _tell(self) -> None:
+        """One line for all that had to go since the last look."""
+        statistics = self._statistics
+        counts = statistics.closed_idle, statistics.refused, statistics.closed_for_memory
+        if counts == self._told:
+            return
+        idle, refused, memory = (count - before for count, before in zip(counts, self._told, strict=True))
+        self._told = counts
+        log_event(
+            _log,
+            "connections_shed",
+            logging.WARNING,
+            idle=idle,
+            refused=refused,
+            memory=memory,
+            open=len(self._all),
+            bytes=statistics.connection_bytes,
+        )

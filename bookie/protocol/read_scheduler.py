@@ -1,0 +1,358 @@
+"""Reads of one bookie: a queue a connection, served from the write cache on the event loop, else by a reader thread.
+
+A read waits in its connection's queue while the client does not take its answers, so that answers never pile up in
+memory. What the write cache can't answer goes to the reader thread in batches; a connection has one batch there at a
+time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop counts and
+encodes; the reader thread does all that may wait for the disk: ledgers that are not in memory, index, entry log.
+
+Source: docs/protocol/wire.md#read_entry, docs/protocol/wire.md#batch_read_entry, docs/protocol/wire.md#the-known-lac,
+docs/protocol/wire.md#long-polls, docs/protocol/wire.md#read_lac, docs/protocol/wire.md#get_list_of_entries.
+
+Not here: whether a read is allowed, and fencing, which comes before it (`request_processor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple, Protocol
+
+from bookgate.bookie.protocol.batch_size import BatchSize
+from bookgate.bookie.statistics import BookieStatistics
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.storage import Storage
+from bookgate.ledger.entry_availability import encode_runs
+from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.messages import (
+    LAST_ENTRY,
+    BatchReadRequest,
+    BatchReadResponse,
+    ListEntriesRequest,
+    ListEntriesResponse,
+    ReadLacRequest,
+    ReadLacResponse,
+    ReadRequest,
+    ReadResponse,
+    Response,
+    Status,
+)
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+READ_BATCH = 128
+"""Reads handed to the reader thread at once."""
+
+READ_BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes of answers after which a batch ends early."""
+
+MAX_PENDING_READS = 10_000
+"""Reads a connection may have waiting; more are answered with too-many-requests."""
+
+MAX_BATCH_READ_SIZE = 5 * 1024 * 1024
+"""Bytes of one answer to a batch read, its first entry aside, unless set: BookKeeper's maxBatchReadSize."""
+
+
+class TailingRead(NamedTuple):
+    """A long poll whose wait is over: it asks for the known LAC and, where that passed `previous_lac`, the next entry.
+
+    `lac_updated_ms` is when the LAC passed it, in milliseconds of the epoch, None when it was not seen to.
+    """
+
+    request: ReadRequest
+    lac_updated_ms: int | None
+
+    @property
+    def ledger_id(self) -> int:
+        return self.request.ledger_id
+
+    @property
+    def previous_lac(self) -> int:
+        return LAST_ENTRY if self.request.previous_lac is None else self.request.previous_lac
+
+
+QueuedRead = TailingRead | ReadRequest | BatchReadRequest | ReadLacRequest | ListEntriesRequest
+
+
+class ReadingClient(Protocol):
+    """What reading needs of a connection."""
+
+    reads: deque[QueuedRead]
+    """Reads that wait for their turn."""
+    reading: bool
+    """Whether a batch of this connection is with the reader thread."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def takes_answers(self) -> bool:
+        """False while the client does not take what was sent to it."""
+
+    def encode(self, response: Response) -> bytes:
+        """The frame of an answer."""
+
+    def send(self, frame: bytes) -> None:
+        """Queues an answer; ignored once the connection is closed."""
+
+    def flush(self) -> None:
+        """Hands what is queued to the transport."""
+
+
+class EntryReads:
+    """Serves the reads of all connections. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        reader: Executor,
+        statistics: BookieStatistics,
+        max_batch_read_size: int = MAX_BATCH_READ_SIZE,
+    ) -> None:
+        self._storage = storage
+        self._max_batch_read_size = max_batch_read_size
+        self._reader = reader
+        self._statistics = statistics
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on nothing is handed to the reader thread: it is about to end, as the connections have."""
+        self._closed = True
+
+    def queue(self, client: ReadingClient, request: QueuedRead, *, first: bool = False) -> None:
+        """Takes up a read of a valid id; `pump` serves it. One of high priority goes before those that wait."""
+        if len(client.reads) >= MAX_PENDING_READS:
+            self._send(client, _refusal(request, Status.ETOOMANYREQUESTS))
+        elif first:
+            client.reads.appendleft(request)
+        else:
+            client.reads.append(request)
+
+    def pump(self, client: ReadingClient) -> None:
+        """Serves waiting reads as long as the client takes answers."""
+        reads = client.reads
+        while reads and client.takes_answers and not client.reading:
+            answer = self._cached(reads[0])
+            if answer is None:
+                self._hand_over(client)
+                return
+            reads.popleft()
+            self._send(client, answer)
+
+    def _send(self, client: ReadingClient, response: Response) -> None:
+        if isinstance(response, ReadResponse):
+            if response.status:
+                self._statistics.reads_refused += 1
+            elif response.body is not None:
+                self._statistics.reads += 1
+                self._statistics.read_bytes += len(response.body)
+        elif isinstance(response, BatchReadResponse):
+            self._statistics.reads += len(response.bodies)
+            self._statistics.read_bytes += sum(map(len, response.bodies))
+            self._statistics.reads_refused += not response.bodies
+        elif isinstance(response, ReadLacResponse):
+            self._statistics.read_lacs += 1
+        client.send(client.encode(response))
+
+    def _cached(self, request: QueuedRead) -> Response | None:
+        """The answer that needs no I/O, or None."""
+        ledger = self._storage.recent_ledger(request.ledger_id)
+        if ledger is None:
+            return None
+        if isinstance(request, TailingRead):
+            return self._cached_tail(request, ledger)
+        if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
+            return None
+        packet = self._storage.read_cached(ledger, request.entry_id)
+        if packet is None:
+            self._statistics.write_cache_misses += 1
+            return None
+        self._statistics.write_cache_hits += 1
+        return _read_response(request, packet, ledger.known_lac)
+
+    def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
+        known_lac = self._storage.loaded_lac(ledger)
+        if known_lac is None or known_lac == LAST_ENTRY:
+            return None
+        if known_lac <= request.previous_lac:
+            return _tail_response(request, known_lac)
+        packet = self._storage.read_cached(ledger, request.previous_lac + 1)
+        return None if packet is None else _tail_response(request, known_lac, packet)
+
+    def _hand_over(self, client: ReadingClient) -> None:
+        """Gives the reader thread the reads at the front, at most a batch of them."""
+        reads = client.reads
+        if self._closed:
+            # The journal makes fences durable until storage is closed; nobody waits for what stands behind them.
+            reads.clear()
+            return
+        batch = [reads.popleft() for _ in range(min(READ_BATCH, len(reads)))]
+        client.reading = True
+        started = time.perf_counter()
+        future = self._loop.run_in_executor(self._reader, self._look_up_batch, batch)
+        future.add_done_callback(functools.partial(self._on_batch, client, batch, started))
+
+    def _on_batch(
+        self,
+        client: ReadingClient,
+        batch: Sequence[QueuedRead],
+        started: float,
+        future: asyncio.Future[list[Response]],
+    ) -> None:
+        client.reading = False
+        taken = time.perf_counter() - started
+        self._statistics.read_latency.success(taken)
+        if not client.is_open or future.cancelled():
+            return
+        if future.exception() is not None:
+            log_event(_log, "read_failed", logging.ERROR, error=future.exception())
+            answers: list[Response] = [_refusal(request, Status.EIO) for request in batch]
+        else:
+            answers = future.result()
+        client.reads.extendleft(reversed(batch[len(answers) :]))
+        for answer in answers:
+            if isinstance(answer, ReadLacResponse):
+                self._count_read_lac(answer, taken)
+            self._send(client, answer)
+        self.pump(client)
+        client.flush()
+
+    def _count_read_lac(self, answer: ReadLacResponse, seconds: float) -> None:
+        latency = self._statistics.read_lac_latency
+        if answer.status == Status.EOK:
+            latency.success(seconds)
+        else:
+            latency.failure(seconds)
+
+    # --- on the reader thread ---
+
+    def _look_up_batch(self, batch: Sequence[QueuedRead]) -> list[Response]:
+        """Answers to the first reads of the batch, as many as fit the byte limit."""
+        answers: list[Response] = []
+        size = 0
+        for request in batch:
+            answer = self._look_up(request)
+            answers.append(answer)
+            size += _body_size(answer)
+            if size > READ_BATCH_BYTES:
+                break
+        return answers
+
+    def _look_up(self, request: QueuedRead) -> Response:
+        try:
+            ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+            if ledger is None and self._storage.is_in_limbo(request.ledger_id):
+                return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
+            if isinstance(request, ReadLacRequest):
+                return self._lac(request, ledger)
+            if ledger is None:
+                return _refusal(request, Status.ENOLEDGER)
+            if isinstance(request, ListEntriesRequest):
+                runs = encode_runs(self._storage.entry_ids(ledger))
+                return ListEntriesResponse(request.txn_id, Status.EOK, request.ledger_id, runs)
+            if isinstance(request, BatchReadRequest):
+                return self._batch(request, ledger)
+            if isinstance(request, TailingRead):
+                return self._tail(request, ledger)
+            packet = self._packet(ledger, request.entry_id)
+            return _read_response(request, packet, self._known_lac(ledger))
+        except NoSuchEntryException:
+            return _refusal(request, Status.ENOENTRY)
+        except DataUnknownException:
+            return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
+        except Exception as error:
+            log_event(_log, "read_failed", logging.ERROR, ledger=request.ledger_id, error=error)
+            return _refusal(request, Status.EIO)
+
+    def _known_lac(self, ledger: LedgerState) -> int | None:
+        """None where it is unknown: an entry that is held is served all the same."""
+        try:
+            return self._storage.known_lac(ledger)
+        except DataUnknownException:
+            return None
+
+    def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadResponse:
+        """The entries from the wanted one on. Raises for the first as a read does; a later failure ends the batch.
+
+        A batch from the last entry on is that entry alone.
+        """
+        if request.entry_id == LAST_ENTRY:
+            packets = [self._packet(ledger, LAST_ENTRY)]
+        else:
+            count = request.max_count if request.max_count > 0 else sys.maxsize
+            limit = min(request.max_size, self._max_batch_read_size)
+            packets = self._storage.read_entries(ledger, request.entry_id, count, limit)
+        batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
+        bodies = list(itertools.takewhile(lambda packet: batch.takes(len(packet)), packets))
+        return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
+
+    def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:
+        """The known LAC, and the next entry if this bookie holds it. Raises as a read of the last entry does."""
+        known_lac = self._storage.known_lac(ledger)
+        if known_lac == LAST_ENTRY and self._storage.last_entry_id(ledger) == LAST_ENTRY:
+            raise NoSuchEntryException(f"ledger {ledger.ledger_id} has neither entries nor a LAC here")
+        if known_lac <= request.previous_lac:
+            return _tail_response(request, known_lac)
+        try:
+            return _tail_response(request, known_lac, self._storage.read_entry(ledger, request.previous_lac + 1))
+        except NoSuchEntryException:
+            return _tail_response(request, known_lac)
+
+    def _packet(self, ledger: LedgerState, entry_id: int) -> bytes:
+        if entry_id == LAST_ENTRY:
+            entry_id = self._storage.last_entry_id(ledger)
+            if entry_id == LAST_ENTRY:
+                raise NoSuchEntryException(f"ledger {ledger.ledger_id} has no entries here")
+        return self._storage.read_entry(ledger, entry_id)
+
+    def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
+        """Explicit LAC and last entry; the status is BookKeeper's own for each combination of what is there.
+
+        What can't be read is not told as absent (S3).
+        """
+        explicit = ledger.explicit_lac if ledger else None
+        last_entry, status = None, Status.EOK if ledger else Status.ENOENTRY
+        try:
+            last_entry = self._packet(ledger, LAST_ENTRY) if ledger else None
+        except NoSuchEntryException:
+            status = Status.ENOENTRY if explicit is None else Status.EIO
+        except DataUnknownException:
+            explicit, status = None, Status.EUNKNOWNLEDGERSTATE
+        except Exception as error:
+            log_event(_log, "read_failed", logging.ERROR, ledger=request.ledger_id, entry="last", error=error)
+            status = Status.EIO
+        return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
+
+
+def _tail_response(request: TailingRead, known_lac: int, packet: bytes | None = None) -> ReadResponse:
+    """A long poll's answer: without an entry its entry id is -1; the time stands there if the LAC has passed."""
+    asked = request.request
+    entry_id = LAST_ENTRY if packet is None else request.previous_lac + 1
+    updated_ms = request.lac_updated_ms if known_lac > request.previous_lac else None
+    return ReadResponse(asked.txn_id, Status.EOK, asked.ledger_id, entry_id, packet, known_lac, updated_ms)
+
+
+def _refusal(request: QueuedRead, status: Status) -> Response:
+    return refusal(request.request if isinstance(request, TailingRead) else request, status)
+
+
+def _body_size(answer: Response) -> int:
+    if isinstance(answer, BatchReadResponse):
+        return sum(map(len, answer.bodies))
+    return len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
+
+
+def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None) -> ReadResponse:
+    """A fence read carries no LAC (docs/protocol/wire.md#read_entry)."""
+    max_lac = None if request.fence else known_lac
+    return ReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, packet, max_lac)

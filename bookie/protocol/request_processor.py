@@ -1,0 +1,391 @@
+"""What a bookie does with a request: the rules of the entry protocol applied to storage.
+
+Runs on the event loop, which owns connections and ledger states. An add or a fence is handed to storage together with
+its answer; storage gives the answer back once the journal has made it durable, and only then does it leave. An add that
+defers its sync is the exception: its answer leaves once it is written, and a later force makes it durable.
+
+Invariants: S5 and S6 (no answer before durability; for a fence not even the error of the read behind it), S7, P7, P8.
+Source: docs/protocol/wire.md#operations.
+
+Not here: bytes on the wire (`connection`), reading (`read_scheduler`), what is durable and how (`storage`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, cast
+
+from bookgate.bookie.index.file_format import MAX_ENTRY_ID
+from bookgate.bookie.mode.mode import BookieMode
+from bookgate.bookie.protocol import admission
+from bookgate.bookie.protocol.long_polls import LongPolls
+from bookgate.bookie.protocol.read_scheduler import EntryReads, ReadingClient
+from bookgate.bookie.protocol.refusal_log import RefusalLog
+from bookgate.bookie.statistics import SAMPLED, BookieStatistics
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.storage import Storage
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.fast_add import OrdinaryAdd
+from bookgate.ledger.wire.messages import (
+    LAST_ENTRY,
+    AddRequest,
+    AddResponse,
+    BatchReadRequest,
+    ReadRequest,
+    Request,
+    Response,
+    Status,
+)
+from bookgate.runtime.latency import OpStats
+from bookgate.runtime.logs import log_bug, log_event
+
+_log = logging.getLogger(__name__)
+
+
+class Client(ReadingClient, Protocol):
+    """The processor's view of a connection; it knows in which version of the protocol to answer."""
+
+    def decode(self, frame: bytes) -> Response:
+        """What was encoded."""
+
+    def answer(self, response: Response) -> None:
+        """Encodes and sends."""
+
+    def start_tls(self, txn_id: int) -> bool:
+        """Answers that TLS begins, and begins it; False, with nothing done, where that can't be."""
+
+    def wait_for_room(self) -> None:
+        """Stops reading requests until storage has room."""
+
+
+class _Timed(NamedTuple):
+    """What to do when a request is durable: send the response, or go on with the fenced read. With its start time."""
+
+    answer: bytes | ReadRequest | BatchReadRequest
+    latency: OpStats
+    started: float
+
+
+_NO_ADD = -1
+
+_Token = tuple[Client, bytes | _Timed, int]
+"""What storage gets with a record: the client, its response, and the size of the entry (`_NO_ADD`: none is added)."""
+
+
+class RequestProcessor:
+    """Serves the requests of all connections of one bookie."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        reads: EntryReads,
+        long_polls: LongPolls,
+        statistics: BookieStatistics,
+        mode: BookieMode,
+        *,
+        max_entry_gap: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_entry_gap` is how far beyond a ledger's last entry the next may lie, 0 for no limit."""
+        self._storage = storage
+        self._reads = reads
+        self._long_polls = long_polls
+        self._awaited = long_polls.awaited
+        self._statistics = statistics
+        self._mode = mode
+        self._max_gap = max_entry_gap
+        self._gap = max_entry_gap or MAX_ENTRY_ID + 1
+        self._refused = RefusalLog(clock)
+        self._until_timed = SAMPLED
+        """Adds that are accepted before the next one is timed."""
+
+    def process(self, client: Client, request: Request) -> None:
+        """Serves one request; its answer may come later. Never raises."""
+        try:
+            if type(request) is AddRequest:  # the path that counts
+                self._add(client, request)
+            else:
+                self._dispatch(client, request)
+        except OSError as error:
+            log_event(_log, "request_failed", logging.ERROR, **_about(request), error=error)
+            client.answer(refusal(request, Status.EIO))
+        except IncorrectParameterException as error:
+            self._refused.tell(error, **_about(request))
+            client.answer(refusal(request, Status.EBADREQ))
+        except Exception as error:
+            log_bug(_log, "request_failed", error, **_about(request))
+            client.answer(refusal(request, Status.EBADREQ))
+
+    def _dispatch(self, client: Client, request: Request) -> None:
+        match request:
+            case ReadRequest() | BatchReadRequest():
+                self._read(client, request)
+            case messages.ReadLacRequest() | messages.ListEntriesRequest():
+                if request.ledger_id < 0:
+                    client.answer(refusal(request, Status.EBADREQ))
+                else:
+                    self._reads.queue(client, request)
+            case messages.WriteLacRequest():
+                self._write_lac(client, request)
+            case messages.ForceLedgerRequest():
+                self._force(client, request)
+            case messages.GetBookieInfoRequest():
+                started = time.perf_counter()
+                client.answer(self._bookie_info(request))
+                self._statistics.info_latency.success(time.perf_counter() - started)
+            case messages.AuthRequest():
+                response_ = messages.AuthResponse(
+                    request.txn_id, Status.EOK, messages.AUTH_DISABLED, b"", request.priority
+                )
+                client.answer(response_)
+            case messages.StartTlsRequest():
+                if not client.start_tls(request.txn_id):
+                    client.answer(refusal(request, Status.EBADREQ))
+            case messages.InvalidRequest():
+                client.answer(refusal(request, request.status))
+
+    # --- writing ---
+
+    def add(self, client: Client, add: OrdinaryAdd) -> bool:
+        """Serves an ordinary add where nothing stands in its way; False where `process` has to decide.
+
+        The rules are those of `admission` and `ledger_state`, of which only "accepted" is told apart here.
+        """
+        stored, ledger_id, entry_id, last_add_confirmed, master_key, body = add
+        ledger = self._storage.recent_ledger(ledger_id)
+        if (
+            ledger is None
+            or ledger.master_key != master_key
+            or ledger.fenced
+            or self._mode.read_only
+            or not 0 < entry_id <= MAX_ENTRY_ID
+            or entry_id - ledger.last_entry_id > self._gap
+        ):
+            return False
+        if last_add_confirmed > ledger.known_lac:
+            ledger.known_lac = last_add_confirmed
+        self._until_timed -= 1
+        response = stored if self._until_timed > 0 else self._timed(stored)
+        try:
+            self._storage.add_checked_entry(ledger, entry_id, body, (client, response, len(body)))
+        except Exception:
+            return False  # fails again there, and is answered
+        if ledger_id in self._awaited:
+            self._long_polls.lac_moved(ledger)
+        if not self._storage.accepts_adds:
+            self._wait_for_room(client)
+        return True
+
+    def _add(self, client: Client, request: AddRequest) -> None:
+        status = admission.check_add(request, self._mode)
+        if status is Status.EOK:
+            status = self._check_reach(request)
+        if status is Status.EOK:
+            ledger = self._open_ledger(request.ledger_id, request.master_key)
+            if ledger is None:
+                status = Status.EFENCED
+            else:
+                status = ledger.check_add(request.master_key, recovery=request.recovery)
+        if status is not Status.EOK or ledger is None:
+            self._statistics.adds_refused += 1
+            self._statistics.adds_refused_read_only += status is Status.EREADONLY
+            client.answer(refusal(request, status))
+            return
+        stored = client.encode(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
+        self._until_timed -= 1
+        token: _Token = (client, stored if self._until_timed > 0 else self._timed(stored), len(request.body))
+        deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
+        self._storage.add_entry(ledger, request.entry_id, request.body, token, sync=not deferred)
+        if request.ledger_id in self._awaited:
+            self._long_polls.lac_moved(ledger)
+        if not self._storage.accepts_adds:
+            self._wait_for_room(client)
+
+    def _timed(self, stored: bytes) -> _Timed:
+        """The response of an add that is timed from now on."""
+        self._until_timed = SAMPLED
+        return _Timed(stored, self._statistics.add_latency, time.perf_counter())
+
+    def _check_reach(self, request: AddRequest) -> Status:
+        """Before the ledger is made: what is refused leaves nothing behind."""
+        ledger = self._storage.recent_ledger(request.ledger_id) or self._storage.ledger(LedgerId(0, request.ledger_id))
+        last_entry_id = NO_ENTRY if ledger is None else ledger.last_entry_id
+        highest = admission.highest_entry_id(last_entry_id, self._max_gap, MAX_ENTRY_ID)
+        if request.entry_id <= highest:
+            return Status.EOK
+        error = f"the ledger takes ids up to {highest} now; its last is {last_entry_id}, max_entry_gap {self._max_gap}"
+        self._refused.tell(error, **_about(request))
+        return Status.EBADREQ
+
+    def _write_lac(self, client: Client, request: messages.WriteLacRequest) -> None:
+        status = admission.check_write_lac(request, self._mode)
+        if status is Status.EOK:
+            ledger = self._open_ledger(request.ledger_id, request.master_key)
+            status = Status.ENOLEDGER if ledger is None else ledger.check_key(request.master_key)
+        if status is not Status.EOK or ledger is None:
+            client.answer(refusal(request, status))
+            return
+        answer = client.encode(messages.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
+        timed = _Timed(answer, self._statistics.write_lac_latency, time.perf_counter())
+        self._storage.write_explicit_lac(ledger, request.body, (client, timed, _NO_ADD))
+        self._long_polls.lac_moved(ledger)
+        self._wait_where_full(client)
+
+    def _wait_where_full(self, client: Client) -> None:
+        if not self._storage.accepts_adds:
+            self._wait_for_room(client)
+
+    def _wait_for_room(self, client: Client) -> None:
+        if self._mode.is_out_of_space:
+            # There may be no room for long. Adds are refused meanwhile; reads and fences must go on.
+            return
+        client.wait_for_room()
+
+    def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
+        """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it.
+
+        None for one that was fenced and deleted lately: a late add must not bring it to life again.
+        """
+        ledger = self._storage.recent_ledger(ledger_id)
+        if ledger is not None:
+            return ledger
+        wanted = LedgerId(0, ledger_id)
+        ledger = self._storage.ledger(wanted)
+        if ledger is None and not self._storage.was_fenced_and_deleted(wanted):
+            ledger = self._storage.create_ledger(wanted, master_key)
+        return ledger
+
+    def durable(self, tokens: Sequence[object]) -> None:
+        """Sends the answers whose records the journal has made durable; goes on with the reads behind fences."""
+        clients: dict[Client, None] = {}
+        adds = add_bytes = 0
+        for client, answer, entry_size in cast("Sequence[_Token]", tokens):
+            if entry_size >= 0:
+                adds += 1
+                add_bytes += entry_size
+            if isinstance(answer, bytes):
+                client.send(answer)
+            else:
+                self._timed_is_durable(client, answer)
+            clients[client] = None
+        self._statistics.adds += adds
+        self._statistics.add_bytes += add_bytes
+        for client in clients:
+            self._reads.pump(client)
+            client.flush()
+
+    def _timed_is_durable(self, client: Client, timed: _Timed) -> None:
+        timed.latency.success(time.perf_counter() - timed.started)
+        if isinstance(timed.answer, bytes):
+            client.send(timed.answer)
+        else:
+            self._statistics.fences += 1
+            self._reads.queue(client, timed.answer, first=True)
+
+    def _untimed(self, token: bytes | _Timed) -> bytes | ReadRequest | BatchReadRequest:
+        """What a token that was refused stands for. Adds are counted by whoever refuses them."""
+        if isinstance(token, bytes):
+            return token
+        if token.latency is not self._statistics.add_latency:
+            token.latency.failure(time.perf_counter() - token.started)
+        return token.answer
+
+    def refused(self, tokens: Sequence[object]) -> None:
+        """Answers requests that found no space for their records: they are not acknowledged, now or later."""
+        clients: dict[Client, None] = {}
+        for client, token, entry_size in cast("Sequence[_Token]", tokens):
+            clients[client] = None
+            self._statistics.adds_refused += entry_size >= 0
+            answer = self._untimed(token)
+            if isinstance(answer, bytes):
+                client.answer(client.decode(answer)._replace(status=Status.EIO))
+            else:
+                client.answer(refusal(answer, Status.EIO))
+        for client in clients:
+            client.flush()
+
+    # --- reading ---
+
+    def _read(self, client: Client, request: ReadRequest | BatchReadRequest) -> None:
+        status = admission.check_read(request)
+        if status is Status.EOK and request.fence:
+            status = self._fence(client, request)
+            if status is Status.EOK:
+                return
+        elif status is Status.EOK and isinstance(request, ReadRequest) and request.previous_lac is not None:
+            status = self._long_poll(client, request)
+            if status is Status.EOK:
+                return
+        if status is not Status.EOK:
+            self._statistics.reads_refused += 1
+            client.answer(refusal(request, status))
+            return
+        self._reads.queue(client, request, first=request.priority > 0)
+
+    def _long_poll(self, client: Client, request: ReadRequest) -> Status:
+        if request.piggyback and request.entry_id != LAST_ENTRY:
+            return Status.EBADREQ
+        ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+        if ledger is None:
+            limbo = self._storage.is_in_limbo(request.ledger_id)
+            return Status.EUNKNOWNLEDGERSTATE if limbo else Status.ENOLEDGER
+        self._statistics.long_polls += 1
+        if self._long_polls.take(client, request, ledger):
+            return Status.EOK
+        self._statistics.long_poll_latency.failure(0)
+        return Status.ETOOMANYREQUESTS
+
+    def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
+        """Fences first; the read goes on in `durable`."""
+        key = request.master_key or b""
+        ledger = self._open_ledger(request.ledger_id, key)
+        if ledger is None:
+            return Status.ENOLEDGER
+        status = ledger.check_key(key)
+        if status is Status.EOK:
+            is_new = not ledger.fenced
+            timed = _Timed(request, self._statistics.fence_latency, time.perf_counter())
+            self._storage.fence(ledger, (client, timed, _NO_ADD))
+            if is_new:
+                self._long_polls.wake(request.ledger_id)
+            self._wait_where_full(client)
+        return status
+
+    def pump_reads(self, client: Client) -> None:
+        """Serves the reads that wait, as long as the client takes answers."""
+        self._reads.pump(client)
+
+    def forget(self, client: Client) -> None:
+        """The client is gone."""
+        self._long_polls.forget(client)
+
+    # --- the rest ---
+
+    def _bookie_info(self, request: messages.GetBookieInfoRequest) -> messages.GetBookieInfoResponse:
+        usage = self._storage.usage()
+        return messages.GetBookieInfoResponse(
+            request.txn_id,
+            Status.EOK,
+            usage.total_bytes if request.requested & messages.TOTAL_DISK_CAPACITY else None,
+            usage.free_bytes if request.requested & messages.FREE_DISK_SPACE else None,
+        )
+
+    def _force(self, client: Client, request: messages.ForceLedgerRequest) -> None:
+        if request.ledger_id < 0:
+            client.answer(refusal(request, Status.EBADREQ))
+            return
+        answer = client.encode(messages.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
+        timed = _Timed(answer, self._statistics.force_latency, time.perf_counter())
+        self._storage.force(LedgerId(0, request.ledger_id), (client, timed, _NO_ADD))
+        self._wait_where_full(client)
+
+
+def _about(request: Request) -> dict[str, object]:
+    """What the log says of a request."""
+    found = {"ledger": getattr(request, "ledger_id", None), "entry": getattr(request, "entry_id", None)}
+    return {"request": type(request).__name__, **{name: value for name, value in found.items() if value is not None}}

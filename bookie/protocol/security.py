@@ -1,0 +1,29 @@
+"""How the entry port is protected: the settings' objects that every connection starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookgate.bookie.protocol.auth_gate import Gate
+from bookgate.bookie.protocol.authentication import BookieAuthProvider
+from bookgate.runtime.tls.server_context import ServerContexts
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Neither TLS nor authentication unless given. `tls_required` serves nothing on connections in clear."""
+
+    certificates: ServerContexts | None = None
+    tls_required: bool = False
+    provider: BookieAuthProvider | None = None
+    handshake_seconds: float = 10.0
+    """How long a connection may take until it is let in."""
+
+    def new_gate(self, peer: str) -> Gate | None:
+        """A gate for a fresh connection; None where everyone is let in."""
+        if self.provider is None:
+            return Gate(None, None, tls_required=True) if self.tls_required else None
+        return Gate(self.provider.new_session(peer), self.provider.name, tls_required=self.tls_required)
+
+
+OPEN = Security()

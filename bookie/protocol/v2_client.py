@@ -1,0 +1,85 @@
+"""A connection that speaks the binary protocol, as the processor sees it: one client a version.
+
+The version of an answer is that of its request, and a connection may use several, though none does in practice. So a
+connection makes one `BinaryClient` for each version it meets; they share its transport, while each has its own queue of
+reads. What the binary protocol has no words for, a failed authentication above all, ends the connection.
+
+Not here: telling the protocols apart (`connection`), the codec (`bookgate.ledger.wire.v2`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from bookgate.bookie.protocol.read_scheduler import QueuedRead
+from bookgate.ledger.wire import v2
+from bookgate.ledger.wire.frames import LENGTH_SIZE
+from bookgate.ledger.wire.messages import AUTH_DISABLED, AuthResponse, Response
+
+
+class SharedConnection(Protocol):
+    """What the versions of one connection share."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def takes_answers(self) -> bool: ...
+
+    def send(self, frame: bytes) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def wait_for_room(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class BinaryClient:
+    """One version of the binary protocol on one connection."""
+
+    def __init__(self, connection: SharedConnection, version: int) -> None:
+        self._connection = connection
+        self._version = version
+        self.reads: deque[QueuedRead] = deque()
+        self.reading = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection.is_open
+
+    @property
+    def takes_answers(self) -> bool:
+        return self._connection.takes_answers
+
+    def encode(self, response: Response) -> bytes:
+        """The frame of an answer. Raises ValueError for one that the binary protocol can't say."""
+        # "Authentication is disabled" is said in the version of today, whatever it was asked in.
+        disabled = isinstance(response, AuthResponse) and response.plugin_name == AUTH_DISABLED
+        return v2.encode_response(response, v2.CURRENT_VERSION if disabled else self._version)
+
+    def decode(self, frame: bytes) -> Response:
+        """What was encoded."""
+        return v2.decode_response(frame[LENGTH_SIZE:])
+
+    def answer(self, response: Response) -> None:
+        try:
+            frame = self.encode(response)
+        except ValueError:
+            self._connection.close()
+        else:
+            self._connection.send(frame)
+
+    def send(self, frame: bytes) -> None:
+        self._connection.send(frame)
+
+    def flush(self) -> None:
+        self._connection.flush()
+
+    def wait_for_room(self) -> None:
+        self._connection.wait_for_room()
+
+    def start_tls(self, txn_id: int) -> bool:
+        """The binary protocol has no START_TLS."""
+        return False

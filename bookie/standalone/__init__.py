@@ -1,0 +1,1 @@
+"""A cluster on one host, for trying out and for tests."""

@@ -1,0 +1,1 @@
+"""`bookgate run`: text into ledgers, a Spark job over them, compared with reading the files."""

@@ -1,0 +1,1 @@
+"""LedgerStorage: writing, reading, checkpoints, replay, ledgers in memory and on disk."""

@@ -1,0 +1,302 @@
+"""Checkpoints: cached entries go to the entry log and the index, then the mark moves, then old journals may go.
+
+The order is what makes a crash at any point harmless (S1):
+
+1. take mark M of each journal, the end of what it has synced;
+2. swap the write cache: everything journaled up to M is in the half to flush, flushed before, or on the dirty headers'
+   list, for it entered the cache before it was queued to the journal;
+3. write the entries, sorted by ledger and entry, to the entry log; sync it;
+4. write index slots and headers; sync them and their names;
+5. let the flushed half go; persist each M; remove journal files before it beyond the number kept as backup.
+
+So the index never points at what the log does not durably hold, and the mark never passes a record whose entry, key,
+fence or explicit LAC is not durable elsewhere (S1, S6).
+
+One checkpoint runs at a time; `exclusive` keeps others out while somebody else changes the index. The thread makes one
+every interval, or when the active half of the cache is due. The first error, whoever asked for that checkpoint, is the
+last: the marks stay, `on_fatal` is told, the half that was being flushed stays readable. A later checkpoint would move
+a mark past what this one failed to flush.
+
+One that finds no space is not the last, if `on_no_space` agrees: the next flushes that half again, whole, before the
+other, so that the marks it took are true for both. It comes with the interval or with `retry`; once one is through,
+`on_space` is called. What a replay left in the cache, for it found no space, is such a flush too.
+
+Journal files before the mark that are kept as backup go, too, where their disk is full.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bookgate.bookie.disks import directories
+from bookgate.bookie.journal import format as journal_format
+from bookgate.bookie.journal.file import list_journals
+from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.last_mark import mark_file_name, write_mark
+from bookgate.bookie.statistics import FlushStatistics
+from bookgate.bookie.storage.ledger_store import LedgerStore
+from bookgate.bookie.storage.write_cache import Snapshot, WriteCache
+from bookgate.bookie.system.files import FileSystem, StorageStoppedException, is_no_space
+from bookgate.bookie.system.threads import REAL_THREADS, RunningThread, Threads
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Steps 2 to 4, and the first half of 5. A flush that failed is done again by the next."""
+
+    def __init__(self, cache: WriteCache, stores: Sequence[LedgerStore]) -> None:
+        self._cache = cache
+        self._stores = stores
+        self._failed: Snapshot | None = None
+        self.statistics = FlushStatistics()
+
+    def flush(self) -> bool:
+        """Flushes what is cached; everything is durable on return. False when there was nothing."""
+        flushed = False
+        if self._failed is not None:
+            self._write(self._failed)
+            flushed = True
+        started = time.monotonic()
+        snapshot = self._cache.swap()
+        self.statistics.snapshots.success(time.monotonic() - started)
+        if snapshot.is_empty:
+            return flushed
+        self._failed = snapshot
+        self._write(snapshot)
+        return True
+
+    def _write(self, snapshot: Snapshot) -> None:
+        # A ledger may have been deleted since a flush of this snapshot failed.
+        kept = {ledger: table for ledger, table in snapshot.tables.items() if not ledger.deleted}
+        headers = {ledger for ledger in snapshot.headers if not ledger.deleted}
+        headers.update(ledger for ledger in kept if not ledger.has_header)
+        started = time.monotonic()
+        count = len(self._stores)
+        for number, store in enumerate(self._stores):
+            if count == 1:
+                store.flush(kept, headers)
+                break
+            tables = {ledger: table for ledger, table in kept.items() if ledger.number % count == number}
+            own = {ledger for ledger in headers if ledger.number % count == number}
+            if tables or own:
+                store.flush(tables, own)
+        for ledger in headers:
+            ledger.has_header = True
+        self.statistics.entry_bytes += self._cache.flushing_bytes
+        self.statistics.sizes.record_value(self._cache.flushing_bytes)
+        self._cache.drop_flushing()
+        self._failed = None
+        self.statistics.flushes.success(time.monotonic() - started)
+        self.statistics.entries += sum(map(len, kept.values()))
+
+
+class PatientFlusher:
+    """Flushes until a flush finds no space; from then on everything stays in the cache. For a start on a full disk.
+
+    `on_no_space` agrees to that, or the error is raised.
+    """
+
+    def __init__(self, flusher: Flusher, on_no_space: Callable[[OSError], bool]) -> None:
+        self._flusher = flusher
+        self._on_no_space = on_no_space
+        self.out_of_space = False
+
+    def flush(self) -> None:
+        if not self.out_of_space:
+            self.attempt(self._flusher.flush)
+
+    def attempt(self, write: Callable[[], object]) -> None:
+        """Does something that may find no space, and remembers that."""
+        try:
+            write()
+        except OSError as error:
+            if not is_no_space(error) or not self._on_no_space(error):
+                raise
+            self.out_of_space = True
+            log_event(
+                _log,
+                "replay_without_space",
+                logging.ERROR,
+                error=error,
+                note="what it brings back stays in memory for now",
+            )
+
+
+class Checkpointer:
+    """Runs checkpoints, on its own thread once started. `interval` is in seconds.
+
+    `synced_marks` gives the end of what each journal has synced, in the order of `journal_directories`; `on_room` is
+    called after each flush; `is_full` says whether a journal directory has no room for backups.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        flusher: Flusher,
+        journal_directories: Sequence[Path],
+        ledger_directories: Sequence[Path],
+        *,
+        max_backups: int,
+        interval: float,
+        synced_marks: Callable[[], Sequence[LogMark]],
+        on_room: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+        on_no_space: Callable[[OSError], bool] = lambda error: False,
+        on_space: Callable[[], None] = lambda: None,
+        is_full: Callable[[Path], bool] = lambda directory: False,
+        threads: Threads = REAL_THREADS,
+    ) -> None:
+        self._files = files
+        self._threads = threads
+        self._flusher = flusher
+        self._journal_directories = journal_directories
+        self._ledger_directories = ledger_directories
+        self._backups = max_backups
+        self._interval = interval
+        self._synced_marks = synced_marks
+        self._on_room = on_room
+        self._on_fatal = on_fatal
+        self._on_no_space = on_no_space
+        self._on_space = on_space
+        self._is_full = is_full
+        self._out_of_space = False
+        self._running = threads.lock()
+        self._broken = False
+        self._persisted = [journal_format.NO_MARK] * len(journal_directories)
+        self._wake = threads.condition()
+        self._requested = False
+        self._closing = False
+        self._thread: RunningThread | None = None
+
+    def start(self, persisted: Sequence[LogMark], *, out_of_space: bool = False) -> None:
+        """Starts the thread; `persisted` are the marks on disk. `out_of_space`: the replay could not flush."""
+        self._persisted = list(persisted)
+        self._out_of_space = out_of_space
+        self._thread = self._threads.start(self._run, "checkpoint")
+
+    def request(self) -> None:
+        """Asks the thread for a checkpoint now."""
+        if self._requested:
+            return
+        with self._wake:
+            self._requested = True
+            self._wake.notify()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps checkpoints out; waits for one that runs."""
+        with self._running:
+            yield
+
+    def checkpoint(self) -> None:
+        """Makes a checkpoint; blocks until it is complete.
+
+        Raises OSError, after which no other is made unless it was that there is no space.
+        """
+        with self._running:
+            if self._broken:
+                raise StorageStoppedException("an earlier checkpoint failed; the journal is kept, no other is made")
+            self._broken = True
+            self._checkpoint()
+            self._broken = False
+            was_out_of_space, self._out_of_space = self._out_of_space, False
+        if was_out_of_space:
+            log_event(_log, "checkpoint_has_space")
+            self._on_space()
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether the last checkpoint found no space."""
+        return self._out_of_space
+
+    def retry(self) -> None:
+        """There may be space again."""
+        with self._wake:
+            self._wake.notify()
+
+    def _checkpoint(self) -> None:
+        started = time.monotonic()
+        try:
+            marks = self._synced_marks()
+            if self._flusher.flush():
+                self._on_room()
+            for journal, mark in enumerate(marks):
+                self._complete(journal, mark)
+            self._flusher.statistics.checkpoints.success(time.monotonic() - started)
+        except BaseException as error:
+            self._flusher.statistics.checkpoints.failure(time.monotonic() - started)
+            if not isinstance(error, OSError) or not self._may_try_again(error):
+                log_event(_log, "checkpoint_failed", logging.CRITICAL, error=error, note="the journal is kept")
+                self._on_fatal(error)
+            raise
+
+    def _may_try_again(self, error: OSError) -> bool:
+        if not is_no_space(error):
+            return False
+        was_out_of_space, self._out_of_space = self._out_of_space, True
+        if not was_out_of_space:
+            if not self._on_no_space(error):
+                self._out_of_space = False
+                return False
+            log_event(
+                _log,
+                "checkpoint_without_space",
+                logging.ERROR,
+                error=error,
+                note="the journal is kept, and it is tried again",
+            )
+        self._broken = False
+        return True
+
+    def _complete(self, journal: int, mark: LogMark) -> None:
+        """The end of step 5 for one journal. Marks never move back."""
+        directory = self._journal_directories[journal]
+        is_full = self._is_full(directory)
+        if mark > self._persisted[journal]:
+            name = mark_file_name(journal, len(self._journal_directories))
+            write_mark(self._files, self._ledger_directories, mark, name)
+            self._persisted[journal] = mark
+        elif not is_full:
+            return
+        self._remove_journals(directories.current(directory), self._persisted[journal], 0 if is_full else self._backups)
+
+    def _remove_journals(self, directory: Path, mark: LogMark, backups: int) -> None:
+        old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
+        for journal_id in old[: max(0, len(old) - backups)]:
+            self._files.unlink(directory / journal_format.file_name(journal_id))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the thread runs and no checkpoint has failed for good."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ends the thread after the checkpoint it may be making."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self.checkpoint()
+            except BaseException:  # the checkpoint has told whom it concerns
+                if self._broken:
+                    return
+
+    def _wait(self) -> bool:
+        """Waits for a request or the interval; False when closing."""
+        with self._wake:
+            if not self._requested and not self._closing:
+                self._wake.wait(self._interval)
+            self._requested = False
+            return not self._closing

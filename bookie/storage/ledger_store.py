@@ -1,0 +1,89 @@
+"""One index and its entry logs: where the entries of a set of ledgers lie.
+
+With index files there is one store over all ledger directories; with RocksDB one for each, and a ledger belongs to
+store `ledgerId mod n`, as Apache BookKeeper lays them out.
+
+Not its job: what is not flushed yet (`write_cache`), which ledger belongs to which store (`store_of`'s caller asks).
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+
+from bookgate.bookie.entry_logs.entry_logs import EntryLogs
+from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
+from bookgate.bookie.index.ledger_index import LedgerIndex
+from bookgate.bookie.statistics import StoreStatistics
+from bookgate.bookie.storage.stored_ledger import StoredLedger
+
+Table = Mapping[int, bytes]
+
+
+class LedgerStore:
+    """See the module. `index` and `logs` are for garbage collection and inspection as well."""
+
+    def __init__(self, index: LedgerIndex, logs: EntryLogs, statistics: StoreStatistics | None = None) -> None:
+        self.index = index
+        self.logs = logs
+        self._written: dict[StoredLedger, tuple[Table, list[SlotRun]]] = {}
+        """What a flush that failed has in the entry logs: each table, and where its entries are."""
+        self._failed_syncs = 0
+        self._statistics = statistics or StoreStatistics()
+
+    def ledger_ids(self) -> array[int]:
+        """Ids of the ledgers whose index is on disk, ascending."""
+        return self.index.ledger_ids()
+
+    def flush(self, tables: Mapping[StoredLedger, Table], headers: Collection[StoredLedger]) -> None:
+        """Writes entries sorted by ledger and entry, syncs the log, then writes index slots and headers and syncs them.
+
+        So the index never points at what the log does not durably hold. Done again after an error, with the same
+        tables, it writes to the log what is not there yet: an index that finds no space must not fill the logs.
+        """
+        started = time.monotonic()
+        slots = self._write_entries(tables)
+        self.logs.sync()
+        synced = time.monotonic()
+        self._statistics.flush_entry_log.success(synced - started)
+        for ledger in sorted(slots.keys() | headers, key=_by_id):
+            header = None
+            if ledger in headers:
+                header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac)
+            self.index.update(ledger.ledger_id, header, slots.get(ledger, ()))
+        self.index.sync()
+        self._statistics.flush_index.success(time.monotonic() - synced)
+        self.logs.flushed()
+        self._written.clear()
+
+    def _write_entries(self, tables: Mapping[StoredLedger, Table]) -> dict[StoredLedger, list[SlotRun]]:
+        if self._failed_syncs != self.logs.failed_syncs:
+            # What such a sync failed for may never reach the disk.
+            self._failed_syncs = self.logs.failed_syncs
+            self._written.clear()
+        slots: dict[StoredLedger, list[SlotRun]] = {}
+        for ledger in sorted(tables, key=_by_id):
+            table = tables[ledger]
+            written = self._written.get(ledger)
+            if written is not None and written[0] is table:
+                slots[ledger] = written[1]
+                continue
+            entry_ids = sorted(table)
+            locations = self.logs.append(ledger.number, [table[entry_id] for entry_id in entry_ids])
+            slots[ledger] = slot_runs(entry_ids, locations)
+            self._written[ledger] = table, slots[ledger]
+        return slots
+
+    def close(self) -> None:
+        self.logs.close()
+        self.index.close()
+
+
+def store_of(stores: Sequence[LedgerStore], number: int) -> LedgerStore:
+    """The store that holds the ledger of this id of scope 0."""
+    return stores[number % len(stores)]
+
+
+def _by_id(ledger: StoredLedger) -> tuple[int, int]:
+    return ledger.ledger_id.scope_id, ledger.number

@@ -1,0 +1,251 @@
+"""Which ledgers are known: those in memory, and behind them the index headers on disk.
+
+In memory is an LRU of bounded size. A ledger that somebody still holds, be it the write cache, the list of dirty
+headers or a request in flight, stays the one object for its id even after the LRU let it go (`_held`), so that nobody
+ever sees an older fence or key than another.
+
+Not its job: creating index files (`index.file_index`), rules on keys and fences (`core.ledger_state`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakValueDictionary
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.index.file_format import IndexHeader
+from bookgate.bookie.index.ledger_index import LedgerIndex
+from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
+from bookgate.bookie.storage.limbo import Limbo
+from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.system.data_loss import ACCEPT_LOSS
+from bookgate.bookie.system.files import StorageCorruptException
+from bookgate.bookie.system.threads import REAL_THREADS, Threads
+from bookgate.ledger.entry import decode_lac_header
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+
+_Key = tuple[int, int]
+"""Scope and id: a tuple is hashed and compared faster than a LedgerId, and this is looked up for every request."""
+
+
+class LedgerTable:
+    """`limit` bounds the ledgers kept although nobody uses them."""
+
+    def __init__(
+        self,
+        stores: Sequence[LedgerStore],
+        limit: int,
+        threads: Threads = REAL_THREADS,
+        limbo: Limbo | None = None,
+    ) -> None:
+        """`limbo`: which ledgers are in limbo; those of which the index has lost entries are added to it."""
+        self._stores = stores
+        self._limbo = limbo
+        self._deleted_here = BitMap64()
+        """Ids of scope 0 that were deleted and not made anew since."""
+        self._limit = limit
+        self._lock = threads.lock()
+        self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
+        self._newest: StoredLedger | None = None
+        """What `recent` found last: adds come in runs of one ledger."""
+        self._deleting: set[_Key] = set()
+        self._held: WeakValueDictionary[_Key, StoredLedger] = WeakValueDictionary()
+
+    def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> StoredLedger | None:
+        """The ledger, loaded from its index file if need be; None when there is none.
+
+        A crash may leave an index file without header. Raises StorageCorruptException for it, unless told to take it
+        for an unknown ledger, and for a header that can't be read.
+        """
+        with self._lock:
+            ledger = self._known(ledger_id)
+            if ledger is None and ledger_id.scope_id == 0:
+                ledger = self._load(ledger_id, headerless_is_unknown)
+                if ledger is not None:
+                    self._keep(ledger)
+        return ledger
+
+    def has_lost_header(self, ledger_id: LedgerId) -> bool:
+        """Whether the index has entries of the ledger and no header: more than a crash before the first flush left."""
+        with self._lock:
+            found = self._stored(ledger_id)
+        return found is not None and found[0] is None and found[1] != NO_ENTRY
+
+    def recent(self, number: int) -> StoredLedger | None:
+        """The ledger of scope 0 if it is among those kept."""
+        ledger = self._newest
+        if ledger is not None and ledger.number == number:
+            return ledger
+        key = (0, number)
+        with self._lock:
+            ledger = self._recent.get(key)
+            if ledger is not None:
+                self._recent.move_to_end(key)
+            self._newest = ledger
+        return ledger
+
+    def get_or_create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        """What `get` finds, or else a new ledger with that key. Raises as `get` does."""
+        with self._lock:
+            ledger = self._known(ledger_id) or self._stored_or_new(ledger_id, master_key)
+            self._keep(ledger)
+        return ledger
+
+    def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
+        with self._lock:
+            found = self._stored(ledger_id)
+            last_entry_id = found[1] if found else -1
+            ledger = self._new(ledger_id, master_key, last_entry_id)
+            self._keep(ledger)
+        return ledger
+
+    def delete(
+        self,
+        ledger_id: LedgerId,
+        discard: Callable[[StoredLedger | None], bool],
+        on_fenced: Callable[[int, bool], None],
+    ) -> bool:
+        """Deletes the ledger from its index, and lets `discard` drop what is in memory (None: nothing is).
+
+        Where `discard` refuses, the ledger stays as it is: False. `on_fenced` is told its id if it was fenced, before
+        anybody can miss it, and whether it held an entry. From here on nobody finds the ledger in the index; `deleted`
+        says when that no longer needs to be remembered.
+        """
+        key = (ledger_id.scope_id, ledger_id.ledger_id)
+        with self._lock:
+            ledger = self._recent.get(key) or self._held.get(key)
+            if not discard(ledger):
+                return False
+            self._recent.pop(key, None)
+            self._held.pop(key, None)
+            self._newest = None
+            if ledger is not None:
+                fenced, held_entries = ledger.fenced, ledger.limbo or ledger.last_entry_id != NO_ENTRY
+            else:
+                fenced, held_entries = self._fenced_on_disk(ledger_id)
+            if fenced:
+                on_fenced(ledger_id.ledger_id, held_entries)
+            self._deleting.add(key)
+            self._deleted_here.add(ledger_id.ledger_id)
+            self._index(ledger_id).delete(ledger_id)
+            return True
+
+    def drop(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> None:
+        """Deletes the ledger at once, as a replay does that learns that it was deleted before. Raises OSError."""
+
+        def discard_known(ledger: StoredLedger | None) -> bool:
+            if ledger is not None:
+                discard(ledger)
+            return True
+
+        self.delete(ledger_id, discard_known, lambda number, held_entries: None)
+        self._index(ledger_id).sync()
+        self.deleted()
+        self.is_made_anew(ledger_id)  # the journal says so already
+
+    def deleted(self) -> None:
+        """The index was synced, or could not be: it shows by itself what is left of what `delete` deleted."""
+        with self._lock:
+            self._deleting.clear()
+
+    def is_made_anew(self, ledger_id: LedgerId) -> bool:
+        """Whether this table has deleted a ledger of that id; true once for each time."""
+        number = ledger_id.ledger_id
+        if number not in self._deleted_here:
+            return False
+        with self._lock:
+            self._deleted_here.discard(number)
+        return True
+
+    def leave_limbo(self, numbers: Iterable[int]) -> None:
+        """What is in memory of ledgers that are no longer in limbo follows."""
+        with self._lock:
+            for number in numbers:
+                ledger = self._recent.get((0, number)) or self._held.get((0, number))
+                if ledger is not None:
+                    ledger.limbo = False
+
+    def _stored(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
+        if self._deleting and (ledger_id.scope_id, ledger_id.ledger_id) in self._deleting:
+            return None
+        return self._index(ledger_id).read_header(ledger_id)
+
+    def _fenced_on_disk(self, ledger_id: LedgerId) -> tuple[bool, bool]:
+        """Whether it is fenced, and whether it held an entry: of a ledger in limbo nobody knows."""
+        try:
+            found = self._index(ledger_id).read_header(ledger_id)
+        except StorageCorruptException:
+            return False, False
+        header, last_entry_id = found or (None, NO_ENTRY)
+        if header is None:
+            return False, False
+        return header.fenced, header.limbo or last_entry_id != NO_ENTRY
+
+    def _index(self, ledger_id: LedgerId) -> LedgerIndex:
+        return store_of(self._stores, ledger_id.ledger_id).index
+
+    def _known(self, ledger_id: LedgerId) -> StoredLedger | None:
+        key = (ledger_id.scope_id, ledger_id.ledger_id)
+        ledger = self._recent.get(key)
+        if ledger is not None:
+            self._recent.move_to_end(key)
+            return ledger
+        ledger = self._held.get(key)
+        if ledger is not None:
+            self._keep(ledger)
+        return ledger
+
+    def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
+        found = self._stored(ledger_id)
+        return None if found is None else self._loaded(ledger_id, found, headerless_is_unknown)
+
+    def _stored_or_new(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        found = self._stored(ledger_id)
+        ledger = None if found is None else self._loaded(ledger_id, found, False)
+        return ledger or self._new(ledger_id, master_key, NO_ENTRY)
+
+    def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> StoredLedger:
+        limbo = self._in_limbo(ledger_id)
+        return StoredLedger(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
+
+    def _in_limbo(self, ledger_id: LedgerId) -> bool:
+        return self._limbo is not None and ledger_id.ledger_id in self._limbo
+
+    def _keep(self, ledger: StoredLedger) -> None:
+        key = (ledger.ledger_id.scope_id, ledger.number)
+        self._recent[key] = ledger
+        self._held[key] = ledger
+        if len(self._recent) > self._limit:
+            self._recent.popitem(last=False)
+
+    def _loaded(
+        self, ledger_id: LedgerId, found: tuple[IndexHeader | None, int], headerless_is_unknown: bool
+    ) -> StoredLedger | None:
+        """The ledger that an index holds. Raises StorageCorruptException for one without header, unless told."""
+        header, last_entry_id = found
+        if header is None and headerless_is_unknown:
+            return None
+        if header is None:
+            raise StorageCorruptException(
+                f"the index file of ledger {ledger_id} has no header; restore it, or stop the bookie, remove the file "
+                f"and start the bookie once with {ACCEPT_LOSS}"
+            )
+        if header.lost and self._limbo is not None:
+            # At once, and for good: what is added from now on must not hide it.
+            self._limbo.add_lost([ledger_id.ledger_id])
+        limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
+        ledger = StoredLedger(
+            ledger_id,
+            header.master_key,
+            # The Java bookie fences what it marks; a limbo alone stops normal adds as well.
+            fenced=header.fenced or limbo,
+            explicit_lac=header.explicit_lac,
+            last_entry_id=last_entry_id,
+            limbo=limbo,
+        )
+        if header.explicit_lac is not None:
+            ledger.advance_lac(decode_lac_header(header.explicit_lac)[1])
+        return ledger

@@ -1,0 +1,126 @@
+"""Ledgers in limbo: those of which this bookie may have lost something, since a start accepted a loss.
+
+What it still holds of them is served. What it does not hold is unknown, and so are their last entry, their LAC and
+whether they were fenced: it never says that there is no such entry or no such ledger, and takes no ordinary adds (S8).
+
+A ledger enters when a loss is accepted: every ledger that the metadata has at that time. One made afterwards is not
+concerned. One whose index file is gone, is an older copy, or has lost entries enters by itself (`index_list`). A ledger
+leaves once it is verified (`limbo.check`). Ids are kept, with a checksum, in a file beside `current` of each ledger
+directory, so limbo outlives restarts; of several copies each id of any sound one counts.
+
+Storage of kind `db` has a limbo of its own besides, which Apache BookKeeper's bookie marks in RocksDB.
+
+Any thread reads; changes come one at a time. Not its job: answering (`reader`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.system.data_loss import LostDataException, OnLoss
+from bookgate.bookie.system.files import FileSystem, read_whole
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+LIMBO_FILE = "bookie.limbo"
+_NEW_SUFFIX = ".new"
+_MAGIC = b"BGLI"
+_CRC_SIZE = 4
+_MOST_LOGGED = 100
+
+
+class Limbo:
+    """`directories` are the configured ledger directories, the parents of `current`."""
+
+    def __init__(self, files: FileSystem, directories: Sequence[Path]) -> None:
+        self._files = files
+        self._directories = directories
+        self._numbers = BitMap64()
+        """Replaced as a whole, never changed."""
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and number in self._numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def numbers(self) -> list[int]:
+        """The ids, of scope 0, ascending."""
+        return list(self._numbers)
+
+    def load(self, on_loss: OnLoss) -> None:
+        """Reads what an earlier process left; `on_loss` hears of it where only damaged files say it. Raises OSError."""
+        contents = {path: read_whole(self._files, path) for path in self._paths()}
+        found = {path: _decode(content) for path, content in contents.items() if content is not None}
+        sound = [numbers for numbers in found.values() if numbers is not None]
+        if found and not sound:
+            on_loss(LostDataException(f"{next(iter(found))}, the list of ledgers in limbo, is damaged"))
+        self._numbers = BitMap64.union(*sound) if sound else BitMap64()
+
+    def add(self, numbers: Collection[int]) -> None:
+        """A loss was accepted. Durable on return. Raises OSError."""
+        self._replace(self._numbers | BitMap64(numbers))
+        log_event(
+            _log,
+            "loss_accepted",
+            logging.WARNING,
+            ledgers=len(numbers),
+            note="what is missing of them here is unknown, not absent, until each is verified",
+        )
+
+    def add_lost(self, numbers: Collection[int]) -> None:
+        """The index was found to lack these ledgers, or entries of them, that it had. The same."""
+        new = [number for number in numbers if number not in self._numbers]
+        if not new:
+            return
+        self._replace(self._numbers | BitMap64(new))
+        for number in new[:_MOST_LOGGED]:
+            log_event(_log, "ledger_lost_entries", logging.ERROR, ledger=number, note="it is in limbo until verified")
+
+    def remove(self, numbers: Collection[int]) -> None:
+        """The same."""
+        self._replace(self._numbers - BitMap64(numbers))
+
+    def _replace(self, numbers: BitMap64) -> None:
+        for path in self._paths():
+            if numbers:
+                self._write(path, _encode(numbers))
+            elif self._files.exists(path):
+                self._files.unlink(path)
+            self._files.sync_directory(path.parent)
+        self._numbers = numbers
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Beside the old one first, so that one of them is whole at any time."""
+        new = path.with_name(path.name + _NEW_SUFFIX)
+        fd = self._files.open(new, os.O_RDWR | os.O_CREAT)
+        try:
+            self._files.truncate(fd, 0)
+            self._files.pwrite(fd, content, 0)
+            self._files.fsync(fd)
+        finally:
+            self._files.close(fd)
+        self._files.rename(new, path)
+
+    def _paths(self) -> list[Path]:
+        return [directory / LIMBO_FILE for directory in self._directories]
+
+
+def _encode(numbers: BitMap64) -> bytes:
+    body = numbers.serialize()
+    return _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big") + body
+
+
+def _decode(content: bytes) -> BitMap64 | None:
+    """None for what is damaged."""
+    body = content[len(_MAGIC) + _CRC_SIZE :]
+    if content[: -len(body) or None] != _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"):
+        return None
+    return BitMap64.deserialize(body)

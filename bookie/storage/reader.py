@@ -1,0 +1,198 @@
+"""Reading what storage holds: the half of `storage` that needs neither journal nor event loop.
+
+An entry is looked for in the write cache, then in the index, then in the entry log, in this order, which is that in
+which a flush moves it: so none is missed while it is on its way.
+
+What can't be read whole is an OSError and never "no such entry" (S3). A ledger in limbo is one of which a bookie knows
+that it lost some of it, or can't exclude that (`limbo`; an Apache BookKeeper bookie marks such in RocksDB): what it
+still holds is served, what it does not hold is unknown, and so are its last entry and its LAC.
+
+Any thread. Not its job: who may read (`request_processor`), batches of requests (`protocol.read_scheduler`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Iterator, Sequence
+
+from bookgate.bookie.index import file_format
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
+from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.write_cache import WriteCache
+from bookgate.bookie.system.files import StorageCorruptException
+from bookgate.ledger.entry import PACKET_IDS
+from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_MAX_RUN = 4096
+"""Entries looked up at once."""
+
+
+class StoredEntries:
+    """See the module. `stores` are there while storage is open."""
+
+    def __init__(self, cache: WriteCache) -> None:
+        self._cache = cache
+        self.stores: tuple[LedgerStore, ...] = ()
+        """Index and entry logs, while open."""
+
+    def ledger(self, ledger_id: LedgerId) -> StoredLedger | None:
+        """The ledger if this bookie knows it, be it without entries."""
+        raise NotImplementedError
+
+    def read_cached(self, ledger: LedgerState, entry_id: int) -> bytes | None:
+        """The entry if it is in the write cache. Never blocks; any thread."""
+        return self._cache.get(stored_ledger(ledger), entry_id)
+
+    def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
+        """The entry's packet. May read files; any thread.
+
+        Raises NoSuchEntryException, DataUnknownException where the ledger is in limbo, or StorageCorruptException when
+        the entry is there and can't be read whole.
+        """
+        stored = stored_ledger(ledger)
+        packet = self._cache.get(stored, entry_id)
+        if packet is not None:
+            return packet
+        while location := self._location(stored, entry_id):
+            try:
+                return self._store(stored).logs.read(location, stored.number, entry_id)
+            except StorageCorruptException:
+                # Compaction may have moved the entry and removed the log since the location was looked up.
+                if self._location(stored, entry_id) == location:
+                    raise
+        if stored.deleted and (ledger_now := self.ledger(stored.ledger_id)) is not None:
+            # Deleted and made anew since it was looked up.
+            return self.read_entry(ledger_now, entry_id)
+        _refuse_limbo(stored)
+        raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
+
+    def held_entry(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
+        """The entry as far as it can be read, else None."""
+        try:
+            return self.read_entry(ledger, entry_id)
+        except (NoSuchEntryException, DataUnknownException, StorageCorruptException):
+            return None
+
+    def read_entries(self, ledger: LedgerState, first_entry_id: int, max_count: int, max_bytes: int) -> list[bytes]:
+        """Packets of consecutive entries, by as few reads of files as their places allow; any thread.
+
+        The first is there whatever its size; with the others it is `max_bytes` at most. Raises for the first as
+        `read_entry` does; a later one that is not held or can't be read ends the list.
+        """
+        stored = stored_ledger(ledger)
+        packets: list[bytes] = []
+        room = max_bytes
+        while len(packets) < max_count and room > 0:
+            try:
+                run = self._read_run(stored, first_entry_id + len(packets), max_count - len(packets), room)
+            except (OSError, NoSuchEntryException, DataUnknownException) as error:
+                if not packets:
+                    raise
+                log_event(_log, "read_failed", logging.ERROR, error=error)
+                break
+            if not run:
+                break
+            for packet in run:
+                room -= len(packet)
+                if room < 0 and packets:
+                    return packets
+                packets.append(packet)
+        return packets or [self.read_entry(stored, first_entry_id)]
+
+    def _read_run(self, ledger: StoredLedger, entry_id: int, count: int, max_bytes: int) -> Sequence[bytes]:
+        """Some of the entries from `entry_id` on; none when it is not held or can't be read."""
+        if not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
+            return ()
+        count = min(count, _MAX_RUN)
+        cached = self._cache.get_run(ledger, entry_id, count)
+        if cached:
+            return cached
+        store = self._store(ledger)
+        locations = store.index.locations(ledger.ledger_id, entry_id, count)
+        if not locations:
+            return ()
+        # What the cache holds is newer.
+        locations = locations[: self._cache.first_held(ledger, entry_id, len(locations))]
+        try:
+            if not locations:
+                return [self.read_entry(ledger, entry_id)]
+            return store.logs.read_run(locations, ledger.number, entry_id, max_bytes)
+        except StorageCorruptException as error:
+            log_event(_log, "read_failed", logging.ERROR, error=error)
+            return ()
+
+    def _location(self, ledger: StoredLedger, entry_id: int) -> int:
+        if not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
+            return 0
+        return self._store(ledger).index.location(ledger.ledger_id, entry_id)
+
+    def _store(self, ledger: StoredLedger) -> LedgerStore:
+        return store_of(self.stores, ledger.number)
+
+    def last_entry_id(self, ledger: LedgerState) -> int:
+        """Highest entry held, -1 if none. Never blocks. Raises DataUnknownException for a ledger in limbo."""
+        stored = stored_ledger(ledger)
+        _refuse_limbo(stored)
+        return stored.last_entry_id
+
+    def loaded_lac(self, ledger: LedgerState) -> int | None:
+        """What `known_lac` returns if that needs no file, else None. Never blocks."""
+        stored = stored_ledger(ledger)
+        return None if stored.stored_lac is None or stored.limbo else max(stored.known_lac, stored.stored_lac)
+
+    def known_lac(self, ledger: LedgerState) -> int:
+        """The highest LAC known; -1 if none. Reads the last entry when nobody asked since the ledger was loaded.
+
+        Raises OSError; DataUnknownException for a ledger in limbo.
+        """
+        stored = stored_ledger(ledger)
+        _refuse_limbo(stored)
+        if stored.stored_lac is None:
+            # Kept apart from known_lac, which the event loop advances meanwhile.
+            stored.stored_lac = self._lac_of_last_entry(stored)
+        return max(stored.known_lac, stored.stored_lac)
+
+    def _lac_of_last_entry(self, ledger: StoredLedger) -> int:
+        """The LAC is a lower bound: where the last entry is damaged, other entries can be served without it."""
+        try:
+            packet = self.read_entry(ledger, ledger.last_entry_id)
+        except StorageCorruptException as error:
+            log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger.ledger_id, error=error)
+            return NO_ENTRY
+        return int(PACKET_IDS.unpack_from(packet)[2]) if len(packet) >= PACKET_IDS.size else NO_ENTRY
+
+    def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
+        """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""
+        stored = stored_ledger(ledger)
+        cached = self._cache.entry_ids(stored)
+        first = end = -1
+        for entry_id in heapq.merge(cached, self._store(stored).index.entry_ids(stored.ledger_id)):
+            if entry_id < end:
+                continue
+            if entry_id != end:
+                if end > first:
+                    yield first, end - first
+                first = entry_id
+            end = entry_id + 1
+        if end > first:
+            yield first, end - first
+
+
+def _refuse_limbo(ledger: StoredLedger) -> None:
+    if ledger.limbo:
+        raise DataUnknownException(
+            f"ledger {ledger.ledger_id} is in limbo: this bookie may have lost some of it and can't say what it held"
+        )
+
+
+def stored_ledger(ledger: LedgerState) -> StoredLedger:
+    """What storage itself made. Raises TypeError for anything else."""
+    if not isinstance(ledger, StoredLedger):
+        raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
+    return ledger

@@ -1,0 +1,473 @@
+"""Storage of one bookie: the one facade that request handlers see.
+
+An entry is accepted into the write cache, queued to the journal, and acknowledged (its token comes back) once the
+journal is synced. A checkpoint moves it to entry log and index later. Reads look into the write cache, then the index,
+then the entry log.
+
+States: new → open (directories locked, journal replayed, threads running) → closed; or failed after the first disk
+error of journal or checkpoint, when `on_fatal` was called once and nothing more is accepted or acknowledged.
+
+Writing is `writer` and reading is `reader`, which this class is both of; here is what they live on:
+opening with replay, checkpoints, errors and want of space, deletion, limits. A ledger read back from its index header
+has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
+
+Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
+`on_room` and `on_fatal` from either that or the checkpoint thread.
+
+Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`), the wire, which ledgers exist in the
+metadata.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bookgate.bookie.disks import directories
+from bookgate.bookie.disks.directories import DirectoryLock
+from bookgate.bookie.disks.rules import DirectoryUsage
+from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.journal import Journal
+from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, write_mark
+from bookgate.bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
+from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, PatientFlusher
+from bookgate.bookie.storage.ledger_table import LedgerTable
+from bookgate.bookie.storage.limbo import Limbo
+from bookgate.bookie.storage.open_stores import open_stores
+from bookgate.bookie.storage.options import StorageConfig
+from bookgate.bookie.storage.recently_deleted import FencedAndDeleted
+from bookgate.bookie.storage.replay import Replay
+from bookgate.bookie.storage.replay_start import starts_of_replay
+from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.write_cache import WriteCache
+from bookgate.bookie.storage.writer import LedgerWrites
+from bookgate.bookie.system.data_loss import OnLoss, refuse_loss, tell_loss
+from bookgate.bookie.system.files import (
+    REAL_FILE_SYSTEM,
+    FileSystem,
+    StorageCorruptException,
+    StorageStoppedException,
+    is_no_space,
+)
+from bookgate.bookie.system.threads import REAL_THREADS, Threads
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.logs import log_event
+
+__all__ = [
+    "DirectoryUsage",
+    "Storage",
+    "StorageConfig",
+    "StorageCorruptException",
+    "StorageStoppedException",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class Storage(LedgerWrites):
+    """See the module. Methods raise OSError for disk errors and StorageStoppedException when not open."""
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        on_durable: Callable[[list[object]], None],
+        on_fatal: Callable[[BaseException], None],
+        files: FileSystem = REAL_FILE_SYSTEM,
+        threads: Threads = REAL_THREADS,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._threads = threads
+        self._on_fatal = on_fatal
+        self._fatal_lock = threads.lock()
+        self._failed = False
+        self.on_room: Callable[[], None] = lambda: None
+        """Called from the checkpoint or the journal thread when there may be room for adds again."""
+        self.on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False
+        """Called from either thread when a write finds no space, with the tokens of requests that are not acknowledged
+        for it. True: they are taken care of, and whoever is called sees to it that no more is written until `on_space`.
+        False, and as long as nobody says: the error is fatal."""
+        self.on_space: Callable[[], None] = lambda: None
+        """Called from either thread when what had found no space has been made good; look at `out_of_space`."""
+        self.on_deleted: Callable[[Sequence[int]], None] = lambda numbers: None
+        """Called with the ledgers that were deleted, by whoever deletes them."""
+        self.writable_ledger_directories: Callable[[], Sequence[Path]] = lambda: config.ledger_directories
+        """Which ledger directories may take a new entry log; asked at checkpoints. None of them: all are tried."""
+        self.writable_index_directories: Callable[[], Sequence[Path]] = lambda: (
+            config.index_directories or config.ledger_directories
+        )
+        """The same for new index files."""
+        self.is_full_journal_directory: Callable[[Path], bool] = lambda directory: False
+        """Whether a journal directory's disk is full: journal files kept as backup go then. Asked at checkpoints."""
+        self.needs_journal = True
+        """False once it was closed with everything in entry logs and index."""
+        self._lock: DirectoryLock | None = None
+        self._deleted = FencedAndDeleted(threads.monotonic)
+        self._limbo = Limbo(files, config.ledger_directories)
+        options = config.journal()
+        journals = tuple(
+            Journal(
+                files,
+                directories.current(path),
+                options,
+                on_durable,
+                self._fail,
+                lambda: self.on_room(),
+                lambda error, tokens: self.on_no_space(error, tokens),
+                lambda: self.on_space(),
+                threads,
+            )
+            for path in config.journal_directories
+        )
+        super().__init__(
+            WriteCache(config.write_cache_bytes),
+            journals,
+            LedgerTable((), config.ledger_state_limit, threads),
+            on_durable,
+            journal_entries=config.journal_entries,
+        )
+        self._checkpointer: Checkpointer | None = None
+        self._flush_statistics = FlushStatistics()
+        self._store_statistics = StoreStatistics()
+
+    @property
+    def config(self) -> StorageConfig:
+        return self._config
+
+    # Life
+
+    def lock_directories(self) -> None:
+        """Creates the directories where needed and takes them for this process. `open` does it if nobody did.
+
+        Raises DirectoryException naming the directory.
+        """
+        if self._lock is None:
+            config = self._config
+            paths = (*config.journal_directories, *config.ledger_directories, *config.index_directories)
+            for path in paths:
+                directories.prepare(path, self._files)
+            self._lock = DirectoryLock(paths, self._files)
+
+    def open(self, accept_loss: Collection[int] | None = None) -> None:
+        """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
+
+        Where the files prove that something acknowledged was lost, or are damaged, it raises, and changes nothing; with
+        `accept_loss` it goes on with what is there. The ids given are ledgers of which anything may be lost: they are
+        in limbo from then on, be there proof or not.
+
+        Where that finds no space and `on_no_space` agrees, what was replayed stays in memory, the marks stay, and
+        storage is open and `out_of_space`; it goes on as after any other write that found none.
+
+        Raises DirectoryException, LostDataException, StorageCorruptException or another OSError; the directories are
+        free again then.
+        """
+        self.lock_directories()
+        try:
+            self._open(accept_loss)
+        except BaseException:
+            for journal in self._journals:
+                journal.close()
+            self._release()
+            raise
+
+    def _open(self, accept_loss: Collection[int] | None) -> None:
+        config = self._config
+        on_loss = refuse_loss if accept_loss is None else tell_loss
+        self._limbo.load(on_loss)
+        if accept_loss is not None:
+            # Durable before a replay does away with the proof of it.
+            self._limbo.add(accept_loss)
+        starts = starts_of_replay(self._files, config, on_loss)
+        trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
+        self.stores = open_stores(
+            config,
+            self._files,
+            lambda: self.writable_ledger_directories(),
+            lambda: self.writable_index_directories(),
+            self._store_statistics,
+            self._threads,
+        )
+        self._find_lost(trusted, on_loss)
+        self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
+        flusher = Flusher(self._cache, self.stores)
+        self._flush_statistics = flusher.statistics
+        patient = PatientFlusher(flusher, lambda error: self.on_no_space(error, []))
+        replays = [self._replay(journal, mark, patient, accept_loss is not None) for journal, mark in enumerate(starts)]
+        checkpointer = Checkpointer(
+            self._files,
+            flusher,
+            config.journal_directories,
+            config.ledger_directories,
+            max_backups=config.journal_max_backups,
+            interval=config.flush_interval_seconds,
+            synced_marks=lambda: [journal.synced_mark for journal in self._journals],
+            on_room=lambda: self.on_room(),
+            on_fatal=self._fail,
+            on_no_space=self._flush_found_no_space,
+            on_space=lambda: self.on_space(),
+            is_full=lambda directory: self.is_full_journal_directory(directory),
+            threads=self._threads,
+        )
+        for journal, (_, end) in zip(self._journals, replays, strict=True):
+            journal.open(end)
+        marks = [self._persist_beginning(number, mark, patient) for number, (mark, _) in enumerate(replays)]
+        self._checkpointer = checkpointer
+        checkpointer.start(marks, out_of_space=patient.out_of_space)
+
+    def _find_lost(self, trusted: bool, on_loss: OnLoss) -> None:
+        """A ledger that is missing in the index is in limbo, whatever the journal still has of it (S8)."""
+        for store in self.stores:
+            lost = store.index.find_lost(trusted, on_loss)
+            self._limbo.add_lost(lost)
+            store.index.forget(lost)
+
+    def _flush_found_no_space(self, error: OSError) -> bool:
+        agreed = self.on_no_space(error, [])
+        if agreed:
+            for journal in self._journals:
+                journal.give_back()
+        return agreed
+
+    def _replay(
+        self, journal: int, mark: LogMark, flusher: PatientFlusher, accept_loss: bool
+    ) -> tuple[LogMark, LogMark]:
+        """Brings what one journal holds behind its mark into the stores. The mark, and where the journal ends."""
+        directory = directories.current(self._config.journal_directories[journal])
+        replayed = Replay(
+            self._files,
+            directory,
+            self._table,
+            self._cache,
+            flusher,
+            self.held_entry,
+            skip_invalid=self._config.skip_invalid_records,
+            accept_loss=accept_loss,
+        ).run(mark)
+        return mark, max(mark, replayed)
+
+    def _persist_beginning(self, journal: int, replayed: LogMark, flusher: PatientFlusher) -> LogMark:
+        """All that was replayed is in the stores: the mark is set to where the journal begins now. Returns what it is.
+
+        So a mark never stands where a killed process wrote and did not sync, nor is there a journal without a mark: its
+        first file would be missed by nobody. Where there is no space it stays.
+        """
+        begun = self._journals[journal]
+        if flusher.out_of_space or begun.out_of_space:
+            return replayed
+        name = mark_file_name(journal, len(self._journals))
+        mark = begun.synced_mark
+        flusher.attempt(lambda: write_mark(self._files, self._config.ledger_directories, mark, name))
+        return replayed if flusher.out_of_space else mark
+
+    def checkpoint(self) -> None:
+        """Blocking: makes everything that is durable in the journal durable in entry log and index."""
+        self._running_checkpointer().checkpoint()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds the checkpoint lock: no flush runs meanwhile. For whoever else changes the index (compaction).
+
+        An OSError of the block ends storage, as one of a checkpoint does: after a sync that failed nobody knows what
+        the index durably says. Damage that the block finds does not, nor want of space. Raises StorageStoppedException.
+        """
+        with self._running_checkpointer().exclusive():
+            self._running_checkpointer()  # what it waited for may have failed
+            try:
+                yield
+            except (StorageCorruptException, StorageStoppedException):
+                raise
+            except OSError as error:
+                if not is_no_space(error):
+                    self._fail(error)
+                raise
+
+    def _running_checkpointer(self) -> Checkpointer:
+        if self._checkpointer is None or self._failed:
+            raise StorageStoppedException("storage is not open; no checkpoint can be made")
+        return self._checkpointer
+
+    def close(self) -> None:
+        """Blocking: acknowledges what is queued, makes a last checkpoint, and frees the directories."""
+        try:
+            if self._checkpointer is not None:
+                self._checkpointer.stop()
+                for journal in self._journals:
+                    journal.close()
+                if not self._failed:
+                    self._last_checkpoint(self._checkpointer)
+        finally:
+            self._checkpointer = None
+            self._release()
+
+    def _last_checkpoint(self, checkpointer: Checkpointer) -> None:
+        """What a full disk does not take now is replayed from the journal at the next start."""
+        try:
+            checkpointer.checkpoint()
+            self.needs_journal = False
+        except OSError as error:
+            if not checkpointer.out_of_space:
+                raise
+            log_event(
+                _log,
+                "storage_closed_early",
+                logging.WARNING,
+                error=error,
+                note="there is no last checkpoint; the journal has the rest",
+            )
+
+    def statistics(self) -> StorageStatistics:
+        """What the parts count, for whoever shows it."""
+        ahead = [store.logs.read_ahead_usage for store in self.stores]
+        return StorageStatistics(
+            [(journal.statistics, journal.queued) for journal in self._journals],
+            self._flush_statistics,
+            self._cache.usage,
+            self._store_statistics,
+            sum(store.index.cached_pages for store in self.stores),
+            (sum(entries for entries, _ in ahead), sum(size for _, size in ahead)),
+        )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing has failed and every thread runs."""
+        parts = (self._checkpointer, *self._journals)
+        return not self._failed and all(part is not None and part.is_sound for part in parts)
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether a write that found no space has still to be made good."""
+        checkpoints = self._checkpointer is not None and self._checkpointer.out_of_space
+        return checkpoints or any(journal.out_of_space for journal in self._journals)
+
+    def retry(self) -> None:
+        """There may be space again: tries once more what found none."""
+        for journal in self._journals:
+            if journal.out_of_space:
+                journal.retry()
+        if self._checkpointer is not None and self._checkpointer.out_of_space:
+            self._checkpointer.retry()
+
+    def _release(self) -> None:
+        for store in self.stores:
+            store.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._fatal_lock:
+            if self._failed:
+                return
+            self._failed = True
+        self._on_fatal(error)
+
+    # Limbo
+
+    def is_in_limbo(self, number: int) -> bool:
+        """Whether a ledger of scope 0 is in limbo, be it one that is not known here."""
+        return number in self._limbo
+
+    def limbo(self) -> list[int]:
+        """Ids of all ledgers in limbo since a loss was accepted, ascending."""
+        return self._limbo.numbers()
+
+    def leave_limbo(self, numbers: Collection[int]) -> None:
+        """Blocking: these were verified. Raises OSError."""
+        self._limbo.remove(numbers)
+        self._table.leave_limbo(numbers)
+
+    # Deleting
+
+    @contextmanager
+    def watch_writes(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Within the block `delete_ledgers` with `unwritten` leaves out what is written to from now on.
+
+        One block at a time: garbage collection's, which asks the metadata in between whether the ledgers exist.
+        """
+        self._cache.watch(numbers)
+        try:
+            yield
+        finally:
+            self._cache.watch(())
+
+    def delete_ledgers(self, numbers: Sequence[int], *, unwritten: bool = False) -> list[int]:
+        """Blocking: forgets ledgers of scope 0, durably; their bytes in entry logs are for garbage collection.
+
+        With `unwritten` only those of which nothing came since `watch_writes`. Returns what was deleted.
+        Entries that are only cached go as well. What the journal still holds of them may bring them back at a replay.
+        Raises OSError, StorageStoppedException.
+        """
+        with self.exclusive():
+            try:
+                forgotten = [store.index.forget(numbers) for store in self.stores]
+                gone = [number for number in numbers if self._delete(number, unwritten)]
+                for store, listed in zip(self.stores, forgotten, strict=True):
+                    store.index.put_back({number: listed[number] for number in listed.keys() - set(gone)})
+                    store.index.sync()
+            finally:
+                # Also where there was no space: what is made anew under such an id must be found when it is flushed.
+                self._table.deleted()
+        self.on_deleted(gone)
+        return gone
+
+    def _delete(self, number: int, unwritten: bool) -> bool:
+        def discard(ledger: StoredLedger | None) -> bool:
+            if unwritten:
+                return self._cache.discard_unwritten(number, ledger)
+            if ledger is not None:
+                self._cache.discard(ledger)
+            return True
+
+        return self._table.delete(LedgerId.unscoped(number), discard, self._deleted.add)
+
+    def compared(self, local: Sequence[int], missing: Sequence[int]) -> None:
+        """The metadata lacks those of the local ledgers that are `missing`, and has the others. Any thread."""
+        self._deleted.compared(local, missing)
+
+    def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
+        """Whether the ledger was fenced when it was deleted here, within the last days: it takes no add.
+
+        Not one that was nothing but a fence: its id may be another ledger's yet.
+        """
+        return ledger_id.scope_id == 0 and ledger_id.ledger_id in self._deleted
+
+    def ledger_ids(self) -> array[int]:
+        """Ids (type code q) of all ledgers held, ascending, those in memory included. Lists directories; any thread."""
+        on_disk = heapq.merge(*(store.ledger_ids() for store in self.stores)) if len(self.stores) > 1 else None
+        found = array("q", on_disk) if on_disk is not None else self.stores[0].ledger_ids()
+        return _with_cached(found, sorted(ledger.number for ledger in self._cache.ledgers()))
+
+    # Limits
+
+    @property
+    def accepts_adds(self) -> bool:
+        """False while the write cache or the journal's queue is full: whoever feeds adds waits for on_room."""
+        if self._journal is not None:
+            return not (self._journal.is_full or self._cache.is_full)
+        return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
+
+    def usage(self) -> DirectoryUsage:
+        """Room on the ledger directories' disks together. Raises OSError."""
+        return directories.total_usage(self._config.ledger_directories, self._files)
+
+    def _request_checkpoint(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.request()
+
+
+def _with_cached(on_disk: array[int], cached: Sequence[int]) -> array[int]:
+    """Both ascending listings as one; `cached` is short against what may be on disk."""
+    missing = [number for number in cached if not _contains(on_disk, number)]
+    if not missing:
+        return on_disk
+    return array("q", heapq.merge(on_disk, missing))
+
+
+def _contains(ascending: array[int], number: int) -> bool:
+    index = bisect_left(ascending, number)
+    return index < len(ascending) and ascending[index] == number

@@ -1,0 +1,66 @@
+"""A ledger's state with what storage itself has to remember of it."""
+
+from __future__ import annotations
+
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.wire.messages import Status
+
+
+class LedgerDeletedException(Exception):
+    """The ledger was deleted after this object was looked up; look it up, or create it, again."""
+
+
+class StoredLedger(LedgerState):
+    """A ledger known to storage. There is at most one object for a ledger at any time.
+
+    Hashed by identity: it is the key of the write cache.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "deleted",
+        "has_header",
+        "key_journaled",
+        "last_entry_id",
+        "limbo",
+        "number",
+        "stored_lac",
+    )
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        master_key: bytes,
+        *,
+        fenced: bool = False,
+        explicit_lac: bytes | None = None,
+        known_lac: int = NO_ENTRY,
+        last_entry_id: int = NO_ENTRY,
+        limbo: bool = False,
+    ) -> None:
+        super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
+        self.number = ledger_id.ledger_id
+        self.last_entry_id = last_entry_id
+        """Highest entry held anywhere, -1 if none."""
+        self.limbo = limbo
+        """Whether the bookie lost some of it: what is not held is unknown."""
+        self.deleted = False
+        """Set under the write cache's lock once the ledger was deleted: this object takes nothing more."""
+        self.has_header = False
+        """Whether this process has made the index file with its header durable since the ledger was loaded."""
+        self.key_journaled = False
+        """Whether this process has journaled the master key, and the fence if there was one."""
+        self.stored_lac: int | None = None if last_entry_id != NO_ENTRY else NO_ENTRY
+        """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""
+
+    def check_key(self, master_key: bytes) -> Status:
+        """As for any ledger; where something is lost nobody knows whether the key was damaged too."""
+        return self._or_unknown(super().check_key(master_key))
+
+    def check_add(self, master_key: bytes, *, recovery: bool) -> Status:
+        """The same."""
+        return self._or_unknown(super().check_add(master_key, recovery=recovery))
+
+    def _or_unknown(self, status: Status) -> Status:
+        return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EUA else status

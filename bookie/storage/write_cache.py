@@ -1,0 +1,185 @@
+"""Entries that are journaled but not yet in an entry log, and ledgers whose header is not yet in an index file.
+
+Two halves: the active one takes adds, the other is being flushed. `swap` turns active into flushing; `drop_flushing`
+ends a flush. An entry is in a half from before it is queued to the journal until after its index slot is durable, so a
+look-up in the order active, flushing, index never misses one.
+
+Dirty headers travel with the entries but on their own list: a fence or an explicit LAC of a ledger without cached
+entries is flushed as well (S6; flaws F2, F3 and F5 come from visiting only ledgers with cached pages).
+
+The event loop adds; the checkpoint thread swaps and drops; readers look up from any thread. One lock, held for a few
+operations, orders adds and swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import Lock
+from typing import NamedTuple
+
+from bookgate.bookie.storage.stored_ledger import LedgerDeletedException, StoredLedger
+
+ENTRY_OVERHEAD = 128
+"""Bytes of memory an entry costs beyond its packet, about."""
+
+LEDGER_OVERHEAD = 1000
+"""Bytes of memory a ledger with cached entries costs beyond them, about: its table and its state."""
+
+HEADER_OVERHEAD = 700
+"""Bytes of memory a ledger whose header is to be written costs, about: its state, and that it is held."""
+
+Table = dict[int, bytes]
+
+
+class Snapshot(NamedTuple):
+    """What one checkpoint has to flush."""
+
+    tables: dict[StoredLedger, Table]
+    headers: set[StoredLedger]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.tables and not self.headers
+
+
+class WriteCache:
+    """`capacity` is in bytes for both halves together; adds are never refused, `is_full` says when to stop them."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = Lock()
+        self._active: dict[StoredLedger, Table] = {}
+        self._active_bytes = 0
+        self._active_headers: set[StoredLedger] = set()
+        self._flushing: dict[StoredLedger, Table] = {}
+        self._flushing_bytes = 0
+        self._unwritten: set[int] = set()
+        """Of the ledgers watched those of which nothing came since."""
+
+    def put(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> bool:
+        """Adds an entry or replaces it. True when the active half is due for a flush.
+
+        Raises LedgerDeletedException.
+        """
+        with self._lock:
+            table = self._active.get(ledger)
+            if table is None:
+                table = self._new_table(ledger)
+            table[entry_id] = packet
+            self._active_bytes += len(packet) + ENTRY_OVERHEAD
+            if self._unwritten:
+                self._unwritten.discard(ledger.number)
+        return 2 * self._active_bytes >= self._capacity
+
+    def _new_table(self, ledger: StoredLedger) -> Table:
+        if ledger.deleted:
+            raise LedgerDeletedException
+        table = self._active[ledger] = {}
+        self._active_bytes += LEDGER_OVERHEAD
+        return table
+
+    def mark_header(self, ledger: StoredLedger) -> bool:
+        """The ledger's key, fence or explicit LAC is to be written by the next checkpoint. True when that is due.
+
+        Raises LedgerDeletedException.
+        """
+        with self._lock:
+            if ledger.deleted:
+                raise LedgerDeletedException
+            if ledger not in self._active_headers:
+                self._active_headers.add(ledger)
+                self._active_bytes += HEADER_OVERHEAD
+            self._unwritten.discard(ledger.number)
+        return 2 * self._active_bytes >= self._capacity
+
+    def watch(self, numbers: Iterable[int]) -> None:
+        """From now on it is noted which of these ledgers something comes for; in place of those watched before."""
+        with self._lock:
+            self._unwritten = set(numbers)
+
+    def discard_unwritten(self, number: int, ledger: StoredLedger | None) -> bool:
+        """`discard` of a watched ledger, None where it is not in memory; False if something came for it since."""
+        with self._lock:
+            if number not in self._unwritten:
+                return False
+            if ledger is not None:
+                self._discard(ledger)
+            return True
+
+    def discard(self, ledger: StoredLedger) -> None:
+        """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
+        with self._lock:
+            self._discard(ledger)
+
+    def _discard(self, ledger: StoredLedger) -> None:
+        ledger.deleted = True
+        table = self._active.pop(ledger, None)
+        if table is not None:
+            self._active_bytes -= sum(map(len, table.values())) + ENTRY_OVERHEAD * len(table) + LEDGER_OVERHEAD
+        if ledger in self._active_headers:
+            self._active_headers.remove(ledger)
+            self._active_bytes -= HEADER_OVERHEAD
+
+    def ledgers(self) -> set[StoredLedger]:
+        """Ledgers of which something is not flushed yet."""
+        with self._lock:
+            return {*self._active, *self._active_headers, *self._flushing}
+
+    def get(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
+        """The newest cached copy of an entry."""
+        for half in (self._active, self._flushing):
+            table = half.get(ledger)
+            if table is not None and (packet := table.get(entry_id)) is not None:
+                return packet
+        return None
+
+    def get_run(self, ledger: StoredLedger, first_entry_id: int, count: int) -> list[bytes]:
+        """The newest cached copies of up to `count` consecutive entries, ending before the first that is not cached."""
+        found: list[bytes] = []
+        while len(found) < count and (packet := self.get(ledger, first_entry_id + len(found))) is not None:
+            found.append(packet)
+        return found
+
+    def first_held(self, ledger: StoredLedger, first_entry_id: int, count: int) -> int:
+        """How many of `count` entries come before the first that is cached."""
+        if ledger not in self._active and ledger not in self._flushing:
+            return count
+        ids = range(first_entry_id, first_entry_id + count)
+        return next((index for index, entry_id in enumerate(ids) if self.get(ledger, entry_id) is not None), count)
+
+    def entry_ids(self, ledger: StoredLedger) -> list[int]:
+        """Ids of the cached entries, ascending."""
+        ids: set[int] = set()
+        for half in (self._active, self._flushing):
+            if table := half.get(ledger):
+                ids.update(list(table))
+        return sorted(ids)
+
+    @property
+    def flushing_bytes(self) -> int:
+        return self._flushing_bytes
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Entries and bytes held, both halves, the bookkeeping of entries included."""
+        halves = (*list(self._active.values()), *list(self._flushing.values()))
+        return sum(map(len, halves)), self._active_bytes + self._flushing_bytes
+
+    @property
+    def is_full(self) -> bool:
+        return self._active_bytes + self._flushing_bytes >= self._capacity
+
+    def swap(self) -> Snapshot:
+        """Begins a flush: what was active until now is returned, and stays readable until drop_flushing."""
+        with self._lock:
+            if self._flushing:
+                raise RuntimeError("the previous flush of the write cache has not ended")
+            snapshot = Snapshot(self._active, self._active_headers)
+            self._flushing, self._flushing_bytes = self._active, self._active_bytes
+            self._active, self._active_bytes, self._active_headers = {}, 0, set()
+        return snapshot
+
+    def drop_flushing(self) -> None:
+        """Ends a flush: its entries are durable in entry log and index."""
+        with self._lock:
+            self._flushing, self._flushing_bytes = {}, 0

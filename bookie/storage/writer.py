@@ -1,0 +1,202 @@
+"""Writing what storage takes: the half of `storage` that feeds the write cache and the journals.
+
+An entry, a fence or an explicit LAC is put into the write cache (or its ledger on the list of dirty headers) and then
+queued to the journal of its ledger, which is journal `ledgerId mod n`; its token comes back from there.
+
+Invariants: whatever is journaled is in the write cache or on the dirty headers' list before it is queued, so that a
+checkpoint that takes its mark behind the record finds it (S1, S6); the ledger's key, and the fence it was loaded with,
+is journaled before anything else of it by this process, so that no fence and no explicit LAC of a ledger without
+entries is lost (F3), and before that, where another of the same id was deleted, that the ledger is made anew. A request
+whose ledger was deleted since it was looked up begins the ledger anew.
+
+The event loop calls everything here. Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`),
+when a checkpoint is made and what a disk error means (`storage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookgate.bookie.index import file_format
+from bookgate.bookie.journal import format as journal_format
+from bookgate.bookie.journal.journal import Journal
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_table import LedgerTable
+from bookgate.bookie.storage.reader import StoredEntries, stored_ledger
+from bookgate.bookie.storage.stored_ledger import LedgerDeletedException, StoredLedger
+from bookgate.bookie.storage.write_cache import WriteCache
+from bookgate.ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, PACKET_IDS, decode_lac_header
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import LedgerId
+
+
+class LedgerWrites(StoredEntries):
+    """See the module. Methods raise StorageStoppedException, or OSError without space, when nothing is accepted."""
+
+    def __init__(
+        self,
+        cache: WriteCache,
+        journals: tuple[Journal, ...],
+        table: LedgerTable,
+        on_durable: Callable[[list[object]], None],
+        *,
+        journal_entries: bool,
+    ) -> None:
+        super().__init__(cache)
+        self._journals = journals
+        self._journal = journals[0] if len(journals) == 1 else None
+        """The only journal: the path of every add is spared the choice."""
+        self._table = table
+        self._on_durable = on_durable
+        self._journals_entries = journal_entries
+
+    def _request_checkpoint(self) -> None:
+        """The write cache is due to be flushed."""
+        raise NotImplementedError
+
+    def ledger(self, ledger_id: LedgerId) -> StoredLedger | None:
+        """The ledger if this bookie knows it, be it without entries. Reads its index header when not in memory."""
+        return self._table.get(ledger_id)
+
+    def recent_ledger(self, number: int) -> StoredLedger | None:
+        """The ledger of this id of scope 0 if it is in memory: the path of every add."""
+        return self._table.recent(number)
+
+    def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+        """A ledger that `ledger` does not know. Durable with the first thing that is written of it.
+
+        Raises IncorrectParameterException for a scoped id or an over-long key.
+        """
+        if ledger_id.scope_id != 0:
+            raise IncorrectParameterException(f"ledger {ledger_id}: this bookie does not store scoped ledgers")
+        if not file_format.fits_header(master_key, b""):
+            raise IncorrectParameterException(
+                f"ledger {ledger_id}: a master key of {len(master_key)} bytes is too long"
+            )
+        return self._table.get_or_create(ledger_id, master_key)
+
+    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
+        """Stores an entry packet, or replaces it; `token` (unless None) comes back once it is durable.
+
+        Without `sync` it comes back once the entry is written; a later `force` of the ledger makes it durable.
+
+        Raises IncorrectParameterException when the packet is not one of this entry.
+        """
+        stored = stored_ledger(ledger)
+        self._check_packet(stored, entry_id, packet)
+        self.add_checked_entry(stored, entry_id, packet, token, sync)
+
+    def add_checked_entry(
+        self, stored: StoredLedger, entry_id: int, packet: bytes, token: object, sync: bool = True
+    ) -> None:
+        """`add_entry` for a packet whose ids are known to be right, and whose LAC the ledger has taken notice of."""
+        # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
+        try:
+            is_due = self._cache.put(stored, entry_id, packet)
+            if not stored.key_journaled:
+                self._journal_key(stored)
+        except LedgerDeletedException:
+            self.add_checked_entry(self._recreate(stored), entry_id, packet, token, sync)
+            return
+        if is_due:
+            self._request_checkpoint()
+        journal = self._journal or self._journal_of(stored.number)
+        if sync and self._journals_entries:
+            journal.append_one(packet, token)
+        elif self._journals_entries:
+            journal.append_deferred(packet, token)
+        elif token is not None:
+            self._on_durable([token])
+        if entry_id > stored.last_entry_id:
+            stored.last_entry_id = entry_id
+
+    def fence(self, ledger: LedgerState, token: object) -> None:
+        """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
+        stored = stored_ledger(ledger)
+        try:
+            self._fence(stored, token)
+        except LedgerDeletedException:
+            self._fence(self._recreate(stored), token)
+
+    def _fence(self, ledger: StoredLedger, token: object) -> None:
+        if not ledger.key_journaled:
+            self._journal_key(ledger)
+        if ledger.fenced:
+            self._journal_of(ledger.number).force(token)
+            return
+        ledger.fenced = True
+        try:
+            self._write_state(ledger, journal_format.encode_fence(ledger.number), token)
+        except BaseException:
+            # Or the next fence would take this one for durable.
+            ledger.fenced = False
+            raise
+
+    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
+        """Replaces the ledger's explicit LAC packet; `token` comes back once it is durable.
+
+        Raises IncorrectParameterException when the packet is not one of this ledger.
+        """
+        stored = stored_ledger(ledger)
+        if len(packet) < LAC_HEADER_SIZE or not file_format.fits_header(stored.master_key, packet):
+            raise IncorrectParameterException(
+                f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
+            )
+        number, lac = decode_lac_header(packet)
+        if number != stored.number:
+            raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
+        record = journal_format.encode_explicit_lac(number, packet)
+        try:
+            self._set_explicit_lac(stored, packet, lac, record, token)
+        except LedgerDeletedException:
+            self._set_explicit_lac(self._recreate(stored), packet, lac, record, token)
+
+    def _set_explicit_lac(self, ledger: StoredLedger, packet: bytes, lac: int, record: bytes, token: object) -> None:
+        ledger.explicit_lac = packet
+        ledger.advance_lac(lac)
+        self._write_state(ledger, record, token)
+
+    def force(self, ledger_id: LedgerId, token: object) -> None:
+        """`token` comes back once everything queued before is durable. The ledger need not exist."""
+        self._journal_of(ledger_id.ledger_id).force(token)
+
+    def _check_packet(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> None:
+        """Checks what replay relies on, and takes notice of the LAC."""
+        if len(packet) < HEADER_SIZE or not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
+            raise IncorrectParameterException(
+                f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
+            )
+        number, packet_entry_id, lac = PACKET_IDS.unpack_from(packet)
+        if number != ledger.number or packet_entry_id != entry_id:
+            raise IncorrectParameterException(
+                f"entry {entry_id} of ledger {ledger.ledger_id}: the packet says entry {packet_entry_id} of {number}"
+            )
+        if not (number or entry_id or lac):
+            raise IncorrectParameterException("entry 0 of ledger 0 can't carry LAC 0: an entry's LAC is below its id")
+        ledger.advance_lac(lac)
+
+    def _write_state(self, ledger: StoredLedger, record: bytes, token: object) -> None:
+        if self._cache.mark_header(ledger):
+            self._request_checkpoint()
+        if not ledger.key_journaled:
+            self._journal_key(ledger)
+        self._journal_of(ledger.number).append_one(record, token)
+
+    def _journal_key(self, ledger: StoredLedger) -> None:
+        """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
+        if not ledger.has_header:
+            self._cache.mark_header(ledger)
+        journal = self._journal_of(ledger.number)
+        if self._table.is_made_anew(ledger.ledger_id):
+            journal.append_one(journal_format.encode_made_anew(ledger.number), None)
+        journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
+        if ledger.fenced:
+            journal.append_one(journal_format.encode_fence(ledger.number), None)
+        ledger.key_journaled = True
+
+    def _journal_of(self, number: int) -> Journal:
+        return self._journals[number % len(self._journals)]
+
+    def _recreate(self, gone: StoredLedger) -> StoredLedger:
+        """The ledger that a request was looked up for before it was deleted: it begins anew."""
+        return self._table.get_or_create(gone.ledger_id, gone.master_key)

@@ -1,0 +1,1 @@
+"""Parts of commands that look at a bookie from outside."""

@@ -1,0 +1,150 @@
+"""Every setting of the three parts, and where a value came from.
+
+The definitions are the settings classes themselves; this module only reads them. Sources in rising order: the default,
+the TOML file, the environment, options. Not its job: rules (`check`) and printing (`cli`, `reference`).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
+
+from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.gateway.config import GatewayConfig
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.thinclient.config import ClientConfig
+
+MASK = "********"
+_SECRETS_BY_NAME = frozenset({"auth_token", "auth_options"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the parts that have settings."""
+
+    name: str
+    settings: type[BaseSettings]
+    prefix: str
+    """Of environment variables."""
+    own_prefix: bool
+    """False where other programs' variables begin the same, so that an unknown one is no mistake."""
+
+    @property
+    def fields(self) -> Mapping[str, FieldInfo]:
+        return self.settings.model_fields
+
+
+BOOKIE = Part("bookie", BookieConfig, "BOOKGATE_BOOKIE_", True)
+GATEWAY = Part("gateway", GatewayConfig, "BOOKGATE_GATEWAY_", True)
+CLIENT = Part("client", ClientConfig, "BOOKGATE_", False)
+PARTS = {part.name: part for part in (BOOKIE, GATEWAY, CLIENT)}
+_SECRET_KEYS = _SECRETS_BY_NAME | {
+    key for part in PARTS.values() for key, field in part.fields.items() if "SecretStr" in str(field.annotation)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that was set, and by what: the file's name, the variable's name, or `option`."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of what is in effect; a secret's value is masked."""
+
+    key: str
+    value: object
+    source: str
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises IncorrectParameterException that says what is wrong with it and where."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise IncorrectParameterException(f"configuration file {path} can't be read: {error}") from error
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """The settings of `--set`; a value that begins with a brace is a table in JSON.
+
+    Raises IncorrectParameterException.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise IncorrectParameterException(f"--set {text}: write KEY=VALUE")
+        try:
+            values[key.strip()] = json.loads(value) if value.startswith("{") else value
+        except ValueError as error:
+            raise IncorrectParameterException(f"--set {text}: the table is not JSON: {error}") from error
+    return values
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, Given]:
+    """The settings of `--set`, as given by an option. Raises IncorrectParameterException."""
+    return {key: Given(value, "option") for key, value in assignments(texts).items()}
+
+
+def gather(
+    part: Part, content: Mapping[str, Any], file: str = "file", options: Mapping[str, Given] | None = None
+) -> dict[str, Given]:
+    """What is set by all sources together, unknown keys of the file and the options included.
+
+    Raises IncorrectParameterException for a variable of the environment that can't be read as its type.
+    """
+    given = {key: Given(value, file) for key, value in content.items()}
+    try:
+        environment = EnvSettingsSource(part.settings)()
+    except SettingsError as error:
+        raise IncorrectParameterException(f"environment {part.prefix}…: {error}") from error
+    for key, value in environment.items():
+        given[key] = Given(value, part.prefix + key.upper())
+    return {**given, **(options or {})}
+
+
+def effective(part: Part, given: Mapping[str, Given]) -> list[Shown]:
+    """Every setting in the order of its definition, with what counts; the unknown ones are not among them."""
+    return [
+        Shown(key, shown_value(key, given[key].value), given[key].source)
+        if key in given
+        else Shown(key, shown_value(key, default_of(field)), "default")
+        for key, field in part.fields.items()
+    ]
+
+
+def default_of(field: FieldInfo) -> object:
+    """None also where there is no default."""
+    return None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+
+
+def is_secret(key: str) -> bool:
+    return key.rpartition(".")[2] in _SECRET_KEYS
+
+
+def shown_value(key: str, value: object) -> object:
+    """A value as JSON has it, secrets masked, also those in a table."""
+    if isinstance(value, Mapping):
+        return {name: MASK if is_secret(key) else shown_value(name, each) for name, each in value.items()}
+    if value is None:
+        return None
+    if is_secret(key) or isinstance(value, SecretStr):
+        return MASK
+    if isinstance(value, list | tuple):
+        return [shown_value(key, each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,330 @@
+"""What follows from what was seen: findings, each with a way out. Pure.
+
+An error is what loses service or data, or soon will; the command then ends with exit code 1. A warning is what an
+operator should know. What could not be looked at is a warning as well: nothing is taken for healthy unseen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
+from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView
+from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP
+
+MOST_CLOCK_DIFFERENCE = 5.0
+"""Seconds; what HTTP tells of a clock is right to a second or two."""
+
+FEWEST_FILES = 16_384
+_FULL, _NEARLY_FULL = 0.95, 0.90
+_MOST_FILES_OPEN = 0.9
+
+
+class Level(Enum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`subject` is what it is about: a gateway, a bookie, the cluster, a file."""
+
+    level: Level
+    subject: str
+    what: str
+    advice: str = ""
+
+
+def judge(seen: Deployment, ensemble_size: int = 3) -> list[Finding]:
+    """Everything there is to say, in the order in which to read it."""
+    findings = [finding for view in seen.gateways for finding in _gateway(view)]
+    findings += _gateways_agree(seen)
+    if any(view.bookies is not None for view in seen.gateways):
+        findings += [finding for bookie in seen.bookies for finding in _bookie(bookie, _instance_id(seen))]
+        findings += [_absent(bookie_id) for bookie_id in seen.absent]
+        findings += _cluster(seen, ensemble_size)
+    findings += [finding for file, problems in seen.file_problems.items() for finding in _file(file, problems)]
+    return findings
+
+
+def _error(subject: str, what: str, advice: str) -> Finding:
+    return Finding(Level.ERROR, subject, what, advice)
+
+
+def _warning(subject: str, what: str, advice: str) -> Finding:
+    return Finding(Level.WARNING, subject, what, advice)
+
+
+def _gateway(view: GatewayView) -> Iterator[Finding]:
+    subject = f"gateway {view.address}"
+    if view.error is not None and view.listed:
+        yield _error(subject, view.error, "start it, open the way to it, or take it off the list of gateways")
+    elif view.error is not None:
+        yield _warning(
+            subject,
+            f"registered by a bookie and out of reach from here: {view.error}",
+            "start that bookie, or correct its advertised_address and gateway_port",
+        )
+    elif view.store_error is not None:
+        yield _error(
+            subject,
+            f"it answers, but its metadata store does not: {view.store_error}",
+            "see that the store of its metadata_uri runs and that the gateway's host reaches it",
+        )
+    else:
+        yield Finding(Level.OK, subject, "serves, and its metadata store answers")
+
+
+def _gateways_agree(seen: Deployment) -> Iterator[Finding]:
+    serving = [view for view in seen.gateways if view.bookies is not None]
+    if not serving:
+        yield _error("cluster", "no gateway serves, so nothing else could be looked at", "see the gateways above")
+        return
+    clusters = {view.instance_id: view.address for view in serving}
+    if len(clusters) > 1:
+        which = ", ".join(f"{address} of {instance_id}" for instance_id, address in sorted(clusters.items()))
+        yield _error("gateways", f"they serve different clusters: {which}", "give all the same metadata_uri")
+    features = {tuple(sorted(view.features)): view.address for view in serving}
+    if len(features) > 1:
+        which = "; ".join(f"{address} has {', '.join(names) or 'none'}" for names, address in sorted(features.items()))
+        yield _warning("gateways", f"their features differ: {which}", "run the same version of all gateways")
+
+
+def _instance_id(seen: Deployment) -> str:
+    return next(view.instance_id for view in seen.gateways if view.bookies is not None)
+
+
+def _bookie(view: BookieView, instance_id: str) -> list[Finding]:
+    subject = f"bookie {view.bookie.bookie_id}"
+    findings = [
+        *_entry_port(subject, view),
+        *_tls(subject, view),
+        *_mode(subject, view),
+        *_cookie(subject, view, instance_id),
+        *_http(subject, view),
+    ]
+    if not findings:
+        state = "writable" if view.bookie.writable else "read-only"
+        findings.append(Finding(Level.OK, subject, f"serves, {state}{_space(view)}"))
+    return findings
+
+
+def _entry_port(subject: str, view: BookieView) -> Iterator[Finding]:
+    if view.entry_error is None:
+        return
+    endpoint = view.bookie.info.endpoint(BOOKIE_RPC)
+    if endpoint is None:
+        yield _error(subject, "registered without an entry port", "restart it with a configuration of its own")
+        return
+    advice = f"start it, open the way to {endpoint.address}, or correct its advertised_address and port"
+    if endpoint.auth or endpoint.extensions:
+        advice += "; it announces TLS or authentication: set bookie_tls and auth_provider of the client to it"
+    yield _error(subject, f"its entry port {endpoint.address} does not serve: {view.entry_error}", advice)
+
+
+def _tls(subject: str, view: BookieView) -> Iterator[Finding]:
+    if view.tls is None or view.tls == "ok" or (view.entry_error is not None and view.tls == "unverified"):
+        return
+    if view.tls == "unverified":
+        yield _warning(
+            subject, "it serves TLS; its certificate could not be checked", "name its authorities: bookie_tls_ca"
+        )
+        return
+    yield _error(
+        subject,
+        f"it announces TLS, which fails: {view.tls}",
+        "correct its tls_certificate and tls_key, or bookie_tls_ca here",
+    )
+
+
+def _mode(subject: str, view: BookieView) -> Iterator[Finding]:
+    used = _used(view)
+    if view.bookie.read_only:
+        full = used is not None and used >= _NEARLY_FULL
+        advice = (
+            "free space or add a disk: it becomes writable by itself"
+            if full
+            else "its disks have room: see disk_usage_threshold and its log, or set it writable in its console "
+            "or over HTTP, with its http_token if it is not on loopback "
+            '(PUT /api/v1/bookie/state/readonly {"readOnly": false})'
+        )
+        yield _warning(subject, f"read-only{_space(view)}", advice)
+    elif used is not None and used >= _NEARLY_FULL:
+        finding = _error if used >= _FULL else _warning
+        yield finding(subject, f"its disks are {used:.0%} full{_space(view)}", "free space, or add disks or bookies")
+
+
+def _used(view: BookieView) -> float | None:
+    if view.total_bytes is None or view.free_bytes is None or view.total_bytes <= 0:
+        return None
+    return 1 - view.free_bytes / view.total_bytes
+
+
+def _space(view: BookieView) -> str:
+    if view.total_bytes is None or view.free_bytes is None:
+        return ""
+    return f", {view.free_bytes / 2**30:.1f} GiB free of {view.total_bytes / 2**30:.1f} GiB"
+
+
+def _cookie(subject: str, view: BookieView, instance_id: str) -> Iterator[Finding]:
+    advice = "stop it; bring back its cookie or, if its data is elsewhere, start it with empty directories"
+    if view.cookie_error is not None:
+        yield _warning(subject, f"its cookie could not be read: {view.cookie_error}", "see the gateways")
+        return
+    if view.cookie is None:
+        yield _error(
+            subject,
+            "registered, but the metadata store has no cookie for it: the store may be another one, or older",
+            "look whether metadata_uri leads to the right store (bookgate cluster instance-id, beside instanceId in "
+            "the bookie's VERSION file) before anything is deleted or made anew; if it is, " + advice,
+        )
+        return
+    try:
+        cookie = Cookie.decode(view.cookie)
+    except InvalidCookieException as error:
+        yield _error(subject, f"its cookie in the metadata store is damaged: {error}", advice)
+        return
+    if cookie.bookie_id != view.bookie.bookie_id:
+        yield _error(subject, f"its cookie in the metadata store is of bookie {cookie.bookie_id}", advice)
+    if cookie.instance_id is not None and cookie.instance_id != instance_id:
+        yield _error(
+            subject,
+            f"its cookie is of cluster {cookie.instance_id}, and the gateways are of {instance_id}",
+            "give bookie and gateways the same metadata_uri",
+        )
+
+
+def _http(subject: str, view: BookieView) -> Iterator[Finding]:
+    if view.bookie.info.endpoint(HTTP) is None:
+        return
+    if view.http is None:
+        # Of a bookie that does not serve at all that is no news.
+        if view.entry_error is None:
+            yield _warning(
+                subject,
+                f"its HTTP admin is out of reach, so clock, version and limits are unknown: {view.http_error}",
+                "name its authorities: bookie_tls_ca"
+                if "certificate verify failed" in (view.http_error or "")
+                else "open the way to its http_port",
+            )
+        return
+    if view.http.running is False:
+        yield _error(subject, "it says that it is not running", "see its log, and restart it")
+    limit, used = view.http.max_files, view.http.open_files
+    if limit is not None and used is not None and used >= limit * _MOST_FILES_OPEN:
+        yield _error(subject, f"{used} of {limit} file descriptors are in use", "raise the limit (LimitNOFILE)")
+    elif limit is not None and limit < FEWEST_FILES:
+        yield _warning(
+            subject,
+            f"it may open {limit} files only, connections and entry logs included",
+            f"raise the limit to {FEWEST_FILES} or more (ulimit -n, LimitNOFILE)",
+        )
+
+
+def _absent(bookie_id: str) -> Finding:
+    return _error(
+        f"bookie {bookie_id}",
+        "known by its cookie, but not registered: it does not run, or can't reach the metadata",
+        "start it, or see why it can't (one that runs registers by itself within seconds, and logs not_registered "
+        "until then); or, if it is gone for good, see what was on it "
+        f"(bookgate ledger list --bookie {bookie_id}), and "
+        f"delete its cookie (bookgate cookie delete {bookie_id})",
+    )
+
+
+def _cluster(seen: Deployment, ensemble_size: int) -> Iterator[Finding]:
+    usable = [view for view in seen.bookies if view.bookie.writable and view.entry_error is None]
+    if len(usable) < ensemble_size:
+        yield _error(
+            "cluster",
+            f"{len(usable)} bookies take writes, and a ledger of ensemble size {ensemble_size} needs as many: none can "
+            "be created",
+            "bring back bookies or add some; until then create ledgers with a smaller ensemble",
+        )
+    else:
+        yield Finding(
+            Level.OK, "cluster", f"{len(usable)} bookies take writes, enough for an ensemble of {ensemble_size}"
+        )
+    yield from _addresses(seen)
+    yield from _clocks(seen)
+    yield from _versions(seen)
+
+
+def _addresses(seen: Deployment) -> Iterator[Finding]:
+    """Of the entry ports; whether something serves there is found by asking."""
+    users: dict[str, list[str]] = {}
+    for view in seen.bookies:
+        endpoint = view.bookie.info.endpoint(BOOKIE_RPC)
+        if endpoint is not None:
+            users.setdefault(endpoint.address, []).append(view.bookie.bookie_id)
+    for address, names in users.items():
+        if len(names) > 1:
+            yield _error(
+                "addresses",
+                f"{' and '.join(names)} have registered the same entry port, {address}",
+                "correct their advertised_address and port: entries of one would be sought at the other",
+            )
+    local = {address for address in users if _is_loopback(address)}
+    if local and local != users.keys():
+        alone = ", ".join(sorted(name for address in local for name in users[address]))
+        yield _error(
+            "addresses",
+            f"{alone}: the address is of its own machine only, and other bookies are elsewhere",
+            "set its advertised_address to one that clients reach",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _clocks(seen: Deployment) -> Iterator[Finding]:
+    offsets = {
+        view.bookie.bookie_id: view.http.clock_offset
+        for view in seen.bookies
+        if view.http is not None and view.http.clock_offset is not None
+    }
+    if not offsets:
+        return
+    values = {"this machine": 0.0, **offsets}
+    late, early = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    difference = values[early] - values[late]
+    if difference > MOST_CLOCK_DIFFERENCE:
+        yield _warning(
+            "clocks",
+            f"{early} is {difference:.0f} s ahead of {late}",
+            "run a time service (chrony, systemd-timesyncd) on all machines",
+        )
+    else:
+        yield Finding(Level.OK, "clocks", f"those of {len(offsets)} bookies and this machine agree")
+
+
+def _versions(seen: Deployment) -> Iterator[Finding]:
+    versions: dict[str, list[str]] = {}
+    for view in seen.bookies:
+        if view.http is not None and view.http.version is not None:
+            versions.setdefault(view.http.version, []).append(view.bookie.bookie_id)
+    if seen.own_version is not None and versions:
+        versions.setdefault(seen.own_version, []).append("this command")
+    if len(versions) > 1:
+        which = "; ".join(f"{version}: {', '.join(ids)}" for version, ids in sorted(versions.items()))
+        yield _warning("versions", f"they differ: {which}", "finish the upgrade, one bookie after the other")
+    elif versions:
+        yield Finding(Level.OK, "versions", f"{next(iter(versions))} everywhere")
+
+
+def _file(file: str, problems: tuple[str, ...]) -> Iterator[Finding]:
+    for problem in problems:
+        yield _error(f"file {file}", problem, "correct the file; see `bookgate config check`")
+    if not problems:
+        yield Finding(Level.OK, f"file {file}", "valid settings")

@@ -1,0 +1,63 @@
+"""What the doctor saw: plain values, None where it could not look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bookgate.ledger.metadata_store import RegisteredBookie
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayView:
+    """One gateway. `listed`: named by the user, not learnt from a bookie's registration."""
+
+    address: str
+    listed: bool
+    error: str | None = None
+    """Why it did not answer at all."""
+    store_error: str | None = None
+    """It answers and can't reach its metadata store."""
+    instance_id: str = ""
+    features: tuple[str, ...] = ()
+    bookies: tuple[RegisteredBookie, ...] | None = None
+    """Every bookie, registered or known by its cookie."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpView:
+    """What a bookie's HTTP admin tells."""
+
+    clock_offset: float | None = None
+    """Seconds that its clock is ahead of this machine's; right to a second or two."""
+    version: str | None = None
+    running: bool | None = None
+    max_files: int | None = None
+    open_files: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BookieView:
+    """One registered bookie. Space in bytes."""
+
+    bookie: RegisteredBookie
+    entry_error: str | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    tls: str | None = None
+    """How TLS went: `ok`, `unverified`, or what failed; None where it is not announced."""
+    cookie: bytes | None = None
+    cookie_error: str | None = None
+    http: HttpView | None = None
+    http_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """All of it. `file_problems`: what is wrong with each configuration file that was given."""
+
+    gateways: tuple[GatewayView, ...] = ()
+    bookies: tuple[BookieView, ...] = ()
+    absent: tuple[str, ...] = ()
+    """Ids of bookies that have a cookie and no registration."""
+    file_problems: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    own_version: str | None = None

@@ -1,0 +1,263 @@
+"""Looks at a deployment: gateways, the bookies they know, and what each of those answers. Judges nothing.
+
+Whatever does not answer within its time is noted and the rest goes on: with nothing but one gateway in reach there is
+still a picture. Every step takes at most `timeout` and all bookies are looked at together, so that the whole takes a
+few times that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import grpc
+from grpc.aio import AioRpcError
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bookgate.bookie.tools.doctor.http_get import get
+from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView
+from bookgate.ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, TLS_EXTENSION
+from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
+from bookgate.ledger.metadata_store import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
+from bookgate.ledger.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, GetBookieInfoRequest, Operation, Status
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2, service_discovery_pb2
+from bookgate.runtime.version import own_version
+from bookgate.thinclient.bookies.connection import tcp_connector
+from bookgate.thinclient.bookies.pool import BookiePool
+from bookgate.thinclient.config import ClientConfig, TlsMode
+from bookgate.thinclient.gateways.discovery import bookies_of
+from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.uri import parse_gateways
+
+_MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
+_OPEN_FILES = re.compile(rb"^process_open_fds (\S+)", re.MULTILINE)
+
+
+async def look(
+    config: ClientConfig, timeout: float, file_problems: Mapping[str, tuple[str, ...]] | None = None
+) -> Deployment:
+    """Everything. Raises IncorrectParameterException for a URI or TLS files of no use."""
+    uri = parse_gateways(config.gateways, config.tls)
+    credentials = uri.tls.credentials() if uri.tls else None
+    gateways: list[Gateway] = []
+
+    async def look_at(addresses: Sequence[str], listed: bool) -> list[GatewayView]:
+        made = [Gateway(address, credentials) for address in addresses]
+        gateways.extend(made)
+        return list(await asyncio.gather(*(_look_at_gateway(gateway, listed, timeout) for gateway in made)))
+
+    try:
+        views = await look_at(uri.addresses, True)
+        views += await look_at(_learnt(views), False)
+        known = next((view for view in views if view.bookies is not None), None)
+        bookies = known.bookies or () if known else ()
+        present = [bookie for bookie in bookies if bookie.writable or bookie.read_only]
+        asked = next((gateway for gateway in gateways if known and gateway.address == known.address), None)
+        seen = await _look_at_bookies(present, asked, config, timeout) if asked else []
+    finally:
+        await asyncio.gather(*(gateway.close() for gateway in gateways))
+    absent = tuple(bookie.bookie_id for bookie in bookies if bookie not in present)
+    return Deployment(tuple(views), tuple(seen), absent, dict(file_problems or {}), own_version())
+
+
+def _learnt(views: Sequence[GatewayView]) -> list[str]:
+    """Gateways that bookies have registered and the user did not name."""
+    named = {view.address for view in views}
+    endpoints = [endpoint for view in views for bookie in view.bookies or () for endpoint in bookie.info.endpoints]
+    return sorted({each.address for each in endpoints if each.protocol == GATEWAY_GRPC} - named)
+
+
+async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> GatewayView:
+    address = gateway.address
+    if not await gateway.connect(timeout):
+        return GatewayView(address, listed, error=await _why_not_connected(address, timeout))
+    try:
+        health = await health_pb2_grpc.HealthStub(gateway.channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=timeout
+        )
+        if health.status != health_pb2.HealthCheckResponse.SERVING:
+            return GatewayView(address, listed, store_error="the gateway has lost it (health: not serving)")
+        info = await gateway.discovery.GetClusterInfo(service_discovery_pb2.GetClusterInfoRequest(), timeout=timeout)
+        request = service_discovery_pb2.ListBookiesRequest(bookie_set=service_discovery_pb2.BookieSet.ALL)
+        bookies = await gateway.discovery.ListBookies(request, timeout=timeout)
+    except AioRpcError as error:
+        reason = f"{error.code().name}: {error.details()}"
+        if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE):
+            return GatewayView(address, listed, error=f"it does not speak as a gateway ({reason})")
+        return GatewayView(address, listed, store_error=reason)
+    for answer in (info, bookies):
+        if answer.code != StatusCode.SUCCESS:
+            return GatewayView(address, listed, store_error=answer.message or StatusCode.Name(answer.code))
+    return GatewayView(
+        address,
+        listed,
+        instance_id=info.instance_id,
+        features=tuple(info.features),
+        bookies=bookies_of(bookies.bookies),
+    )
+
+
+async def _why_not_connected(address: str, timeout: float) -> str:
+    """gRPC does not tell; a plain connection does."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(timeout):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return f"no connection within {timeout:g} s"
+    except OSError as error:
+        return f"no connection: {error.strerror or error}"
+    writer.close()
+    return "something listens there that speaks no gRPC, or TLS differs: grpc:// is plain text, grpcs:// is TLS"
+
+
+class _Known(ServiceDiscovery):
+    """The bookies that a gateway has told of already."""
+
+    def __init__(self, bookies: Sequence[RegisteredBookie]) -> None:
+        self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        return tuple(self._bookies.values())
+
+    async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        if bookie_id not in self._bookies:
+            raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
+        return self._bookies[bookie_id]
+
+    async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        raise NotImplementedError("nobody watches here")
+
+    async def cluster_info(self) -> ClusterInfo:
+        raise NotImplementedError("the gateways are asked themselves")
+
+
+async def _look_at_bookies(
+    bookies: Sequence[RegisteredBookie], gateway: Gateway, config: ClientConfig, timeout: float
+) -> list[BookieView]:
+    # Only protocol v3 can ask for space, whatever the client speaks otherwise.
+    changes: dict[str, Any] = {"connect_timeout": timeout, "bookie_tls_timeout": timeout, "wire_protocol": "v3"}
+    config = config.model_copy(update=changes)
+    pools = {
+        mode: BookiePool.of(
+            config.model_copy(update={"bookie_tls": mode}), _Known(bookies), tcp_connector, random.SystemRandom()
+        )
+        for mode in {config.bookie_tls, TlsMode.START_TLS}
+    }
+    try:
+        views = [_look_at_bookie(bookie, gateway, pools, config, timeout) for bookie in bookies]
+        return list(await asyncio.gather(*views))
+    finally:
+        await asyncio.gather(*(pool.close_and_wait() for pool in pools.values()))
+
+
+async def _look_at_bookie(
+    bookie: RegisteredBookie,
+    gateway: Gateway,
+    pools: Mapping[TlsMode, BookiePool],
+    config: ClientConfig,
+    timeout: float,
+) -> BookieView:
+    space, tls, cookie, http = await asyncio.gather(
+        _in_time(_space(pools[config.bookie_tls], bookie.bookie_id, timeout), timeout),
+        _tls(bookie, pools[TlsMode.START_TLS], config, timeout),
+        _in_time(_cookie(gateway, bookie.bookie_id, timeout), timeout),
+        _in_time(_http(bookie, config), timeout),
+    )
+    total, free = space if isinstance(space, tuple) else (None, None)
+    return BookieView(
+        bookie,
+        entry_error=space if isinstance(space, str) else None,
+        total_bytes=total,
+        free_bytes=free,
+        tls=tls,
+        cookie=cookie if isinstance(cookie, bytes) else None,
+        cookie_error=cookie if isinstance(cookie, str) else None,
+        http=http if isinstance(http, HttpView) else None,
+        http_error=http if isinstance(http, str) else None,
+    )
+
+
+async def _in_time(work: Awaitable[Any], timeout: float) -> Any:
+    """What `work` brings, or in words why it brought nothing."""
+    try:
+        # A request has its own time, which begins anew once there is a connection.
+        async with asyncio.timeout(2 * timeout):
+            return await work
+    except TimeoutError:
+        return f"no answer within {2 * timeout:g} s"
+    except AioRpcError as error:
+        return f"{error.code().name}: {error.details()}"
+    except (BKException, OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+
+
+async def _space(pool: BookiePool, bookie_id: str, timeout: float) -> tuple[int | None, int | None]:
+    """Bytes, total and free."""
+    request = GetBookieInfoRequest(pool.next_txn_id(), TOTAL_DISK_CAPACITY | FREE_DISK_SPACE)
+    response = await pool.request(bookie_id, Operation.GET_BOOKIE_INFO, request, timeout)
+    if response.status != Status.EOK:
+        raise BookieHandleNotAvailableException(f"it refuses to tell its space (status {response.status})")
+    return getattr(response, "total_disk_capacity", None), getattr(response, "free_disk_space", None)
+
+
+async def _tls(bookie: RegisteredBookie, pool: BookiePool, config: ClientConfig, timeout: float) -> str | None:
+    """How START_TLS went where it is announced and the client does not use TLS anyway."""
+    endpoint = bookie.info.endpoint(BOOKIE_RPC)
+    if endpoint is None or TLS_EXTENSION not in endpoint.extensions or config.bookie_tls is not TlsMode.OFF:
+        return None
+    outcome = await _in_time(_space(pool, bookie.bookie_id, timeout), timeout)
+    if not isinstance(outcome, str):
+        return "ok"
+    no_authorities = config.bookie_tls_ca is None and config.tls_ca is None
+    return "unverified" if no_authorities and "certificate is not accepted" in outcome else outcome
+
+
+async def _cookie(gateway: Gateway, bookie_id: str, timeout: float) -> bytes | None:
+    request = registration_service_pb2.ReadCookieRequest(bookie_id=bookie_id)
+    answer = await gateway.registration.ReadCookie(request, timeout=timeout)
+    if answer.code != StatusCode.SUCCESS:
+        raise SecurityException(answer.message or StatusCode.Name(answer.code))
+    return answer.cookie if answer.HasField("cookie") else None
+
+
+async def _http(bookie: RegisteredBookie, config: ClientConfig) -> HttpView | None:
+    endpoint = bookie.info.endpoint(HTTP)
+    if endpoint is None:
+        return None
+    context = _http_context(config) if TLS_EXTENSION in endpoint.extensions else None
+    before = time.time()
+    answer = await get(endpoint.host, endpoint.port, "/api/v1/bookie/state", context)
+    after = time.time()
+    metrics = await get(endpoint.host, endpoint.port, "/metrics", context)
+    state = json.loads(answer.body) if answer.status == 200 else {}
+    date = answer.headers.get("Date")
+    # A date has whole seconds: on average it is half a second behind.
+    offset = parsedate_to_datetime(date).timestamp() + 0.5 - (before + after) / 2 if date else None
+    server = answer.headers.get("Server")
+    return HttpView(
+        offset,
+        server if server and server.startswith("bookgate/") else None,
+        state.get("running") if isinstance(state, dict) else None,
+        _gauge(_MAX_FILES, metrics.body),
+        _gauge(_OPEN_FILES, metrics.body),
+    )
+
+
+def _http_context(config: ClientConfig) -> ssl.SSLContext:
+    """It trusts whom the client trusts for the entry port, whose certificate HTTP shares."""
+    authorities = config.bookie_tls_ca or config.tls_ca
+    return ssl.create_default_context(cafile=authorities and str(authorities))
+
+
+def _gauge(pattern: re.Pattern[bytes], metrics: bytes) -> int | None:
+    found = pattern.search(metrics)
+    return int(float(found.group(1))) if found else None

@@ -1,0 +1,234 @@
+"""Finds the files to look at from whatever path a person gives: a file, `current`, its parent, or a data directory.
+
+A person may not know, or care, which of a bookie's directories hold what; and directories of Apache BookKeeper's bookie
+are laid out the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from bookgate.bookie.disks.directories import CURRENT
+from bookgate.bookie.entry_logs import format as entry_log_format
+from bookgate.bookie.index import file_format
+from bookgate.bookie.index.file_format import IndexHeader
+from bookgate.bookie.index.file_index import LedgerCache
+from bookgate.bookie.index.rocksdb_index import LEDGERS, LOCATIONS, RocksDbIndex
+from bookgate.bookie.journal import format as journal_format
+from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
+from bookgate.bookie.system.files import FileSystem
+from bookgate.ledger.ledger_id import LedgerId
+
+_PAGES = 4 << 20
+_IdOf = Callable[[str], int | None]
+
+
+class ReadOnlyFileSystem(FileSystem):
+    """Opens files for reading and changes nothing."""
+
+    def open(self, path: Path, flags: int) -> int:
+        if flags != os.O_RDONLY:
+            raise PermissionError(f"{path} is only looked at, not opened for writing")
+        return super().open(path, flags)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        raise PermissionError("files are only looked at")
+
+    def make_directory(self, path: Path) -> bool:
+        raise PermissionError(f"{path} is only looked at")
+
+    def unlink(self, path: Path) -> None:
+        raise PermissionError(f"{path} is only looked at")
+
+    def rename(self, path: Path, target: Path) -> None:
+        raise PermissionError(f"{path} is only looked at")
+
+    def sync_directory(self, path: Path) -> None:
+        raise PermissionError(f"{path} is only looked at")
+
+
+FILES = ReadOnlyFileSystem()
+
+
+class NothingToInspectException(OSError):
+    """The path has nothing of the kind asked for; the message says what was looked for."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """A bookie's directories (the `current` ones) by what was found in them."""
+
+    journals: tuple[Path, ...]
+    logs: tuple[Path, ...]
+    indexes: tuple[Path, ...]
+    databases: tuple[Path, ...]
+    """Those with an index in RocksDB."""
+
+
+def find(paths: Iterable[Path]) -> Places:
+    """What the given directories hold. Raises NothingToInspectException when one is none, or holds nothing."""
+    candidates: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise NothingToInspectException(f"{path} is no directory; give the bookie's directories")
+        candidates.update(dict.fromkeys(_candidates(path)))
+    found = Places(
+        tuple(filter(_has_journals, candidates)),
+        tuple(filter(_has_logs, candidates)),
+        tuple(filter(_has_index_files, candidates)),
+        tuple(path for path in candidates if (path / LOCATIONS).is_dir() and (path / LEDGERS).is_dir()),
+    )
+    if found == Places((), (), (), ()):
+        raise NothingToInspectException(f"no journal, entry log or index in {', '.join(map(str, candidates))}")
+    return found
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    yield path
+    for pattern in (CURRENT, f"*/{CURRENT}"):
+        yield from sorted(found for found in path.glob(pattern) if found.is_dir())
+
+
+def journal_files(path: Path) -> list[Path]:
+    """The file itself, or the journal files of a directory, oldest first."""
+    return _files(path, journal_format.journal_id_of, "journal file (*.txn)")
+
+
+def log_files(path: Path) -> list[Path]:
+    """The file itself, or the entry logs of a directory, oldest first."""
+    return _files(path, log_id_of, "entry log (*.log)")
+
+
+def log_id_of(name: str) -> int | None:
+    """The id of an entry log's name; None also for what a compaction left behind."""
+    log_id = entry_log_format.log_id_of(name)
+    return log_id if log_id is not None and name == entry_log_format.file_name(log_id) else None
+
+
+def _files(path: Path, id_of: _IdOf, what: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise NothingToInspectException(f"{path} does not exist")
+    found = [(number, file) for place in _candidates(path) for number, file in _numbered(place, id_of)]
+    if not found:
+        raise NothingToInspectException(f"{path} holds no {what}, nor do its directories named {CURRENT}")
+    return [file for _, file in sorted(found)]
+
+
+def _numbered(directory: Path, id_of: _IdOf) -> list[tuple[int, Path]]:
+    return [(number, path) for path in directory.iterdir() if (number := id_of(path.name)) is not None]
+
+
+def _has_journals(path: Path) -> bool:
+    return any(_numbered(path, journal_format.journal_id_of))
+
+
+def _has_logs(path: Path) -> bool:
+    """Or will have them: a start leaves a mark before there is a log."""
+    return any(_numbered(path, log_id_of)) or bool(marks([path]))
+
+
+def _has_index_files(path: Path) -> bool:
+    return any(file_format.is_level_name(entry.name) for entry in path.iterdir() if entry.is_dir())
+
+
+def data_files(places: Places) -> Iterator[tuple[str, Path]]:
+    """Every data file with its kind (`journal`, `log` or `index`), each kind in order."""
+    for directory in places.journals:
+        yield from (("journal", file) for _, file in sorted(_numbered(directory, journal_format.journal_id_of)))
+    for directory in places.logs:
+        yield from (("log", file) for _, file in sorted(_numbered(directory, log_id_of)))
+    for directory in places.indexes:
+        yield from (("index", file) for file in sorted(directory.rglob("*.idx")))
+    for directory in places.databases:
+        names = (directory / LOCATIONS, directory / LEDGERS)
+        yield from (("index", file) for name in names for file in sorted(name.iterdir()) if file.is_file())
+
+
+def marks(paths: Sequence[Path]) -> list[Path]:
+    """The lastMark files of the directories."""
+    return [file for path in paths for file in sorted(path.glob(f"{LAST_MARK_FILE}*"))]
+
+
+class ReadableIndex(Protocol):
+    """The part of a LedgerIndex that reads."""
+
+    def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None: ...
+
+    def location(self, ledger_id: LedgerId, entry_id: int) -> int: ...
+
+    def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]: ...
+
+    def ledger_ids(self) -> array[int]: ...
+
+    def close(self) -> None: ...
+
+
+class LinkedDatabase(RocksDbIndex):
+    """An index in RocksDB, opened read-only through links elsewhere: the library leaves a file beside what it opens."""
+
+    def __init__(self, directory: Path) -> None:
+        self._links = tempfile.TemporaryDirectory(prefix="bookgate-inspect-")
+        for name in (LOCATIONS, LEDGERS):
+            linked = Path(self._links.name, name)
+            linked.mkdir()
+            for file in (directory / name).iterdir():
+                (linked / file.name).symlink_to(file.absolute())
+        super().__init__(FILES, Path(self._links.name), _PAGES, read_only=True)
+
+    def close(self) -> None:
+        super().close()
+        self._links.cleanup()
+
+
+class SingleIndexFile(LedgerCache):
+    """An index of one file, wherever it lies. Raises NothingToInspectException when its name is no ledger's."""
+
+    def __init__(self, path: Path) -> None:
+        number = file_format.ledger_id_of(path.name)
+        if number is None:
+            raise NothingToInspectException(f"{path} is no index file: those are named by the ledger's id, as 1f.idx")
+        self._path = path
+        self._number = number
+        super().__init__(FILES, (path.parent,), _PAGES)
+
+    def ledger_ids(self) -> array[int]:
+        return array("q", [self._number])
+
+    def _paths(self, ledger_id: LedgerId) -> Iterator[Path]:
+        return iter((self._path,) if ledger_id == LedgerId.unscoped(self._number) else ())
+
+
+class OpenIndex(NamedTuple):
+    """An index, and the directories of the entry logs that it points into."""
+
+    entries: ReadableIndex
+    logs: tuple[Path, ...]
+
+
+def open_indexes(places: Places) -> list[OpenIndex]:
+    """The indexes of a bookie: one over all its index files, and one for each RocksDB."""
+    indexes = [
+        OpenIndex(LinkedDatabase(path), _logs_of_database(places, number))
+        for number, path in enumerate(places.databases)
+    ]
+    if places.indexes:
+        indexes.append(OpenIndex(LedgerCache(FILES, places.indexes, _PAGES), places.logs))
+    return indexes
+
+
+def _logs_of_database(places: Places, number: int) -> tuple[Path, ...]:
+    """Each database has logs of its own, whose ids begin at 0 in each directory: those beside it, else as counted."""
+    path = places.databases[number]
+    if path in places.logs:
+        return (path,)
+    if len(places.logs) == len(places.databases):
+        return (places.logs[number],)
+    return places.logs

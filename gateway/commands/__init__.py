@@ -1,0 +1,1 @@
+"""The commands that need a metadata store: `bookgate gateway|cluster`."""

@@ -1,0 +1,203 @@
+"""Ledgers for the console: pages of a list that may be searched, and one ledger with its fragments.
+
+A page goes on behind the last id that was looked at, so it costs the same wherever it is and however many ledgers
+there are. A search reads metadata until the page is full, but of a bounded number of ledgers an answer: `next` may come
+with an empty page, and then says how far the search has got. Ids and entry numbers are texts, for the numbers of a
+browser end at 2**53.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bookgate.gateway.console.paths import CONSOLE
+from bookgate.gateway.http.api import WHOLE, Call, LedgerHalf, NoBody, Query, Row, get
+from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
+from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
+from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.quorum import write_sets
+from bookgate.runtime.cooperative_yield import giving_way
+
+_PAGE = 50
+_MAX_PAGE = 500
+_SEARCHED = 5000
+"""Ledgers that one answer may look at."""
+_STEP = 200
+_SHOWN_IN_LIST = 200
+"""Bytes of a value of custom metadata, and in the view of one ledger:"""
+_SHOWN = 64 * 1024
+_SHOWN_KEYS = 8
+
+PageSize = Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE]
+
+
+class SearchQuery(Query):
+    start_after: LedgerHalf | None = Field(None, description="ledgers behind this id only")
+    limit: PageSize = Field(_PAGE, description="of a page")
+    state: Literal["OPEN", "IN_RECOVERY", "CLOSED"] | None = Field(None, description="of this state only")
+    metadata: str | None = Field(
+        None,
+        min_length=1,
+        max_length=500,
+        description="with this text in a key or a value of their custom metadata; key=text looks into that key's value",
+    )
+    ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
+
+    def matches(self, metadata: LedgerMetadata) -> bool:
+        if self.state is not None and metadata.state is not LedgerState[self.state]:
+            return False
+        return self.metadata is None or _holds(metadata.custom_metadata, self.metadata)
+
+
+def _holds(custom: Mapping[str, bytes], text: str) -> bool:
+    key, separator, wanted = text.partition("=")
+    if separator and key in custom:
+        return wanted.encode() in custom[key]
+    return any(text in name or text.encode() in value for name, value in custom.items())
+
+
+def console_ledger_rows(manager: LedgerManager) -> list[Row]:
+    async def search(call: Call[SearchQuery, NoBody]) -> Any:
+        query = call.query
+        ledgers: list[dict[str, Any]] = []
+        examined, last = 0, query.start_after
+        is_search = query.state is not None or query.metadata is not None
+        async with aclosing(_read(manager, query, is_search)) as found:  # type: ignore[type-var]
+            async for number, outcome in found:
+                # One more ledger than the page holds is looked at, for whether there is a next page.
+                if len(ledgers) >= query.limit or examined >= _SEARCHED:
+                    return {"ledgers": ledgers, "examined": examined, "next": str(last)}
+                examined, last = examined + 1, number
+                if isinstance(outcome, LedgerRecord):
+                    if query.matches(outcome.metadata):
+                        ledgers.append(_line(outcome))
+                elif not is_search and not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+                    ledgers.append({"ledgerId": str(number), "state": "DAMAGED", "problem": str(outcome)})
+        return {"ledgers": ledgers, "examined": examined, "next": None}
+
+    async def one(call: Call[LedgerQuery, NoBody]) -> Any:
+        record = await manager.read(call.query.name())
+        metadata = record.metadata
+        return {
+            **_line(record, _SHOWN, None),
+            "version": record.version,
+            "metadataFormatVersion": metadata.format_version,
+            "fragments": _fragments(metadata),
+            "writeSets": [list(indexes) for indexes in write_sets(metadata.ensemble_size, metadata.write_quorum_size)],
+        }
+
+    line = {"type": "object", "required": ["ledgerId", "state"]}
+    return [
+        get(
+            f"{CONSOLE}/ledgers",
+            "A page of ledgers, searched by state and custom metadata",
+            search,
+            query=SearchQuery,
+            answer={
+                "type": "object",
+                "required": ["ledgers", "examined", "next"],
+                "properties": {
+                    "ledgers": {"type": "array", "items": line},
+                    "examined": {"type": "integer"},
+                    "next": {"type": ["string", "null"]},
+                },
+            },
+            failures=STORE_AWAY,
+        ),
+        get(
+            f"{CONSOLE}/ledger",
+            "One ledger with its fragments",
+            one,
+            query=LedgerQuery,
+            answer={"type": "object", "required": ["ledgerId", "state", "fragments", "writeSets"]},
+            failures=NO_LEDGER,
+        ),
+    ]
+
+
+async def _read(
+    manager: LedgerManager, query: SearchQuery, is_search: bool
+) -> AsyncIterator[tuple[int, LedgerRecord | BKException]]:
+    """Ledgers in the order of their ids, each with its record or why it can't be read. Raises MetaStoreException."""
+    scope_id = query.ledger_scope_id
+    step = _STEP if is_search else query.limit + 1
+    async with aclosing(manager.ledger_ranges(scope_id, query.start_after)) as runs:  # type: ignore[type-var]
+        async for ids in runs:
+            for start in range(0, len(ids), step):
+                async with aclosing(read_pages(manager, scope_id, ids[start : start + step])) as pages:
+                    async for page in pages:
+                        for listed in page:
+                            yield listed.number, await _decoded(listed)
+
+
+async def _decoded(listed: Listed) -> LedgerRecord | BKException:
+    if isinstance(listed.outcome, BKException):
+        return listed.outcome
+    async with giving_way():
+        try:
+            return listed.outcome.record()
+        except MetadataFormatException as damaged:
+            return damaged
+
+
+def _line(record: LedgerRecord, shown: int = _SHOWN_IN_LIST, keys: int | None = _SHOWN_KEYS) -> dict[str, Any]:
+    """What the list shows of a ledger. Sizes in bytes; of a ledger that is not closed they are not known."""
+    metadata = record.metadata
+    custom = sorted(metadata.custom_metadata.items())
+    return {
+        "ledgerId": str(record.ledger_id.ledger_id),
+        "ledgerScopeId": str(record.ledger_id.scope_id),
+        "state": metadata.state.name,
+        "length": metadata.length if metadata.is_closed else None,
+        "lastEntryId": str(metadata.last_entry_id) if metadata.is_closed else None,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum_size,
+        "ackQuorumSize": metadata.ack_quorum_size,
+        "fragmentCount": len(metadata.fragments),
+        "created": record.creation_ms,
+        "digestType": _digest_name(metadata.digest_type),
+        "customMetadata": [{"key": key, **_text_or_hex(value, shown)} for key, value in custom[:keys]],
+        "customMetadataCount": len(custom),
+    }
+
+
+def _digest_name(digest: DigestType | None) -> str | None:
+    """As BookKeeper's API calls it; None where the metadata names none."""
+    if digest is None:
+        return None
+    return "MAC" if digest is DigestType.HMAC else digest.name
+
+
+def _text_or_hex(value: bytes, shown: int) -> dict[str, Any]:
+    """A value as text where it is one, else in hex; its beginning where it is long."""
+    part = value[:shown]
+    try:
+        # Not strict about a character that the cut has halved.
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        text, encoding = decoder.decode(part, final=len(part) == len(value)), "text"
+    except UnicodeDecodeError:
+        text, encoding = part.hex(), "hex"
+    return {"value": text, "encoding": encoding, "size": len(value)}
+
+
+def _fragments(metadata: LedgerMetadata) -> list[dict[str, Any]]:
+    """First and last entry of each; the last one's end is not known of a ledger that is not closed."""
+    found = []
+    following = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
+    ends = [*(first - 1 for first in following), metadata.last_entry_id if metadata.is_closed else None]
+    for fragment, end in zip(metadata.fragments, ends, strict=True):
+        found.append(
+            {
+                "firstEntryId": str(fragment.first_entry_id),
+                "lastEntryId": None if end is None else str(end),
+                "ensemble": list(fragment.ensemble),
+            }
+        )
+    return found

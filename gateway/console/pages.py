@@ -1,0 +1,60 @@
+"""The console's files: one page, its style and its modules, as they lie in `static`.
+
+They may load nothing from elsewhere and run nothing that is not a file of theirs (Content-Security-Policy). A browser
+asks each time whether they have changed, so that an upgrade shows at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from importlib import resources
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def console_routes() -> list[Route]:
+    """The page at `/`, its files at `/console/…`."""
+    return list(_routes())
+
+
+def _routes() -> Iterator[Route]:
+    for file in resources.files("bookgate.gateway.console").joinpath("static").iterdir():
+        name = file.name
+        kind = _TYPES.get(name[name.rfind(".") :])
+        if kind is not None:
+            path = "/" if name == "index.html" else f"/console/{name}"
+            yield Route(path, _serve(file.read_bytes(), kind), methods=["GET"], include_in_schema=False)
+
+
+def _serve(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**HEADERS, "ETag": tag}
+
+    async def serve(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=kind, headers=headers)
+
+    return serve

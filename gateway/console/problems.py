@@ -1,0 +1,114 @@
+"""What is wrong with a cluster as far as its metadata and its bookies' answers tell, in words for the console's banner.
+
+A look from one server. `bookgate doctor` looks deeper: addresses, cookies, clocks, certificates.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bookgate.ledger.bookie_info import version_of
+from bookgate.ledger.metadata_store import RegisteredBookie
+
+_NEARLY_FULL = 0.90
+_FULL = 0.95
+_USUAL_ENSEMBLE = 3
+
+
+class Severity(enum.Enum):
+    """An error keeps somebody from reading or writing, or soon will; a warning is to be looked at."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    severity: Severity
+    subject: str
+    text: str
+    advice: str
+
+
+Space = tuple[int, int]
+"""Free and total bytes."""
+
+Spaces = Mapping[str, Space | None]
+"""By bookie id; None for a bookie that was asked and did not answer."""
+
+
+def store_problem(error: str) -> Problem:
+    """The metadata store does not answer."""
+    return Problem(
+        Severity.ERROR,
+        "metadata store",
+        f"out of reach from this server: {error}",
+        "see that the store runs and that this server reaches it; ledgers can't be opened or made here meanwhile",
+    )
+
+
+def bookie_problems(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> list[Problem]:
+    """Errors first."""
+    found = [problem for bookie in bookies for problem in _of_bookie(bookie, spaces)]
+    found.extend(_of_cluster(bookies, spaces))
+    return sorted(found, key=lambda problem: problem.severity is not Severity.ERROR)
+
+
+def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
+    subject = bookie.bookie_id
+    if not bookie.writable and not bookie.read_only:
+        yield Problem(
+            Severity.ERROR,
+            subject,
+            "is not registered: it does not run, or can't reach the metadata store",
+            "start it, or see its log; if it is gone for good, recover its ledgers and delete its cookie",
+        )
+        return
+    if bookie.bookie_id in spaces and spaces[bookie.bookie_id] is None:
+        yield Problem(
+            Severity.ERROR,
+            subject,
+            "is registered, and does not answer at its entry port",
+            "see whether it still runs, and whether its address can be reached from here",
+        )
+    used = used_fraction(spaces.get(bookie.bookie_id))
+    if not bookie.writable:
+        yield Problem(
+            Severity.WARNING,
+            subject,
+            "is read-only" + (f", its disks are {used:.0%} full" if used >= _NEARLY_FULL else ""),
+            "free space or add a disk" if used >= _NEARLY_FULL else "make it writable again when you are done with it",
+        )
+    elif used >= _NEARLY_FULL:
+        severity = Severity.ERROR if used >= _FULL else Severity.WARNING
+        yield Problem(severity, subject, f"its disks are {used:.0%} full", "free space, or add disks or bookies")
+
+
+def used_fraction(space: Space | None) -> float:
+    """0 where it is not known."""
+    return 1 - space[0] / space[1] if space is not None and space[1] > 0 else 0.0
+
+
+def _of_cluster(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> Iterator[Problem]:
+    writable = [bookie for bookie in bookies if bookie.writable and spaces.get(bookie.bookie_id, (0, 0)) is not None]
+    if not writable:
+        yield Problem(
+            Severity.ERROR, "cluster", "no bookie can be written: there can be no new ledger", "start bookies"
+        )
+    elif len(writable) < min(_USUAL_ENSEMBLE, len(bookies)):
+        yield Problem(
+            Severity.ERROR,
+            "cluster",
+            f"only {len(writable)} of {len(bookies)} bookies can be written: too few for an ensemble of three",
+            "bring bookies back, or start new ones",
+        )
+    versions = sorted({version for bookie in bookies if (version := version_of(bookie.info)) is not None})
+    if len(versions) > 1:
+        yield Problem(
+            Severity.WARNING,
+            "cluster",
+            f"bookies run different versions: {', '.join(versions)}",
+            "let them run the same one, unless an upgrade is under way",
+        )

@@ -1,0 +1,55 @@
+"""What takes time to find out, found out now and then: whoever asks gets what is known, and waits little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from bookgate.ledger.errors import BKException
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Asks `find` again when what is known is older than `fresh_seconds`, once at a time however many ask here."""
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[T]],
+        clock: Callable[[], float],
+        fresh_seconds: float = 3.0,
+        wait_seconds: float = 1.0,
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._fresh_seconds = fresh_seconds
+        self._wait_seconds = wait_seconds
+        self._known: T | None = None
+        self._found_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self) -> T | None:
+        """The newest that is known, None before anything is. What can't be found out leaves what was known."""
+        if self._task is None and not self._is_fresh():
+            self._task = asyncio.get_running_loop().create_task(self._look())
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=self._wait_seconds)
+        return self._known
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _is_fresh(self) -> bool:
+        return self._found_at is not None and self._clock() - self._found_at < self._fresh_seconds
+
+    async def _look(self) -> None:
+        try:
+            with suppress(BKException):
+                self._known = await self._find()
+        finally:
+            self._found_at = self._clock()
+            self._task = None

@@ -1,0 +1,1 @@
+"""The HTTP framework of every process: routing, access, OpenAPI, errors, serving."""

@@ -1,0 +1,288 @@
+"""HTTP admin as one table: from it come the routes, the checks of what is asked, and the OpenAPI document.
+
+An operation says its path, verb, query, body, answer, and what it needs (`Need`). Whatever a request lacks or has too
+much is refused before its handler runs: an unknown path with 404, a wrong verb with 405 and `Allow`, a parameter or a
+body that is not as declared with 400. Handlers raise: AdminException for a status of their choice, BKException for
+what metadata and bookies refuse (`status_of`). Every refusal is `{"error": "what, where, what to do"}`.
+
+Paths and shapes of answers are BookKeeper's (docs/admin.md#paths); statuses are HTTP's where BookKeeper says 404 to a
+wrong verb or a missing parameter. Not its job: who may do what (`access`), what is answered (the rooms beside).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from bookgate.gateway.http.access import Access, Need
+from bookgate.gateway.http.errors import AdminException
+from bookgate.ledger import errors
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_MAX_BODY = 64 * 1024
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_BOOLEANS = {"true": True, "false": False}
+
+MAX_INT64 = 2**63 - 1
+MIN_INT64 = -(2**63)
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+
+def _integer(value: Any) -> Any:
+    if isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise ValueError("must be a whole number")
+    return value
+
+
+def _boolean(value: Any) -> Any:
+    if isinstance(value, str) and value not in _BOOLEANS:
+        raise ValueError("must be true or false")
+    return _BOOLEANS.get(value, value) if isinstance(value, str) else value
+
+
+WHOLE = BeforeValidator(_integer)
+"""Stands behind the bounds of a number in a query, or the document would not tell them."""
+Boolean = Annotated[bool, BeforeValidator(_boolean), WithJsonSchema({"type": "boolean"})]
+LedgerHalf = Annotated[int, Field(ge=MIN_INT64, le=MAX_INT64), WHOLE]
+"""Either half of a ledger id."""
+
+
+class Query(BaseModel):
+    """Parameters of a path, as given in its query. Unknown ones are refused: a misspelt one is not an absent one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Body(BaseModel):
+    """A JSON object; truth values are JSON's own. Nothing else may stand in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NoQuery(Query):
+    """No parameters."""
+
+
+class AnyQuery(Query):
+    """Whatever parameters come are not looked at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class NoBody(Body):
+    """Whatever body comes is not looked at."""
+
+
+QueryT = TypeVar("QueryT", bound=Query)
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+@dataclass(frozen=True)
+class Call(Generic[QueryT, BodyT]):
+    """A request that was checked."""
+
+    query: QueryT
+    body: BodyT
+    request: Request
+
+
+@dataclass(frozen=True)
+class Operation(Generic[QueryT, BodyT]):
+    """One path and verb. `answer` is the JSON schema of what is answered, None for text; `failures` says what other
+    statuses than those of bad requests mean here."""
+
+    verb: str
+    path: str
+    summary: str
+    handle: Callable[[Call[QueryT, BodyT]], Awaitable[Any]]
+    query: type[QueryT]
+    body: type[BodyT]
+    need: Need = Need.NOTHING
+    body_required: bool = True
+    answer: Mapping[str, Any] | None = field(default_factory=lambda: {"type": "object"})
+    media_type: str = JSON
+    failures: Mapping[int, str] = field(default_factory=dict)
+    works: bool = True
+    """False: it only says that it is not there."""
+
+
+Row = Operation[Any, Any]
+
+HEADERS: Mapping[str, str] = {
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer: it is what it says, for this server's own pages, and older by the next time."""
+
+
+def get(path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any) -> Row:
+    """A row that reads."""
+    return Operation("GET", path, summary, handle, **{"query": NoQuery, "body": NoBody, **more})
+
+
+def change(verb: str, path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any) -> Row:
+    """A row that changes something."""
+    return Operation(verb, path, summary, handle, **{"query": NoQuery, "body": NoBody, "need": Need.WRITE, **more})
+
+
+_STATUSES: tuple[tuple[tuple[type[errors.BKException], ...], int], ...] = (
+    (
+        (
+            errors.NoSuchLedgerExistsOnMetadataServerException,
+            errors.NoSuchLedgerExistsException,
+            errors.NoSuchEntryException,
+        ),
+        404,
+    ),
+    ((errors.IncorrectParameterException,), 400),
+    ((errors.MetadataVersionException, errors.LedgerExistException), 409),
+    (
+        (
+            errors.MetaStoreException,
+            errors.BookieHandleNotAvailableException,
+            errors.NotEnoughBookiesException,
+            errors.ReadException,
+            errors.WriteException,
+            errors.TimeoutException,
+            errors.TooManyRequestsException,
+            errors.UnauthorizedAccessException,
+            errors.LedgerRecoveryException,
+        ),
+        503,
+    ),
+)
+
+
+def status_of(error: errors.BKException) -> int:
+    """The HTTP status of what metadata store and bookies refuse."""
+    return next((status for kinds, status in _STATUSES if isinstance(error, kinds)), 500)
+
+
+def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    # A name that was given may hold what no text can.
+    message = message.encode("utf-8", "replace").decode()
+    return JSONResponse({"error": message}, status_code=status, headers={**HEADERS, **(headers or {})})
+
+
+def create_app(
+    rows: Sequence[Row], access: Access, document: Mapping[str, Any], more_routes: Sequence[Route] = ()
+) -> Starlette:
+    """The ASGI application. `document` is served at `/openapi.json`; `more_routes` are pages that are no API."""
+
+    async def openapi(_request: Request) -> Response:
+        return JSONResponse(document, headers=HEADERS)
+
+    by_path: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_path.setdefault(row.path, {})[row.verb] = row
+    routes = [
+        Route(path, partial(_dispatch, verbs, access), methods=list(verbs), include_in_schema=False)
+        for path, verbs in by_path.items()
+    ]
+    handlers: Any = {HTTPException: _http_refused, Exception: _unexpected}
+    return Starlette(routes=[*routes, Route("/openapi.json", openapi), *more_routes], exception_handlers=handlers)
+
+
+async def _dispatch(verbs: Mapping[str, Row], access: Access, request: Request) -> Response:
+    row = verbs["GET" if request.method == "HEAD" else request.method]
+    try:
+        access.check(row.need, request.headers)
+        call: Call[Any, Any] = Call(_query(row.query, request), await _body(row, request), request)
+        return _response(row, await row.handle(call))
+    except AdminException as error:
+        return refusal(error.status, str(error), error.headers)
+    except errors.BKException as error:
+        status = status_of(error)
+        if status >= 500:
+            log_event(_log, "http_request_failed", logging.WARNING, verb=row.verb, path=row.path, error=error)
+        return refusal(status, str(error))
+
+
+def _response(row: Row, answer: Any) -> Response:
+    if isinstance(answer, Response):
+        answer.headers.update(HEADERS)
+        return answer
+    if row.answer is None:
+        return Response(answer, media_type=row.media_type, headers=HEADERS)
+    return JSONResponse(answer, headers=HEADERS)
+
+
+def _query(model: type[Query], request: Request) -> Query:
+    given = request.query_params
+    for name in given:
+        if len(given.getlist(name)) > 1:
+            raise AdminException(400, f"parameter {name} is given {len(given.getlist(name))} times; give it once")
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        known = ", ".join(model.model_fields) or "none"
+        raise AdminException(400, f"{_problems(error, 'parameter ')}; parameters of this path: {known}") from None
+
+
+async def _body(row: Row, request: Request) -> Body:
+    if row.body is NoBody:
+        return NoBody()
+    content = b""
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > _MAX_BODY:
+            raise AdminException(413, f"the body is larger than {_MAX_BODY} bytes; nothing this path takes is")
+    if not content.strip() and not row.body_required:
+        content = b"{}"
+    keys = ", ".join(known.alias or name for name, known in row.body.model_fields.items())
+    try:
+        checked: Body = row.body.model_validate(_json(content))
+        return checked
+    except ValidationError as error:
+        raise AdminException(400, f"{_problems(error, 'body: ')}; the body is a JSON object with {keys}") from None
+    except ValueError as error:
+        raise AdminException(400, f"the body must be a JSON object with {keys}: {error}") from None
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _problems(error: ValidationError, kind: str) -> str:
+    def text(detail: Any) -> str:
+        name = ".".join(map(str, detail["loc"]))
+        if detail["type"] == "extra_forbidden":
+            return f"{kind}{name} is not known"
+        if detail["type"] == "missing":
+            return f"{kind}{name} is missing"
+        return f"{kind}{name + ': ' if name else ''}{str(detail['msg']).removeprefix('Value error, ')}"
+
+    return "; ".join(text(detail) for detail in error.errors(include_url=False, include_input=False)[:5])
+
+
+async def _http_refused(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return refusal(405, f"{request.url.path} does not take {request.method}; it takes {allowed}", error.headers)
+    if error.status_code == 404:
+        return refusal(404, f"there is nothing at {request.url.path}; /openapi.json lists what there is")
+    return refusal(error.status_code, error.detail, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return refusal(500, f"{request.method} {request.url.path} failed: {type(error).__name__}; the log says more")

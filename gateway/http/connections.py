@@ -1,0 +1,117 @@
+"""Connections of HTTP: how many there may be, and how long one may take to say what it wants.
+
+A connection has `REQUEST_SECONDS` from its beginning (the handshake of TLS included), or from the first byte behind an
+answer, until its request is whole. Where one is too many the oldest goes, first among those that wait for nothing. With
+certificates each connection begins with those that the files hold by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bookgate.runtime.logs import log_event
+from bookgate.runtime.tls.server_context import ServerContexts
+
+_LOG = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 10.0
+
+
+class BoundedHttp(H11Protocol):
+    """One connection. `max_connections` is of all that share the server's state."""
+
+    max_connections: int
+    contexts: ServerContexts | None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
+        self._opened_at = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._make_room()
+        self._expect_request()
+        if self.contexts is None:
+            super().connection_made(transport)
+            return
+        # Counted from now on, and closed at a stop.
+        self.transport = transport
+        self.connections.add(self)
+        transport.pause_reading()
+        self._handshake = self.loop.create_task(self._secure(transport, self.contexts))
+
+    async def _secure(self, transport: asyncio.Transport, contexts: ServerContexts) -> None:
+        try:
+            secured = await self.loop.start_tls(
+                transport, self, contexts.context(), server_side=True, ssl_handshake_timeout=REQUEST_SECONDS
+            )
+        except OSError:  # ssl.SSLError among them; what the client did is its own affair
+            secured = None
+        if secured is None:
+            self._request_is_whole()
+            self.connections.discard(self)
+            transport.abort()
+            return
+        super().connection_made(secured)
+        if self._early:
+            self.data_received(self._early)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_is_whole()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.flow is None:
+            # The handshake is over, and the task that waits for it has not had its turn yet.
+            self._early += data
+            return
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._expect_request()
+        else:
+            self._request_is_whole()
+
+    def on_response_complete(self) -> None:
+        # What was sent behind the request may be whole, or the beginning of the next.
+        self._request_is_whole()
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:
+            self._expect_request()
+
+    def _expect_request(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._is_late)
+
+    def _request_is_whole(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _is_late(self) -> None:
+        self._deadline = None
+        self.transport.abort()
+
+    def _make_room(self) -> None:
+        others = [each for each in self.connections if isinstance(each, BoundedHttp)]
+        if len(others) < self.max_connections:
+            return
+        oldest = min(others, key=lambda each: (each._is_busy, each._opened_at))
+        self.connections.discard(oldest)
+        log_event(_LOG, "http_connection_closed", logging.WARNING, reason="too many", limit=self.max_connections)
+        oldest.transport.abort()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+
+def bounded_http(max_connections: int, contexts: ServerContexts | None) -> type[BoundedHttp]:
+    """The protocol of one server."""
+    return type("BoundedHttp", (BoundedHttp,), {"max_connections": max_connections, "contexts": contexts})

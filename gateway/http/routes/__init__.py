@@ -1,0 +1,1 @@
+"""The routes that every process has."""

@@ -1,0 +1,242 @@
+"""Ledgers over HTTP, as the metadata store knows them: list, metadata, delete.
+
+A listing is never held whole. Ids alone are streamed as the store gives them, unless a page is asked for; with metadata
+there are always pages, which are read and sent part by part. The next page is told in a `Link` header (rel="next"),
+which begins behind the last id, so that ledgers that come and go between two pages move nothing. A ledger's password is
+never shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from pydantic import Field
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Row, change, get
+from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
+from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, StoredLedger
+from bookgate.runtime.cooperative_yield import giving_way
+
+PAGE = 100
+"""Ledgers of a page unless asked otherwise, as in BookKeeper."""
+
+_MAX_PAGE = 1000
+_MAX_PAGES = 10_000
+
+_DIGEST_NAMES = {DigestType.HMAC: "MAC"}
+
+_METADATA = {
+    "type": "object",
+    "required": ["metadataFormatVersion", "ensembleSize", "state", "allEnsembles", "length", "lastEntryId", "closed"],
+}
+
+STORE_AWAY = {503: "the metadata store is out of reach; try again, or at another bookie or gateway"}
+NO_LEDGER = {404: "there is no such ledger", **STORE_AWAY}
+
+
+class LedgerQuery(Query):
+    """Names a ledger."""
+
+    ledger_id: LedgerHalf = Field(description="the ledger")
+    ledger_scope_id: LedgerHalf = Field(0, description="its scope; 0 for BookKeeper's own ids")
+
+    def name(self) -> LedgerId:
+        return ledger_id(self.ledger_scope_id, self.ledger_id)
+
+
+PageNumber = Annotated[int, Field(ge=1, le=_MAX_PAGES), WHOLE]
+PageSize = Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE]
+
+
+class ListQuery(Query):
+    print_metadata: Boolean = Field(False, description="with metadata, in pages")
+    decode_meta: Boolean = Field(True, description="false: metadata as stored (without password), base64")
+    page: PageNumber | None = Field(None, description="from 1; slower than start_after")
+    start_after: LedgerHalf | None = Field(None, description="ledgers behind this id only")
+    limit: PageSize | None = Field(None, description=f"of a page; default {PAGE}")
+    ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
+
+    @property
+    def is_paged(self) -> bool:
+        return self.print_metadata or self.page is not None or self.limit is not None
+
+
+def ledger_id(scope_id: int, number: int) -> LedgerId:
+    """Raises AdminException for an id that no ledger can have."""
+    try:
+        return LedgerId(scope_id, number)
+    except ValueError as error:
+        raise AdminException(404, str(error)) from None
+
+
+def ledger_rows(manager: LedgerManager) -> list[Row]:
+    async def listing(call: Call[ListQuery, NoBody]) -> Response:
+        query = call.query
+        runs = manager.ledger_ranges(query.ledger_scope_id, query.start_after)
+        if query.is_paged:
+            return await _page(manager, call, runs)
+        return await _whole(runs)
+
+    async def metadata(call: Call[LedgerQuery, NoBody]) -> Any:
+        record = await manager.read(call.query.name())
+        return {str(call.query.ledger_id): shown(record)}
+
+    async def delete(call: Call[LedgerQuery, NoBody]) -> Any:
+        name = call.query.name()
+        # Removing what is not there is no error in every store, and the operator should know of a wrong id.
+        await manager.read(name)
+        await manager.remove(name)
+        return f"Deleted ledger: {name}"
+
+    by_id = {"type": "object", "additionalProperties": {"anyOf": [{"type": "null"}, {"type": "string"}, _METADATA]}}
+    return [
+        get("/api/v1/ledger/list", "Ledgers", listing, query=ListQuery, answer=by_id, failures=STORE_AWAY),
+        get(
+            "/api/v1/ledger/metadata",
+            "Metadata of a ledger",
+            metadata,
+            query=LedgerQuery,
+            answer={"type": "object", "additionalProperties": _METADATA},
+            failures=NO_LEDGER,
+        ),
+        change(
+            "DELETE",
+            "/api/v1/ledger/delete",
+            "Delete a ledger for good",
+            delete,
+            query=LedgerQuery,
+            answer={"type": "string"},
+            failures=NO_LEDGER,
+        ),
+    ]
+
+
+async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: AsyncIterator[Sequence[int]]) -> Response:
+    query = call.query
+    limit = query.limit or PAGE
+    ids, more = await _slice(runs, ((query.page or 1) - 1) * limit, limit)
+    headers = {}
+    if more:
+        following = {**dict(call.request.query_params), "start_after": ids[-1]}
+        following.pop("page", None)
+        if not query.print_metadata:
+            following["limit"] = limit
+        headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+    if not query.print_metadata:
+        return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
+    return await _sent_by_parts(_with_metadata(manager, query, ids), headers)
+
+
+async def _with_metadata(manager: LedgerManager, query: ListQuery, ids: Sequence[int]) -> AsyncGenerator[str, None]:
+    """Members of the JSON object, many at a time."""
+    async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
+        async for page in pages:
+            members: list[str] = []
+            for listed in page:
+                async with giving_way():
+                    members += _member(listed, query.decode_meta)
+            if members:
+                yield ",".join(members)
+
+
+def _member(listed: Listed, decoded: bool) -> Iterator[str]:
+    """A ledger as member of a JSON object: none if it was deleted meanwhile, with null if it is damaged."""
+    if isinstance(listed.outcome, NoSuchLedgerExistsOnMetadataServerException):
+        return
+    told: Any = None
+    if isinstance(listed.outcome, StoredLedger):
+        with suppress(MetadataFormatException):
+            record = listed.outcome.record()
+            told = shown(record) if decoded else _stored(record.metadata)
+    yield f'"{listed.number}":{json.dumps(told, ensure_ascii=False, separators=(",", ":"))}'
+
+
+async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> tuple[list[int], bool]:
+    """`limit` ids behind the first `skip`, and whether there are more."""
+    found: list[int] = []
+    async with aclosing(runs) as listed:  # type: ignore[type-var]
+        async for ids in listed:
+            if skip >= len(ids):
+                skip -= len(ids)
+                continue
+            found.extend(ids[skip : skip + limit + 1 - len(found)])
+            skip = 0
+            if len(found) > limit:
+                return found[:limit], True
+    return found, False
+
+
+async def _whole(runs: AsyncIterator[Sequence[int]]) -> Response:
+    """All ids, as they come."""
+
+    async def members() -> AsyncGenerator[str, None]:
+        async with aclosing(runs) as listed:  # type: ignore[type-var]
+            async for ids in listed:
+                yield _members(ids)
+
+    return await _sent_by_parts(members())
+
+
+async def _sent_by_parts(members: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON object of these members, sent as they come.
+
+    A store that fails at the first of them is still answered with a status; later, the answer breaks off in the middle,
+    so that nobody takes it for complete.
+    """
+    first = await anext(members, None)
+
+    async def parts() -> AsyncIterator[str]:
+        async with aclosing(members):
+            yield "{" + (first or "")
+            async for more in members:
+                yield "," + more
+            yield "}"
+
+    return StreamingResponse(parts(), media_type=JSON, headers=headers)
+
+
+def _members(ids: Sequence[int]) -> str:
+    return ",".join(f'"{number}":null' for number in ids)
+
+
+def shown(record: LedgerRecord) -> dict[str, Any]:
+    """Metadata under the names that BookKeeper's JSON has; -1 for a creation time that nobody knows."""
+    metadata = record.metadata
+    digest = metadata.digest_type
+    return {
+        "metadataFormatVersion": metadata.format_version,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum_size,
+        "ackQuorumSize": metadata.ack_quorum_size,
+        "state": metadata.state.name,
+        "closed": metadata.is_closed,
+        "length": metadata.length,
+        "lastEntryId": metadata.last_entry_id,
+        "ctime": -1 if record.creation_ms is None else record.creation_ms,
+        "digestType": None if digest is None else _DIGEST_NAMES.get(digest, digest.name),
+        "allEnsembles": {
+            str(fragment.first_entry_id): [{"id": bookie} for bookie in fragment.ensemble]
+            for fragment in metadata.fragments
+        },
+        "customMetadata": {key: base64.b64encode(value).decode() for key, value in metadata.custom_metadata.items()},
+        "ledgerId": record.ledger_id.ledger_id,
+        "ledgerScopeId": record.ledger_id.scope_id,
+        "version": record.version,
+    }
+
+
+def _stored(metadata: LedgerMetadata) -> str:
+    hidden = replace(metadata, password=b"") if metadata.password is not None else metadata
+    return base64.b64encode(encode(hidden)).decode()

@@ -1,0 +1,59 @@
+"""Serves an ASGI application beside whatever else lives on this event loop."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+
+from bookgate.gateway.http.connections import bounded_http
+from bookgate.runtime.listening import backlog_for
+from bookgate.runtime.tls.server_context import ServerContexts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GRACE_SECONDS = 2
+
+
+class AdminServer(uvicorn.Server):
+    """Serves the application on a socket bound earlier; leaves signals to the process that runs it."""
+
+    def __init__(
+        self,
+        app: Starlette,
+        listener: socket.socket,
+        name: str | None = None,
+        contexts: ServerContexts | None = None,
+        *,
+        max_connections: int = 256,
+    ) -> None:
+        """`name` is what the header `Server` says; with `contexts` it speaks TLS."""
+        config = uvicorn.Config(
+            app,
+            http=bounded_http(max_connections, contexts),
+            # All that wait are accepted at once, and counted then.
+            backlog=backlog_for(max_connections),
+            log_level="warning",
+            # Its records go where those of the process go.
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            headers=[("Server", name)] if name else [],
+            # A client that does not take its answers must not hold up the process's stop.
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        super().__init__(config)
+        self._listener = listener
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def run_until_stopped(self) -> None:
+        """Serves until `should_exit` is set."""
+        await self.serve(sockets=[self._listener])

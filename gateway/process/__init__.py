@@ -1,0 +1,1 @@
+"""A gateway as a process: serving, its HTTP, several workers at one port."""

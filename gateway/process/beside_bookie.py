@@ -1,0 +1,146 @@
+"""The gateway of a bookie in a process of its own, for `bookgate.bookie.gateway_process` only.
+
+It is one process: the gRPC services, at the port that the bookie holds for it, and the listings of the bookie's HTTP,
+which the bookie passes on to it. They are asked at a listening socket that is inherited, and only with the secret that
+came with the order: what may see them is the bookie's to decide. Once a second it reports its numbers, which also says
+that its event loop goes round.
+
+It ends when its standard input does. Signals for the whole service are the bookie's to follow, so it ignores them; when
+the bookie dies the kernel kills it, for its port is the next bookie's. Where memory is short, it is to go before the
+bookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prometheus_client import ProcessCollector
+from pydantic import BaseModel
+
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.console.ledger_census import Census, census_row
+from bookgate.gateway.console.ledger_routes import console_ledger_rows
+from bookgate.gateway.http.access import Access, Need
+from bookgate.gateway.http.api import create_app
+from bookgate.gateway.http.routes.ledgers import ledger_rows
+from bookgate.gateway.http.server import AdminServer
+from bookgate.gateway.process.passed_on import LISTINGS
+from bookgate.gateway.process.reported_metrics import REPORT_SECONDS, report
+from bookgate.gateway.process.serve import run
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata_store import LedgerManager
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
+from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.logs import add_to_every_line, set_up_logging
+
+_OOM_SCORE = "500"
+
+
+class Order(BaseModel):
+    """What the bookie says. Holds secrets: for a pipe, not for a log."""
+
+    settings: dict[str, Any]
+    bookie_id: str
+    listener: int
+    """The inherited descriptor at which listings are asked for."""
+    secret: str
+
+    def as_line(self) -> bytes:
+        return json.dumps(self.model_dump()).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class _Listings:
+    """What is passed on of the bookie's HTTP."""
+
+    manager: LedgerManager
+    census: Census
+    order: Order
+
+    def server(self) -> AdminServer:
+        rows = [*ledger_rows(self.manager), *console_ledger_rows(self.manager), census_row(self.census)]
+        served = [replace(row, need=Need.CONTENT) for row in rows if row.path in LISTINGS]
+        listener = socket.socket(fileno=self.order.listener)
+        app = create_app(served, Access(self.order.secret, loopback=True), {})
+        return AdminServer(app, listener)
+
+
+async def _serve(order: Order, settings: GatewayConfig) -> None:
+    """Serves until it is let go, then drains. Raises BKException, OSError."""
+    stop = asyncio.Event()
+    stop_with_parent(stop)
+    factory = create_factory(settings.metadata_uri, settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(factory.close)
+        await factory.initialize()
+        # Not even while the bookie has no registration may somebody else take its name here.
+        factory.registration_manager.reserve(order.bookie_id)
+        server = GatewayServer(
+            factory,
+            settings.host,
+            settings.port,
+            bookmark_seconds=settings.bookmark_seconds,
+            limits=settings.limits(),
+            tls=settings.tls_files(),
+            share_port=True,
+        )
+        await server.start()
+        stack.push_async_callback(server.stop, settings.drain_seconds)
+        census = Census(factory.ledger_manager, asyncio.get_running_loop().time)
+        stack.push_async_callback(census.close)
+        admin = _Listings(factory.ledger_manager, census, order).server()
+        listings = keep_running("HTTP listings", admin.run_until_stopped)
+
+        async def stop_listings() -> None:
+            admin.should_exit = True
+            await listings
+
+        stack.push_async_callback(stop_listings)
+        await _report_until(stop, server)
+
+
+async def _report_until(stop: asyncio.Event, server: GatewayServer) -> None:
+    process = ProcessCollector(namespace="bookgate_gateway", registry=None)
+    while not stop.is_set():
+        tell({"grpc": server.address, "report": report(server.metrics, process)})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPORT_SECONDS):
+                await stop.wait()
+
+
+def _go_before_the_bookie() -> None:
+    """Where memory is short; the system may not let it say so."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write(_OOM_SCORE)
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent()
+    _go_before_the_bookie()
+    order = Order.model_validate_json(read_order())
+    settings = GatewayConfig.model_validate(order.settings)
+    set_up_logging(settings.log_level, settings.log_format)
+    add_to_every_line(bookie=order.bookie_id, process="gateway")
+    try:
+        run(_serve(order, settings))
+    except (BKException, OSError) as error:
+        tell({"error": error_text(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""HTTP beside a gateway of its own: heartbeat, readiness, metrics, and the cluster's part of the admin interface."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.console.cluster_routes import Server
+from bookgate.gateway.console.console import Console
+from bookgate.gateway.console.pages import console_routes
+from bookgate.gateway.http.access import Access, is_loopback
+from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, Row, create_app, get
+from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.openapi import document
+from bookgate.gateway.http.routes.cluster import cluster_rows
+from bookgate.gateway.http.routes.ledgers import ledger_rows
+from bookgate.gateway.http.routes.process import process_rows
+from bookgate.gateway.http.server import AdminServer
+from bookgate.gateway.metrics import GatewayNumbers
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.listening import listen
+from bookgate.runtime.version import own_version
+
+
+def gateway_rows(
+    settings: GatewayConfig,
+    factory: LedgerManagerFactory,
+    registry: CollectorRegistry,
+    stopping: asyncio.Event,
+    console: Console,
+) -> list[Row]:
+    """What a gateway without a bookie answers."""
+
+    async def ready(_call: Call[AnyQuery, NoBody]) -> str:
+        if not factory.connected or stopping.is_set():
+            raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
+        if not factory.writable:
+            raise AdminException(503, "the metadata store takes no changes: its disk is full, or its file read-only")
+        return "OK\n"
+
+    return [
+        *process_rows(settings, lambda: generate_latest(registry), CONTENT_TYPE_LATEST),
+        get(
+            "/ready",
+            "The store is reached and has room, nothing drains",
+            ready,
+            query=AnyQuery,
+            answer=None,
+            media_type=TEXT,
+            failures={503: "not ready"},
+        ),
+        *ledger_rows(factory.ledger_manager),
+        *cluster_rows(factory),
+        *console.rows(),
+    ]
+
+
+class HttpServer:
+    """Serves these rows. `stopping` is set when the gateway begins to drain."""
+
+    def __init__(
+        self,
+        settings: GatewayConfig,
+        factory: LedgerManagerFactory,
+        registry: CollectorRegistry,
+        stopping: asyncio.Event,
+        metrics: GatewayNumbers | None = None,
+    ) -> None:
+        """`metrics` is what the gateway counts. Raises IncorrectParameterException for files of no use."""
+        access = Access(settings.http_bearer_token(), loopback=is_loopback(settings.host))
+        self._contexts = settings.http_contexts()
+        self._max_connections = settings.http_connections()
+        server = Server("gateway", "gateway", own_version(), settings.metadata_uri, stopping.is_set, metrics)
+        self._console = Console(server, factory, access)
+        rows = gateway_rows(settings, factory, registry, stopping, self._console)
+        description = document("Bookgate gateway", rows, has_token=access.has_token)
+        self._app = create_app(rows, access, description, console_routes())
+        self._server: AdminServer | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Serves; returns the port. Raises OSError that says what is wrong."""
+        listener = _listen(host, port)
+        self._console.start()
+        self._server = AdminServer(self._app, listener, contexts=self._contexts, max_connections=self._max_connections)
+        self._task = keep_running("HTTP server", self._server.run_until_stopped)
+        return int(listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+        await self._console.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OSError as error:
+        message = f"the gateway can't serve HTTP at {host}, port {port}: {error.strerror}; see --http-port"
+        raise OSError(error.errno, message) from error

@@ -1,0 +1,83 @@
+"""HTTP requests that another process answers: a listing must not take the turns of an event loop that has adds to do.
+
+The request has been checked already; its path and query go to the other process as they came, over a connection of its
+own, and the answer comes back part by part, as the client takes it. Who is not there, or says nothing for long, is told
+as a status of 503; an answer that breaks off breaks off here too, so that nobody takes it for complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import h11
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from bookgate.gateway.console.paths import CONSOLE
+from bookgate.gateway.http.errors import AdminException
+from bookgate.ledger.errors import MetaStoreException
+
+LISTINGS = ("/api/v1/ledger/list", f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts")
+"""Paths whose answers grow with the number of ledgers, or read many of them."""
+
+_PART = 64 * 1024
+_HEAD_SECONDS = 60.0
+_KEPT = (b"content-type", b"link")
+_AWAY = "the gateway's process, which lists the ledgers, is being started again or is stuck; try again, or at another"
+
+
+class PassedOn:
+    """See the module. `answers`: whether the other process does, at the last look."""
+
+    def __init__(self, host: str, port: int, secret: str, answers: Callable[[], bool]) -> None:
+        self._host = host
+        self._port = port
+        self._authorization = f"Bearer {secret}"
+        self._answers = answers
+
+    async def answer(self, request: Request) -> Response:
+        """What the other process says. Raises AdminException."""
+        if not self._answers():
+            raise AdminException(503, _AWAY)
+        received = self._ask(request)
+        try:
+            async with asyncio.timeout(_HEAD_SECONDS):
+                head = await anext(received)
+        except (OSError, h11.RemoteProtocolError, TimeoutError):
+            await received.aclose()
+            raise AdminException(503, _AWAY) from None
+        assert isinstance(head, h11.Response)
+        headers = {name.decode(): value.decode() for name, value in head.headers if name in _KEPT}
+        return StreamingResponse(_parts(received), head.status_code, headers)
+
+    async def _ask(self, request: Request) -> AsyncGenerator[h11.Response | h11.Data, None]:
+        """The head of the answer, then its parts."""
+        connection = h11.Connection(h11.CLIENT)
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        headers = [("Host", "localhost"), ("Authorization", self._authorization), ("Connection", "close")]
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            writer.write(connection.send(h11.Request(method="GET", target=target, headers=headers)) or b"")
+            writer.write(connection.send(h11.EndOfMessage()) or b"")
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await reader.read(_PART))
+                elif isinstance(event, h11.Response | h11.Data):
+                    yield event
+                elif isinstance(event, h11.EndOfMessage):
+                    return
+        finally:
+            writer.close()
+
+
+async def _parts(received: AsyncGenerator[h11.Response | h11.Data, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(received):
+        try:
+            async for part in received:
+                assert isinstance(part, h11.Data)
+                yield bytes(part.data)
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise MetaStoreException("the gateway's process ended in the middle of the answer") from error

@@ -1,0 +1,81 @@
+"""One gateway process: store, gRPC server, HTTP, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from bookgate.gateway.config import GatewayConfig
+from bookgate.runtime.descriptors import raise_descriptor_limit
+
+
+class Addresses(NamedTuple):
+    """Where a gateway serves; `http` is None where it does not."""
+
+    grpc: str
+    http: str | None
+
+
+async def serve(
+    settings: GatewayConfig, stop: asyncio.Event, serving: Callable[[Addresses], None], *, share_port: bool
+) -> None:
+    """Serves until `stop` is set, then drains. Raises BKException, OSError."""
+    # Here, since the modules need the extra `bookgate[bookie]`.
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    from bookgate.gateway.process.http import HttpServer
+    from bookgate.gateway.server import GatewayServer
+    from bookgate.gateway.stores.drivers import create_factory
+    from bookgate.runtime.listening import address_of
+
+    factory = create_factory(settings.metadata_uri, settings)
+    http = None
+    try:
+        await factory.initialize()
+        server = GatewayServer(
+            factory,
+            settings.host,
+            settings.port,
+            bookmark_seconds=settings.bookmark_seconds,
+            limits=settings.limits(),
+            tls=settings.tls_files(),
+            share_port=share_port,
+        )
+        await server.start()
+        http_address = None
+        if settings.http_port is not None:
+            registry = CollectorRegistry()
+            ProcessCollector(registry=registry)
+            registry.register(server.metrics)
+            http = HttpServer(settings, factory, registry, stop, server.metrics)
+            http_address = address_of(settings.host, await http.start(settings.host, settings.http_port))
+        serving(Addresses(server.address, http_address))
+        await stop.wait()
+        await server.stop(settings.drain_seconds)
+    finally:
+        if http is not None:
+            await http.stop()
+        await factory.close()
+
+
+def stop_event(*signals: signal.Signals) -> asyncio.Event:
+    """Set by any of the signals."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Runs an event loop, the fast one where there is one, with all the descriptors that the system grants."""
+    raise_descriptor_limit()
+    if sys.platform != "win32" and sys.implementation.name == "cpython":
+        import uvloop
+
+        uvloop.run(main)
+    else:
+        asyncio.run(main)

@@ -1,0 +1,44 @@
+"""A worker of `bookgate gateway --workers N`: a gateway that shares its port with others. For `workers` only.
+
+Its settings come as one JSON line on standard input, which then stays open: when it ends, the parent is gone and the
+worker stops too. On standard output it writes one JSON line, the addresses at which it serves or what is wrong.
+Ctrl-C in a terminal reaches the parent, who says what is to be done.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.process.serve import Addresses, run, serve, stop_event
+from bookgate.ledger.errors import BKException
+from bookgate.runtime.child_process import read_order, stop_with_parent, tell
+from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.logs import set_up_logging
+
+
+async def _serve(settings: GatewayConfig) -> None:
+    stop = stop_event(signal.SIGTERM)
+    stop_with_parent(stop)
+
+    def serving(addresses: Addresses) -> None:
+        tell(addresses._asdict())
+
+    await serve(settings, stop, serving, share_port=True)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = GatewayConfig.model_validate_json(read_order())
+    set_up_logging(settings.log_level, settings.log_format)
+    try:
+        run(_serve(settings))
+    except (BKException, OSError) as error:
+        tell({"error": error_text(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

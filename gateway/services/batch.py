@@ -1,0 +1,161 @@
+"""Many ledgers in one call: BatchRead and BatchCreate.
+
+Reads come from the cache where they can, and are answered as they come. A client that understands batched answers gets
+hundreds in a message: what a stream carries is bounded by its messages, not by their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+
+from bookgate.gateway.services.encoded_responses import batch_item, batched_answer
+from bookgate.gateway.services.messages import failure, ledger_id_from, success
+from bookgate.gateway.services.metadata_cache import CachedAnswer, MetadataCache
+from bookgate.gateway.services.store_budget import StoreBudget
+from bookgate.gateway.stores.bounded_map import map_unordered
+from bookgate.ledger.errors import BKException, IncorrectParameterException, MetaStoreException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    BatchReadRequest,
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+)
+
+_ANSWERS_A_MESSAGE = 512
+_BYTES_A_MESSAGE = 1024 * 1024
+_CREATED_AT_ONCE = 500
+
+_Answer = CachedAnswer | LedgerMetadataResponse
+
+
+class BatchReader:
+    """BatchRead on top of the cache."""
+
+    def __init__(self, factory: LedgerManagerFactory, cache: MetadataCache, budget: StoreBudget) -> None:
+        self._factory = factory
+        self._cache = cache
+        self._budget = budget
+
+    async def read(self, request: BatchReadRequest) -> AsyncIterator[bytes]:
+        """One encoded answer an id, or messages that carry many. Raises MetaStoreException."""
+        if not request.batched_answers:
+            async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
+                async for answer in answers:
+                    yield _alone(answer)
+            return
+        message = _Message()
+        async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
+            async for answer in answers:
+                message.add(answer)
+                if message.full:
+                    yield message.take()
+        if message.items:
+            yield message.take()
+
+    async def _answers(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
+        """What is in the cache first, then the others as they come."""
+        others: list[LedgerId] = []
+        scope_id, get = request.ledger_scope_id, self._cache.get
+        for number in request.ledger_ids:
+            try:
+                ledger_id = ledger_id_from(scope_id, number)
+            except IncorrectParameterException as error:
+                yield _failed(scope_id, number, error, 0)
+                continue
+            known = get(ledger_id)
+            if known is None:
+                others.append(ledger_id)
+            else:
+                yield known
+        async with aclosing(map_unordered(self._fetch, others)) as fetched:  # type: ignore[type-var]
+            async for answer in fetched:
+                yield answer
+
+    async def _fetch(self, ledger_id: LedgerId) -> _Answer:
+        try:
+            async with self._budget.part_of_batch("read"):
+                return await self._cache.fetch(ledger_id)
+        except MetaStoreException:
+            raise
+        except BKException as error:
+            return _failed(ledger_id.scope_id, ledger_id.ledger_id, error, await self._factory.revision())
+
+
+class _Message:
+    """Answers that are sent together."""
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self._bytes = 0
+        self._revision = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.items) >= _ANSWERS_A_MESSAGE or self._bytes >= _BYTES_A_MESSAGE
+
+    def add(self, answer: _Answer) -> None:
+        item = answer.batch_item if isinstance(answer, CachedAnswer) else batch_item(answer.SerializeToString())
+        self.items.append(item)
+        self._bytes += len(item)
+        if answer.revision > self._revision:
+            self._revision = answer.revision
+
+    def take(self) -> bytes:
+        message = batched_answer(self.items, self._revision)
+        self.items, self._bytes = [], 0
+        return message
+
+
+def _alone(answer: _Answer) -> bytes:
+    return answer.ledger.answer(answer.revision) if isinstance(answer, CachedAnswer) else answer.SerializeToString()
+
+
+def _failed(scope_id: int, ledger_id: int, error: BKException, revision: int) -> LedgerMetadataResponse:
+    response = failure(error, None, revision)
+    response.ledger_id, response.ledger_scope_id = ledger_id, scope_id
+    return response
+
+
+async def create_each(
+    factory: LedgerManagerFactory,
+    budget: StoreBudget,
+    requests: Sequence[LedgerMetadataRequest],
+    to_create: Callable[[LedgerMetadataRequest], CreateRequest],
+) -> list[LedgerMetadataResponse | BKException]:
+    """One answer a request, in order; a failure as its exception."""
+    answers: list[LedgerMetadataResponse | BKException] = []
+    for part in _parts(requests, _CREATED_AT_ONCE):
+        wanted = [_checked(request, to_create) for request in part]
+        good = [item for item in wanted if isinstance(item, CreateRequest)]
+        async with budget.part_of_batch("create_many"):
+            outcomes = iter(await factory.ledger_manager.create_many(good) if good else [])
+        revision = await factory.revision()
+        for item in wanted:
+            outcome = next(outcomes) if isinstance(item, CreateRequest) else item
+            answers.append(outcome if isinstance(outcome, BKException) else success(outcome, revision))
+    return answers
+
+
+def not_created(request: LedgerMetadataRequest, error: BKException, revision: int) -> LedgerMetadataResponse:
+    """The answer to a request of a batch that failed."""
+    return _failed(request.ledger_scope_id, request.ledger_id, error, revision)
+
+
+def _checked(
+    request: LedgerMetadataRequest, to_create: Callable[[LedgerMetadataRequest], CreateRequest]
+) -> CreateRequest | BKException:
+    try:
+        return to_create(request)
+    except BKException as error:
+        return error
+
+
+def _parts(requests: Sequence[LedgerMetadataRequest], size: int) -> Iterator[Sequence[LedgerMetadataRequest]]:
+    for start in range(0, len(requests), size):
+        yield requests[start : start + size]
+
+
+def over_batch(count: int, limit: int) -> str:
+    return f"a batch of {count} ledgers is over the limit of {limit}"

@@ -1,0 +1,59 @@
+"""Answers about a ledger that are encoded once and sent many times.
+
+A state of a ledger goes to every subscriber and every reader of the cache. Its message is encoded when the state is
+learnt; what differs between answers is appended, since the fields of a protobuf message may stand in any order. The
+gRPC server sends `bytes` as they are (see `interceptor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bookgate.gateway.services.messages import success
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.varint import encode_varint
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataResponse
+
+_REVISION = LedgerMetadataResponse.REVISION_FIELD_NUMBER << 3
+_BATCH = LedgerMetadataResponse.BATCH_FIELD_NUMBER << 3 | 2
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedLedger:
+    """A ledger's state and the SUCCESS answer that tells it, without a revision."""
+
+    ledger_id: LedgerId
+    version: int
+    format_version: int
+    """How the store keeps it."""
+    data: bytes
+    incarnation: int | None = None
+
+    def answer(self, revision: int) -> bytes:
+        """The encoded response."""
+        return self.data + _revision_field(revision)
+
+    def batch_item(self, revision: int) -> bytes:
+        """The same as one item of a batched answer."""
+        return batch_item(self.answer(revision))
+
+
+def encode_ledger(record: LedgerRecord) -> EncodedLedger:
+    data = success(record, 0).SerializeToString()
+    return EncodedLedger(record.ledger_id, record.version, record.metadata.format_version, data, record.incarnation)
+
+
+def batch_item(answer: bytes) -> bytes:
+    """An encoded answer as a field of the message that carries a batch."""
+    return bytes((_BATCH,)) + encode_varint(len(answer)) + answer
+
+
+def batched_answer(items: Iterable[bytes], revision: int) -> bytes:
+    """The message that carries a batch."""
+    return b"".join(items) + _revision_field(revision)
+
+
+def _revision_field(revision: int) -> bytes:
+    return bytes((_REVISION,)) + encode_varint(revision)

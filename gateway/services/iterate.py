@@ -1,0 +1,248 @@
+"""Iterate: all ledgers of a scope, in responses of bounded size (M5).
+
+Each response says whose ledgers these are, and the last one only after it was asked again: what a listing lacks may be
+deleted by whoever reads it. The manager lists ids in ascending order; here they are cut into responses, with metadata
+read on request. The last response, and only it, has `end`: a listing that can't be finished ends with an error instead.
+Held at any time: the ids of one response, and with metadata the response that is being sent and the page that is read
+for the next, both bounded by their bytes. Responses with metadata are made in slices that give way to everybody else on
+the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from bookgate.gateway.services.messages import failure, ledger_id_from
+from bookgate.gateway.services.store_budget import StoreBudget
+from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
+from bookgate.ledger.errors import (
+    BKException,
+    IncorrectParameterException,
+    MetadataFormatException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    StoreUnreachableException,
+    TooManyRequestsException,
+)
+from bookgate.ledger.id_set import encode_ids
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_codec import stored_format
+from bookgate.ledger.metadata_store import LedgerManagerFactory, StoredLedger
+from bookgate.ledger.varint import encode_varint
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    GetLedgerRangesRequest,
+    GetLedgerRangesResponse,
+    LedgerMetadataResponse,
+)
+from bookgate.runtime.cooperative_yield import giving_way
+
+DEFAULT_LEDGERS_A_RESPONSE = 10_000
+MAX_LEDGERS_A_RESPONSE = 100_000
+MAX_METADATA_A_RESPONSE = 1_000
+"""Ledgers with metadata in one response, however small they are."""
+
+_SUCCESS = StatusCode.SUCCESS
+
+_LEDGERS_A_SLICE = 64
+_BYTES_A_SLICE = 64 * 1024
+
+_LEDGERS = GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2
+
+
+@dataclass(slots=True)
+class _Response:
+    """One response: its own fields, and its ledgers, which are encoded already."""
+
+    fields: GetLedgerRangesResponse
+    ledgers: list[bytes]
+
+    def of(self, cluster: str | None) -> _Response:
+        """The same, saying whose ledgers these are, where that is known."""
+        if cluster is not None:
+            self.fields.cluster_instance_id = cluster
+        return self
+
+    def encode(self) -> bytes:
+        return b"".join((self.fields.SerializeToString(), *self.ledgers))
+
+
+class Listing:
+    """See the module. One a gateway."""
+
+    def __init__(self, factory: LedgerManagerFactory, budget: StoreBudget, most_with_metadata: int) -> None:
+        self._factory = factory
+        self._budget = budget
+        self._most_with_metadata = most_with_metadata
+        self._with_metadata = 0
+
+    async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[bytes]:
+        """All responses, encoded.
+
+        Raises IncorrectParameterException for a bad request, TooManyRequestsException, MetaStoreException.
+        """
+        _check(request)
+        with self._counted() if request.include_metadata else nullcontext():
+            async with aclosing(self._all(request)) as responses:
+                async for response in responses:
+                    yield response.encode()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._with_metadata >= self._most_with_metadata:
+            raise TooManyRequestsException(
+                f"{self._with_metadata} listings with metadata are under way at this gateway, its limit; try again"
+            )
+        self._with_metadata += 1
+        try:
+            yield
+        finally:
+            self._with_metadata -= 1
+
+    async def _all(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
+        """Each held back until it is known whether it is the last."""
+        cluster = await self._cluster()
+        held: _Response | None = None
+        async with aclosing(self._responses(request)) as responses:
+            async for response in responses:
+                if held is not None:
+                    yield held.of(cluster)
+                held = response
+        held = held or _Response(GetLedgerRangesResponse(serialized_ranges=encode_ids([])), [])
+        held.fields.end = True
+        held.fields.ledger_scope_id = request.ledger_scope_id
+        if await self._cluster() != cluster:
+            raise MetaStoreException("the cluster in the metadata store was replaced by another during the listing")
+        yield held.of(cluster)
+
+    async def _cluster(self) -> str | None:
+        """The cluster's instance id; None for one without, which Apache BookKeeper allows."""
+        try:
+            return await self._factory.registration_manager.cluster_instance_id()
+        except StoreUnreachableException:
+            raise
+        except MetaStoreException:
+            return None
+
+    async def _responses(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
+        limit = min(request.limit_per_response or DEFAULT_LEDGERS_A_RESPONSE, MAX_LEDGERS_A_RESPONSE)
+        scope_id = request.ledger_scope_id
+        ranges = self._factory.ledger_manager.ledger_ranges(
+            scope_id,
+            request.start_after if request.HasField("start_after") else None,
+            request.end_before if request.HasField("end_before") else None,
+        )
+        if not request.include_metadata:
+            async for ids in _regroup(ranges, limit):
+                yield _Response(_fields(scope_id, ids), [])
+            return
+        runs = _regroup(ranges, min(limit, MAX_METADATA_A_RESPONSE))
+        async with aclosing(_one_ahead(self._pages(scope_id, runs))) as pages:
+            async for page in pages:
+                response = await self._encoded(scope_id, page)
+                if response is not None:
+                    yield response
+
+    async def _pages(self, scope_id: int, runs: AsyncIterator[Sequence[int]]) -> AsyncGenerator[list[Listed], None]:
+        manager = self._factory.ledger_manager
+        async for ids in runs:
+            async with aclosing(read_pages(manager, scope_id, ids)) as pages:
+                while True:
+                    async with self._budget.part_of_batch("read_many"):
+                        page = await anext(pages, None)
+                    if page is None:
+                        break
+                    yield page
+
+    async def _encoded(self, scope_id: int, page: Sequence[Listed]) -> _Response | None:
+        """A page's ledgers that (still) exist, in order; a damaged one with the code that says so. None: none do."""
+        revision = await self._factory.revision()
+        ids: list[int] = []
+        ledgers: list[bytes] = []
+        start = 0
+        while start < len(page):
+            async with giving_way():
+                size, end = 0, min(start + _LEDGERS_A_SLICE, len(page))
+                while start < end and size < _BYTES_A_SLICE:
+                    number, outcome = page[start]
+                    start += 1
+                    if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+                        continue
+                    ledger = _answer(LedgerId(scope_id, number), outcome, revision).SerializeToString()
+                    size += len(ledger)
+                    ids.append(number)
+                    ledgers += (bytes((_LEDGERS,)), encode_varint(len(ledger)), ledger)
+        return _Response(_fields(scope_id, ids), ledgers) if ids else None
+
+
+async def _one_ahead(pages: AsyncGenerator[list[Listed], None]) -> AsyncGenerator[list[Listed], None]:
+    """The same pages; while one is dealt with, the next is being read."""
+    loop = asyncio.get_running_loop()
+    coming = loop.create_task(_next(pages))
+    try:
+        while (page := await coming) is not None:
+            coming = loop.create_task(_next(pages))
+            yield page
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await pages.aclose()
+
+
+async def _next(pages: AsyncGenerator[list[Listed], None]) -> list[Listed] | None:
+    return await anext(pages, None)
+
+
+def _answer(ledger_id: LedgerId, outcome: StoredLedger | BKException, revision: int) -> LedgerMetadataResponse:
+    """As `messages.success`, with the metadata as they are stored; or what is wrong with them."""
+    if isinstance(outcome, BKException):
+        return failure(outcome, ledger_id, revision)
+    try:
+        metadata = stored_format(outcome.data)
+    except MetadataFormatException as error:
+        damaged = MetadataFormatException(f"metadata of ledger {ledger_id}: {error}")
+        return failure(damaged, ledger_id, revision)
+    return LedgerMetadataResponse(
+        code=_SUCCESS,
+        ledger_id=ledger_id.ledger_id,
+        ledger_scope_id=ledger_id.scope_id,
+        version=outcome.version,
+        metadata=metadata,
+        revision=revision,
+        created_ms=outcome.created_ms,
+    )
+
+
+def _check(request: GetLedgerRangesRequest) -> None:
+    if request.limit_per_response < 0:
+        raise IncorrectParameterException(
+            f"limit_per_response is {request.limit_per_response}; it must be 0 (the default) or more"
+        )
+    ledger_id_from(request.ledger_scope_id, 0)
+
+
+async def _regroup(ranges: AsyncIterator[Sequence[int]], limit: int) -> AsyncIterator[list[int]]:
+    """The same ids in runs of `limit`; only the last may be shorter."""
+    pending: list[int] = []
+    async for ids in ranges:
+        start = 0
+        while len(pending) + len(ids) - start >= limit:
+            taken = limit - len(pending)
+            yield [*pending, *ids[start : start + taken]]
+            pending, start = [], start + taken
+        pending.extend(ids[start:])
+    if pending:
+        yield pending
+
+
+def _fields(scope_id: int, ids: Sequence[int]) -> GetLedgerRangesResponse:
+    return GetLedgerRangesResponse(
+        code=StatusCode.SUCCESS,
+        count=len(ids),
+        serialized_ranges=encode_ids(ids),
+        ledger_scope_id=scope_id,
+        last_ledger_id=ids[-1],
+    )

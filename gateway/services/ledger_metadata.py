@@ -1,0 +1,314 @@
+"""The LedgerMetadataService: RPCs on top of a `LedgerManager`.
+
+Thin: checks the request, calls the manager, turns the result or the exception into an answer. Watch is in
+`watch`, batches in `batch`, Iterate in `listing`. The rules of each method are those of
+docs/protocol/gateway.md#ledgermetadataservice.
+"""
+
+# The generated base class knows of messages only, not of encoded ones.
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import grpc
+
+from bookgate.gateway.limits import Limits
+from bookgate.gateway.services.batch import BatchReader, create_each, not_created, over_batch
+from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.instance import Instance
+from bookgate.gateway.services.iterate import Listing
+from bookgate.gateway.services.messages import (
+    bad_bookie_ids,
+    bookie_ids,
+    failure,
+    ledger_id_of,
+    metadata_of,
+    metadata_to_create,
+    required_ledger_id,
+    success,
+)
+from bookgate.gateway.services.metadata_cache import MetadataCache
+from bookgate.gateway.services.request_dedup import RequestTokens
+from bookgate.gateway.services.status import Context, abort, refuse
+from bookgate.gateway.services.store_budget import StoreBudget
+from bookgate.gateway.services.watch import WatchService
+from bookgate.ledger.bookie_info import check_bookie_id
+from bookgate.ledger.errors import (
+    BKException,
+    IncorrectParameterException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    TooManyRequestsException,
+    UnknownOutcomeException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    BatchCreateRequest,
+    BatchCreateResponse,
+    BatchReadRequest,
+    GetLedgerRangesRequest,
+    GetLedgerRangesResponse,
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+)
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceServicer
+
+Response = LedgerMetadataResponse | bytes
+"""A message, or one that is encoded already: the interceptor's serializer takes both."""
+
+Operation = Callable[[LedgerMetadataRequest], Awaitable[Response]]
+
+
+class MetadataService(LedgerMetadataServiceServicer):
+    """See the module. One a gateway."""
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        watches: WatchService,
+        cache: MetadataCache,
+        freshness: Freshness,
+        budget: StoreBudget,
+        limits: Limits,
+        instance: Instance,
+    ) -> None:
+        self._factory = factory
+        self._watches = watches
+        self._cache = cache
+        self._freshness = freshness
+        self._budget = budget
+        self._limits = limits
+        self._instance = instance
+        self._tokens = RequestTokens()
+        self._reader = BatchReader(factory, cache, budget)
+        self._listing = Listing(factory, budget, limits.listings)
+
+    # The generated base class names the methods as the proto file does.
+    # ruff: noqa: N802
+
+    async def Create(self, request: LedgerMetadataRequest, context: Context) -> Response:
+        async def create(new: LedgerMetadataRequest) -> LedgerMetadataResponse:
+            await self._check_instance([new], context)
+            return await self._tokens.once("Create", new, self._create)
+
+        return await self._unary("Create", create, request, context)
+
+    async def Read(self, request: LedgerMetadataRequest, context: Context) -> Response:
+        return await self._unary("Read", self._read, request, context)
+
+    async def Write(self, request: LedgerMetadataRequest, context: Context) -> Response:
+        return await self._unary("Write", lambda r: self._tokens.once("Write", r, self._write), request, context)
+
+    async def Remove(self, request: LedgerMetadataRequest, context: Context) -> Response:
+        return await self._unary("Remove", self._remove, request, context)
+
+    async def Watch(
+        self, request_iterator: AsyncIterator[LedgerMetadataRequest], context: Context
+    ) -> AsyncIterator[Response]:
+        async with aclosing(self._watches.serve(request_iterator, context)) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield response
+
+    async def BatchCreate(self, request: BatchCreateRequest, context: Context) -> BatchCreateResponse:
+        if len(request.requests) > self._limits.batch:
+            return BatchCreateResponse(
+                code=StatusCode.BAD_REQUEST, message=over_batch(len(request.requests), self._limits.batch)
+            )
+        try:
+            return await self._batch_create(request.requests, context)
+        except Exception as error:
+            return await abort(context, "BatchCreate", error)
+
+    async def BatchRead(self, request: BatchReadRequest, context: Context) -> AsyncIterator[Response]:
+        count = len(request.ledger_ids)
+        if count > self._limits.batch:
+            yield LedgerMetadataResponse(code=StatusCode.BAD_REQUEST, message=over_batch(count, self._limits.batch))
+            return
+        try:
+            await self._freshness.reach(request.min_revision)
+            async with aclosing(self._reader.read(request)) as responses:  # type: ignore[type-var]
+                async for response in responses:
+                    yield response
+        except Exception as error:
+            await abort(context, "BatchRead", error)
+
+    async def Iterate(
+        self, request: GetLedgerRangesRequest, context: Context
+    ) -> AsyncIterator[GetLedgerRangesResponse | bytes]:
+        try:
+            await self._freshness.reach(request.min_revision)
+            async with aclosing(self._listing.iterate(request)) as responses:  # type: ignore[type-var]
+                async for response in responses:
+                    yield response
+        except IncorrectParameterException as error:
+            yield GetLedgerRangesResponse(code=StatusCode.BAD_REQUEST, message=str(error))
+        except Exception as error:
+            await abort(context, "Iterate", error)
+
+    # --- one ledger ---------------------------------------------------------------------------------------------
+
+    async def _unary(
+        self, method: str, operation: Operation, request: LedgerMetadataRequest, context: Context
+    ) -> Response:
+        """The operation's answer, or the code of a domain failure; what concerns the store becomes a gRPC status."""
+        try:
+            try:
+                await self._freshness.reach(request.min_revision)
+                return await operation(request)
+            except (MetaStoreException, TooManyRequestsException):
+                raise
+            except BKException as error:
+                return await self._failure(request, error)
+        except Exception as error:
+            return await abort(context, method, error)
+
+    async def _failure(self, request: LedgerMetadataRequest, error: BKException) -> LedgerMetadataResponse:
+        response = failure(error, None, await self._factory.revision())
+        response.ledger_id = request.ledger_id if request.HasField("ledger_id") else 0
+        response.ledger_scope_id = request.ledger_scope_id
+        return response
+
+    async def _success(self, record: LedgerRecord) -> LedgerMetadataResponse:
+        return success(record, await self._factory.revision())
+
+    async def _read(self, request: LedgerMetadataRequest) -> bytes:
+        ledger_id = required_ledger_id(request)
+        found = self._cache.get(ledger_id)
+        if found is None:
+            async with self._budget.call("read"):
+                found = await self._cache.fetch(ledger_id)
+        return found.ledger.answer(found.revision)
+
+    async def _check_instance(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> None:
+        """Ends a call that is meant for another gateway process, if it would have new ids generated here."""
+        if self._instance.is_meant(context):
+            return
+        if any(not each.HasField("ledger_id") and not self._tokens.knows("Create", each) for each in requests):
+            await refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this is another instance of the gateway, {self._instance.id}, than the one that was named: nothing "
+                "was done here, and the outcome of an earlier attempt is unknown",
+            )
+
+    async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+        wanted = self._to_create(requests[0])
+        async with self._budget.call("create"):
+            record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+        return [await self._success(record)]
+
+    def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
+        """Raises IncorrectParameterException."""
+        ledger_id = ledger_id_of(request)
+        metadata = metadata_to_create(request, self._limits.metadata_bytes)
+        for bookie_id in sorted(bad_bookie_ids(metadata)):
+            check_bookie_id(bookie_id)
+        if ledger_id is None and not metadata.creator_token:
+            # Lets the manager try again by itself where an answer of its store is lost.
+            metadata = replace(metadata, creator_token=(uuid.uuid4().int >> 65) or 1)
+        return CreateRequest(ledger_id, metadata)
+
+    async def _write(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+        (request,) = requests
+        ledger_id = required_ledger_id(request)
+        if not request.HasField("expected_version"):
+            raise IncorrectParameterException("expected_version is missing: a write replaces a known version")
+        metadata = metadata_of(request, self._limits.metadata_bytes)
+        async with self._budget.call("write"):
+            metadata = await self._in_stored_format(ledger_id, metadata)
+            await self._check_bookie_ids(ledger_id, metadata)
+            try:
+                record = await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
+            except MetadataVersionException as error:
+                return [await self._conflict(ledger_id, error)]
+            finally:
+                self._cache.changed_here(ledger_id)
+        return [await self._success(record)]
+
+    async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
+        """A ledger keeps its serialisation over rewrites; the client does not know which it is."""
+        known = self._cache.peek(ledger_id)
+        if known is not None:
+            return replace(metadata, format_version=known.format_version)
+        try:
+            stored = await self._factory.ledger_manager.read(ledger_id)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            # A copy that lags may not have it yet; the write itself decides.
+            return metadata
+        return replace(metadata, format_version=stored.metadata.format_version)
+
+    async def _check_bookie_ids(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """Raises IncorrectParameterException for a bookie id that none can have, unless the ledger has it already.
+
+        Other clients of the store may have put it there, and the ledger must be closed nevertheless.
+        """
+        bad = bad_bookie_ids(metadata)
+        if bad:
+            bad -= bookie_ids((await self._factory.ledger_manager.read(ledger_id)).metadata)
+        for bookie_id in sorted(bad):
+            check_bookie_id(bookie_id)
+
+    async def _conflict(self, ledger_id: LedgerId, error: MetadataVersionException) -> LedgerMetadataResponse:
+        """BAD_VERSION with the current state, which saves the caller a read."""
+        record = await self._factory.ledger_manager.read(ledger_id)
+        response = await self._success(record)
+        response.code = StatusCode.BAD_VERSION
+        response.message = str(error)
+        return response
+
+    async def _remove(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
+        ledger_id = required_ledger_id(request)
+        version = request.expected_version if request.HasField("expected_version") else None
+        async with self._budget.call("remove"):
+            try:
+                await self._factory.ledger_manager.remove(ledger_id, version)
+            finally:
+                self._cache.changed_here(ledger_id)
+        return LedgerMetadataResponse(
+            code=StatusCode.SUCCESS,
+            ledger_id=ledger_id.ledger_id,
+            ledger_scope_id=ledger_id.scope_id,
+            revision=await self._factory.revision(),
+        )
+
+    # --- many ledgers -------------------------------------------------------------------------------------------
+
+    async def _batch_create(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> BatchCreateResponse:
+        await self._freshness.reach(max((request.min_revision for request in requests), default=0))
+
+        async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse | BKException]:
+            return await create_each(self._factory, self._budget, new, self._to_create)
+
+        await self._check_instance(requests, context)
+        outcomes = await self._tokens.once_each("Create", requests, create)
+        if (error := _of_all(outcomes)) is not None:
+            raise error
+        # Some were created: that must reach the caller, the others say that their outcome is not known.
+        revision = await self._factory.revision()
+        responses = [
+            not_created(request, outcome, revision) if isinstance(outcome, BKException) else outcome
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
+        return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)
+
+
+def _of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:
+    """What a batch fails with as a whole: none was created, and at one at least for a reason outside the request."""
+    errors = [each for each in outcomes if isinstance(each, BKException)]
+    if len(errors) < len(outcomes):
+        return None
+    # The first kind that there is: where one outcome is not known, so is that of the batch.
+    for kind in (UnknownOutcomeException, MetaStoreException, TooManyRequestsException):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return None

@@ -1,0 +1,389 @@
+"""The Watch RPC: client streams over the watch hub.
+
+A stream has a reader (requests in) and a writer (answers out). The writer takes from the hub only when the client has
+taken what came before, so a slow client gets newest states, not a backlog. Requests wait while too many answers do that
+are nobody's subscription: refusals, and removals. What the stream as a whole is told travels
+beside the answers: BOOKMARK when nothing was sent for a while, SUSPENDED and RESUMED when the store goes and comes
+back (a slow reader hears the newest of these only), DRAINING at once when the gateway is to stop. A request that can't
+be served is answered with its code; the stream goes on.
+
+Store listeners follow the hub: after every change of who wants what, `_follow` makes the listener of that ledger what
+the hub wants, one ledger operation after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
+from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.messages import failure, ledger_id_of, required_ledger_id
+from bookgate.gateway.services.status import Context, abort
+from bookgate.gateway.services.watch_hub import DAMAGED, Answer, LedgerState, TooManySubscriptions, WatchHub
+from bookgate.gateway.stores.ledger_listeners import LedgerFollower
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataFormatException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerMetadataListener, LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+    WatchAction,
+    WatchEvent,
+)
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+BOOKMARK_SECONDS = 10.0
+_ANSWERS_A_TURN = 256
+_DIRECT_LIMIT = 1000
+_FORGOTTEN_A_TURN = 200
+
+WatchResponse = LedgerMetadataResponse | bytes
+"""A message, or one that is encoded already."""
+
+
+class _Stream:
+    """One client's stream: what is to be said besides the hub's answers, and what wakes its writer."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.direct: deque[LedgerMetadataResponse] = deque()
+        self.taken = asyncio.Event()
+        """Set whenever the client has taken something."""
+        self.error: Exception | None = None
+        self.draining = False
+        self.store_event: LedgerMetadataResponse | None = None
+        """The newest SUSPENDED or RESUMED that was not sent yet."""
+        self.waits_since: float | None = None
+        """Since when it has taken none of the changes that wait for it; the loop's time."""
+
+    def say_of_store(self, response: LedgerMetadataResponse) -> None:
+        self.store_event = response
+        self.wake.set()
+
+    def say(self, response: LedgerMetadataResponse) -> None:
+        self.direct.append(response)
+        self.wake.set()
+
+    def next_direct(self) -> LedgerMetadataResponse | None:
+        if self.store_event is not None:
+            event, self.store_event = self.store_event, None
+            return event
+        return self.direct.popleft() if self.direct else None
+
+
+@dataclass(frozen=True, slots=True)
+class _DamagedLedger:
+    """A ledger whose metadata can't be read."""
+
+    ledger_id: LedgerId
+    error: MetadataFormatException
+    version: int = DAMAGED
+    incarnation: int | None = None
+
+
+class _Listener(LedgerFollower):
+    """The store's listener of one ledger, for all of this gateway's streams."""
+
+    __slots__ = ("_ledger_id", "_on_damaged", "_on_state")
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        on_state: LedgerMetadataListener,
+        on_damaged: Callable[[LedgerId, MetadataFormatException], None],
+    ) -> None:
+        self._ledger_id = ledger_id
+        self._on_state = on_state
+        self._on_damaged = on_damaged
+
+    def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        self._on_state(ledger_id, record)
+
+    def outdated(self) -> None:
+        return
+
+    def reading(self) -> None:
+        return
+
+    def was_read(self, error: BKException | None, holds: bool) -> None:
+        if isinstance(error, MetadataFormatException):
+            self._on_damaged(self._ledger_id, error)
+
+
+class WatchService:
+    """All Watch streams of one gateway."""
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        bookmark_seconds: float = BOOKMARK_SECONDS,
+        max_subscriptions: int = 100_000,
+        freshness: Freshness | None = None,
+    ) -> None:
+        self._factory = factory
+        self._freshness = freshness or Freshness(factory)
+        self._bookmark_seconds = bookmark_seconds
+        self.hub = WatchHub(max_subscriptions)
+        self._streams: dict[_Stream, None] = {}
+        self._listening: dict[LedgerId, tuple[int, _Listener]] = {}
+        self._follow_lock = asyncio.Lock()
+        self._suspended = False
+        self._draining = False
+        self._states_told = 0
+
+    @property
+    def stream_count(self) -> int:
+        return len(self._streams)
+
+    def lag_seconds(self) -> float:
+        """How long the slowest stream has taken none of the changes that wait for it; 0: nothing waits."""
+        waiting = [stream.waits_since for stream in self._streams if stream.waits_since is not None]
+        return max(0.0, asyncio.get_running_loop().time() - min(waiting)) if waiting else 0.0
+
+    async def serve(
+        self, requests: AsyncIterator[LedgerMetadataRequest], context: Context
+    ) -> AsyncIterator[WatchResponse]:
+        """One stream, until the client leaves, the gateway drains or the store fails a request."""
+        stream = _Stream()
+        self._streams[stream] = None
+        self.hub.open_stream(stream)
+        stream.draining = self._draining
+        if self._suspended:
+            stream.say_of_store(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
+        reader = asyncio.get_running_loop().create_task(self._read_requests(stream, requests))
+        try:
+            async for response in self._responses(stream):
+                yield response
+            if stream.error is not None:
+                raise stream.error
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; subscribe at another one")
+        except Exception as error:
+            await abort(context, "Watch", error)
+        finally:
+            reader.cancel()
+            self._streams.pop(stream, None)
+            await asyncio.shield(self._forget(stream))
+
+    def drain(self) -> None:
+        """Tells every client to subscribe elsewhere, then ends the streams."""
+        self._draining = True
+        for stream in self._streams:
+            stream.draining = True
+            stream.wake.set()
+
+    def store_lost(self) -> None:
+        """Tells every client that changes may be delayed."""
+        self._suspended = True
+        self._tell_all(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
+
+    async def store_regained(self) -> None:
+        """Catches up with the store, then tells every client."""
+        await self._factory.catch_up(None)
+        self._suspended = False
+        self._tell_all(LedgerMetadataResponse(event=WatchEvent.RESUMED, revision=await self._factory.revision()))
+
+    def _tell_all(self, response: LedgerMetadataResponse) -> None:
+        for stream in self._streams:
+            stream.say_of_store(response)
+
+    # --- requests in --------------------------------------------------------------------------------------------
+
+    async def _read_requests(self, stream: _Stream, requests: AsyncIterator[LedgerMetadataRequest]) -> None:
+        try:
+            async for request in requests:
+                await self._room(stream)
+                await self._handle(stream, request)
+        except grpc.RpcError:
+            return
+        except Exception as error:
+            stream.error = error
+            stream.wake.set()
+
+    async def _room(self, stream: _Stream) -> None:
+        while len(stream.direct) >= _DIRECT_LIMIT or self.hub.removals(stream) >= _DIRECT_LIMIT:
+            stream.taken.clear()
+            await stream.taken.wait()
+
+    async def _handle(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
+        try:
+            if request.watch_action == WatchAction.UNSUBSCRIBE:
+                ledger_id = required_ledger_id(request)
+                self.hub.unsubscribe(stream, ledger_id)
+                await self._follow(ledger_id)
+            else:
+                await self._subscribe(stream, request)
+        except TooManySubscriptions as error:
+            stream.say(_refusal(request, str(error)))
+        except MetaStoreException:
+            raise
+        except BKException as error:
+            stream.say(failure(error, _named(request)))
+
+    async def _subscribe(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
+        ledger_id = required_ledger_id(request)
+        version = request.expected_version if request.HasField("expected_version") else None
+        if request.min_revision:
+            await self._catch_up(ledger_id, request.min_revision, version)
+        incarnation = request.incarnation if version is not None and request.HasField("incarnation") else None
+        if self.hub.subscribe(stream, ledger_id, version, incarnation):
+            stream.wake.set()
+        try:
+            await self._follow(ledger_id)
+        except BKException:
+            # An id that the store can't hold: the client is told why, and has no subscription.
+            self.hub.unsubscribe(stream, ledger_id)
+            raise
+
+    async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
+        """Brings the hub's state of a ledger to at least `min_revision`, of which the client has seen `version`."""
+        await self._freshness.reach(min_revision)
+        known = self.hub.version(ledger_id)
+        if known is None or version is None or known >= version:
+            return
+        # Either the ledger lives anew under its id, or the listener could not read it yet.
+        try:
+            record = await self._factory.ledger_manager.read(ledger_id)
+        except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
+            # The store's listener is about to say so to everyone, or has.
+            return
+        self._on_state(ledger_id, record)
+
+    # --- store listeners ----------------------------------------------------------------------------------------
+
+    async def _follow(self, ledger_id: LedgerId) -> None:
+        """Makes the store's listener of one ledger what the hub wants now."""
+        async with self._follow_lock:
+            epoch = self.hub.epoch(ledger_id)
+            listening = self._listening.get(ledger_id)
+            if epoch == (listening and listening[0]):
+                return
+            manager = self._factory.ledger_manager
+            if listening is not None:
+                del self._listening[ledger_id]
+                await manager.unregister_listener(ledger_id, listening[1])
+            if epoch is not None:
+                listener = _Listener(ledger_id, self._on_state, self._on_damaged)
+                await manager.register_listener(ledger_id, listener)
+                self._listening[ledger_id] = (epoch, listener)
+
+    async def _forget(self, stream: _Stream) -> None:
+        for number, ledger_id in enumerate(self.hub.close_stream(stream), 1):
+            if number % _FORGOTTEN_A_TURN == 0:
+                # The others are not to wait for all of them.
+                await asyncio.sleep(0)
+            try:
+                await self._follow(ledger_id)
+            except BKException as error:
+                log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=ledger_id, error=error)
+
+    def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        if record is None:
+            self._listening.pop(ledger_id, None)
+        # Encoded once, however many are told.
+        self._tell(ledger_id, None if record is None else encode_ledger(record))
+
+    def _on_damaged(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
+        self._tell(ledger_id, _DamagedLedger(ledger_id, error))
+
+    def _tell(self, ledger_id: LedgerId, state: LedgerState | None) -> None:
+        self._states_told += 1
+        now = asyncio.get_running_loop().time()
+        for stream in self.hub.state(ledger_id, state):
+            assert isinstance(stream, _Stream)
+            if stream.waits_since is None:
+                stream.waits_since = now
+            stream.wake.set()
+
+    # --- answers out --------------------------------------------------------------------------------------------
+
+    async def _responses(self, stream: _Stream) -> AsyncIterator[WatchResponse]:
+        """Everything for one stream, until it has failed or the gateway drains."""
+        while True:
+            stream.wake.clear()
+            if stream.draining:
+                yield LedgerMetadataResponse(event=WatchEvent.DRAINING)
+                return
+            while (response := stream.next_direct()) is not None:
+                yield response
+                stream.taken.set()
+            if self.hub.has_answers(stream):
+                async for answer in self._turn(stream):
+                    yield answer
+                continue
+            stream.waits_since = None
+            if stream.error is not None:
+                return
+            if not await _woken(stream.wake, self._bookmark_seconds) and not self._suspended:
+                yield LedgerMetadataResponse(event=WatchEvent.BOOKMARK, revision=await self._factory.revision())
+
+    async def _turn(self, stream: _Stream) -> AsyncIterator[WatchResponse]:
+        """Some answers. Their revision is asked for after their states were learnt.
+
+        So a client that names it at another gateway gets nothing older there than what it has seen here (M4).
+        """
+        loop, told, revision = asyncio.get_running_loop(), -1, 0
+        for _ in range(_ANSWERS_A_TURN):
+            while told != self._states_told:
+                told = self._states_told
+                revision = await self._factory.revision()
+            answer = self.hub.take(stream)
+            if answer is None:
+                return
+            yield _answer_message(answer, revision)
+            stream.taken.set()
+            stream.waits_since = loop.time()
+            if answer.record is None:
+                # It was the last one's who asked for it, though another ledger has the id.
+                await self._follow(answer.ledger_id)
+
+
+async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await wake.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _answer_message(answer: Answer, revision: int) -> WatchResponse:
+    if isinstance(answer.record, _DamagedLedger):
+        return failure(answer.record.error, answer.ledger_id, revision)
+    if answer.record is not None:
+        assert isinstance(answer.record, EncodedLedger)
+        return answer.record.answer(revision)
+    missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
+    response = failure(missing, answer.ledger_id, revision)
+    response.event = WatchEvent.REMOVED
+    return response
+
+
+def _refusal(request: LedgerMetadataRequest, message: str) -> LedgerMetadataResponse:
+    """The answer to a subscription over the stream's limit."""
+    return LedgerMetadataResponse(
+        code=StatusCode.UNEXPECTED,
+        ledger_id=request.ledger_id,
+        ledger_scope_id=request.ledger_scope_id,
+        message=f"RESOURCE_EXHAUSTED: {message}",
+    )
+
+
+def _named(request: LedgerMetadataRequest) -> LedgerId | None:
+    try:
+        return ledger_id_of(request)
+    except BKException:
+        return None

@@ -1,0 +1,1 @@
+"""What every metadata store shares: drivers, URIs, settings, listeners, claims, bounded reads."""

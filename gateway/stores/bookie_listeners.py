@@ -1,0 +1,124 @@
+"""Who listens to the set of bookies, over any store.
+
+A store tells only that bookies may have changed; this table reads the whole set and gives it to the listeners to whom
+it is new. Reads never overlap, a change during a read causes one more, and a read that fails is tried again while
+anyone listens. A whole set each time: a listener that missed something is right again with the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata_store import BookieSet, BookiesListener, RegisteredBookie
+from bookgate.runtime.logs import log_bug, log_event
+
+_LOG = logging.getLogger(__name__)
+
+
+def select(bookies: Iterable[RegisteredBookie], bookie_set: BookieSet) -> tuple[RegisteredBookie, ...]:
+    """The members of a set, ordered by bookie id."""
+    chosen = [
+        bookie
+        for bookie in bookies
+        if bookie_set is BookieSet.ALL or (bookie.writable if bookie_set is BookieSet.WRITABLE else bookie.read_only)
+    ]
+    return tuple(sorted(chosen, key=lambda bookie: bookie.bookie_id))
+
+
+class _Registration:
+    """A listener and the set it was last told."""
+
+    __slots__ = ("bookie_set", "listener", "told")
+
+    def __init__(self, bookie_set: BookieSet, listener: BookiesListener) -> None:
+        self.bookie_set = bookie_set
+        self.listener = listener
+        self.told: tuple[RegisteredBookie, ...] | None = None
+
+
+class BookieListeners:
+    """Listeners to the set of bookies. Lives on one event loop."""
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Sequence[RegisteredBookie]]],
+        idle: Callable[[], None] = lambda: None,
+        retry_delay_seconds: float = 0.2,
+    ) -> None:
+        """`read` returns every bookie there is; `idle` is told when the last listener has gone."""
+        self._read = read
+        self._idle = idle
+        self._retry_delay = retry_delay_seconds
+        self._registrations: dict[_Registration, None] = {}
+        self._changed = False
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._registrations)
+
+    def add(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        """The listener is soon called with the whole set; the returned function ends that."""
+        registration = _Registration(bookie_set, listener)
+        self._registrations[registration] = None
+        self.changed()
+
+        def remove() -> None:
+            if registration not in self._registrations:
+                return
+            self._registrations.pop(registration, None)
+            if not self._registrations:
+                self._idle()
+
+        return remove
+
+    def changed(self) -> None:
+        """Bookies may have changed."""
+        if not self._registrations:
+            return
+        self._changed = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._read_while_changed())
+
+    async def settled(self) -> None:
+        """Returns when the read under way, if any, is done."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        self._registrations.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read_while_changed(self) -> None:
+        try:
+            while self._changed and self._registrations:
+                self._changed = False
+                try:
+                    bookies = await self._read()
+                except BKException as error:
+                    log_event(_LOG, "bookies_not_read", logging.WARNING, error=error, note="it is tried again")
+                except Exception as error:
+                    # What one bookie has registered is not to end what is told of all.
+                    log_bug(_LOG, "bookies_not_read", error)
+                else:
+                    self._tell(bookies)
+                    continue
+                self._changed = True
+                await asyncio.sleep(self._retry_delay)
+        finally:
+            self._task = None
+
+    def _tell(self, bookies: Sequence[RegisteredBookie]) -> None:
+        for registration in list(self._registrations):
+            chosen = select(bookies, registration.bookie_set)
+            if chosen == registration.told or registration not in self._registrations:
+                continue
+            registration.told = chosen
+            try:
+                registration.listener(chosen)
+            except Exception as error:
+                log_bug(_LOG, "bookies_listener_failed", error)

@@ -1,0 +1,57 @@
+"""Whose a bookie id is within this process, and what is registered of it here.
+
+To the store a process is one owner, whoever in it registers: the bookie that hosts the gateway, or another one by its
+lease. Here they are told apart. A bookie id is free, or claimed by one owner (`same_life`): the process itself, at the
+latest when it registers, or a lease while it is registered here. A claim is given up by its owner only.
+
+Not its job: what other processes hold, which the store decides.
+"""
+
+from __future__ import annotations
+
+from bookgate.ledger.bookie_info import BookieServiceInfo, Lease, same_life
+from bookgate.ledger.errors import LedgerExistException
+
+Held = tuple[BookieServiceInfo, bool]
+"""What is registered, and whether as read-only."""
+
+
+class MovedOnException(LedgerExistException):
+    """The bookie has registered at another gateway since: what is left here is not to be put up again."""
+
+
+class Claims:
+    """See the module. One a registration manager, of which `held` is what it keeps registered."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Held] = {}
+        self._own: set[str] = set()
+
+    def reserve(self, bookie_id: str) -> None:
+        """The process itself claims an id."""
+        self._own.add(bookie_id)
+
+    def check(self, info: BookieServiceInfo) -> None:
+        """Raises LedgerExistException unless the owner of `info` has claimed the id, or nobody has."""
+        if not self.may_change(info.bookie_id, info.lease):
+            raise held_by_another(info.bookie_id)
+
+    def may_change(self, bookie_id: str, lease: Lease | None) -> bool:
+        """Whether the id is free, or claimed by the owner `lease`."""
+        if bookie_id in self._own:
+            return lease is None
+        held = self.held.get(bookie_id)
+        return held is None or same_life(held[0].lease, lease)
+
+    def drop(self, bookie_id: str, held: Held) -> None:
+        """Forgets what is registered unless it was registered anew since."""
+        if self.held.get(bookie_id) is held:
+            del self.held[bookie_id]
+
+
+def held_by_another(bookie_id: str) -> LedgerExistException:
+    return LedgerExistException(f"another live process holds the bookie id {bookie_id}; stop it or choose another id")
+
+
+def moved_on(bookie_id: str) -> MovedOnException:
+    return MovedOnException(f"bookie {bookie_id} has registered at another gateway since")

@@ -1,0 +1,325 @@
+"""Who listens to which ledger's metadata, over any store.
+
+A store tells only *that* a ledger may have changed (a watch fired, a change row appeared, a session came back); this
+table reads the ledger and tells its listeners what is new to them.
+
+A watched ledger is idle, reading, or reading with a further change noted. One read a ledger runs at a time, so answers
+can't overtake each other; a change during a read causes one more read, however many changes there were. Each listener
+gets strictly growing versions (M1), in the end the newest (M2), and one None when the ledger is gone, then nothing.
+A ledger that was removed and created again under the same id is another ledger: the store gives every creation its own
+incarnation number, and a listener of the old one gets None. A read that fails is tried again while anyone listens;
+nobody waits for that in `settled`, since one ledger may fail for ever.
+Reads of many ledgers at once (after a lost session) are bounded in number: the others wait in a queue, and a few
+readers take them from there. A task a ledger would be so many objects that collecting garbage among hundreds of
+thousands of them holds up the process for longer than a session lasts, and the next one begins with all of it again.
+
+A listener that is a `LedgerFollower` is also told when what it was told may be out of date, when a read begins, and
+how it ended: so a cache knows when it may serve.
+
+Not its job: arming the store's watches; the read function does that in the same step as reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from bookgate.ledger.errors import BKException, MetadataFormatException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerMetadataListener, LedgerRecord
+from bookgate.runtime.cooperative_yield import giving_way
+from bookgate.runtime.logs import log_bug, log_event
+
+_LOG = logging.getLogger(__name__)
+
+_UNSEEN = -1
+
+_STARTED_A_SLICE = 50
+"""Reads that begin together when all ledgers are to be read: others on the loop are not to wait for all of them."""
+
+
+class Stored(NamedTuple):
+    """A ledger as read, and the number of its creation (the store's own, never reused)."""
+
+    record: LedgerRecord
+    incarnation: int
+
+
+class LedgerFollower(ABC):
+    """A listener of one ledger that must know how far it can rely on what it was told."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        """As every listener."""
+
+    @abstractmethod
+    def outdated(self) -> None:
+        """The ledger may have changed: it is to be read."""
+
+    @abstractmethod
+    def reading(self) -> None:
+        """It is being read; a watch that is armed is so from here on."""
+
+    @abstractmethod
+    def was_read(self, error: BKException | None, holds: bool) -> None:
+        """The read has ended, after the call that told what it found. `holds`: no change was noticed meanwhile.
+
+        With an error nothing is known of the ledger.
+        """
+
+
+class _Watched:
+    """A ledger with listeners: each with the last version told to it."""
+
+    __slots__ = ("busy", "changed", "incarnation", "listeners")
+
+    def __init__(self) -> None:
+        self.listeners: dict[LedgerMetadataListener, int] = {}
+        self.incarnation: int | None = None
+        self.changed = False
+        self.busy = False
+        """It waits for a reader, or is being read."""
+
+    def outdated(self) -> None:
+        """It is to be read, once more if it is being read now."""
+        self.changed = True
+        for follower in _followers(self):
+            follower.outdated()
+
+
+class _Settling:
+    """Waits for what was busy at one time."""
+
+    def __init__(self, busy: Iterable[_Watched]) -> None:
+        self._busy = set(busy)
+        self._done = asyncio.Event()
+        self._look()
+
+    def ended(self, watched: _Watched) -> None:
+        self._busy.discard(watched)
+        self._look()
+
+    def _look(self) -> None:
+        if not self._busy:
+            self._done.set()
+
+    async def wait(self) -> None:
+        await self._done.wait()
+
+
+class LedgerListeners:
+    """Listeners by ledger. Lives on one event loop."""
+
+    def __init__(
+        self,
+        read: Callable[[LedgerId], Awaitable[Stored | None]],
+        released: Callable[[LedgerId], None] = lambda _: None,
+        parallel_reads: int = 64,
+        retry_delay_seconds: float = 0.2,
+    ) -> None:
+        """`read` returns None for a ledger that does not exist; `released` is told when the last listener has gone."""
+        self._read = read
+        self._released = released
+        self._parallel_reads = parallel_reads
+        self._due: deque[tuple[LedgerId, _Watched]] = deque()
+        self._busy: set[_Watched] = set()
+        self._readers: set[asyncio.Task[None]] = set()
+        self._settling: set[_Settling] = set()
+        self._retry_delay = retry_delay_seconds
+        self._ledgers: dict[LedgerId, _Watched] = {}
+        self._sweep: asyncio.Task[None] | None = None
+        """Starts the reads of all ledgers."""
+
+    def __len__(self) -> int:
+        """How many ledgers are watched."""
+        return len(self._ledgers)
+
+    def __contains__(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._ledgers
+
+    def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """The listener is soon called with the present state."""
+        watched = self._ledgers.get(ledger_id)
+        if watched is None:
+            watched = self._ledgers[ledger_id] = _Watched()
+        watched.listeners.setdefault(listener, _UNSEEN)
+        self._start_read(ledger_id, watched)
+
+    def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """Unknown listeners are ignored."""
+        watched = self._ledgers.get(ledger_id)
+        if watched is None or watched.listeners.pop(listener, None) is None or watched.listeners:
+            return
+        del self._ledgers[ledger_id]
+        if not watched.busy:
+            self._released(ledger_id)
+
+    def changed(self, ledger_id: LedgerId) -> None:
+        """The ledger may have changed; unwatched ones are ignored."""
+        watched = self._ledgers.get(ledger_id)
+        if watched is not None:
+            self._start_read(ledger_id, watched)
+
+    def all_changed(self) -> None:
+        """Any watched ledger may have changed. They are many, so their reads begin in slices."""
+        for watched in self._ledgers.values():
+            watched.outdated()
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().create_task(self._start_reads())
+
+    async def settled(self) -> None:
+        """Returns when every read that is under way or due now is done or has failed."""
+        if self._sweep is not None:
+            await asyncio.wait([self._sweep])
+        settling = _Settling(self._busy)
+        self._settling.add(settling)
+        try:
+            await settling.wait()
+        finally:
+            self._settling.discard(settling)
+
+    async def close(self) -> None:
+        """Drops all listeners without a word."""
+        tasks = list(self._readers)
+        if self._sweep is not None:
+            tasks.append(self._sweep)
+        self._ledgers.clear()
+        self._due.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for watched in list(self._busy):
+            self._ended(watched)
+
+    async def _start_reads(self) -> None:
+        """Of all ledgers that are outdated by the time it comes to them, and that nobody reads."""
+        try:
+            due = [ledger_id for ledger_id, watched in self._ledgers.items() if watched.changed]
+            for start in range(0, len(due), _STARTED_A_SLICE):
+                async with giving_way():
+                    for ledger_id in due[start : start + _STARTED_A_SLICE]:
+                        watched = self._ledgers.get(ledger_id)
+                        if watched is not None and watched.changed:
+                            self._read_soon(ledger_id, watched)
+        finally:
+            self._sweep = None
+
+    def _start_read(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        watched.outdated()
+        self._read_soon(ledger_id, watched)
+
+    def _read_soon(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        if watched.busy:
+            return
+        watched.busy = True
+        self._busy.add(watched)
+        self._due.append((ledger_id, watched))
+        if len(self._readers) < self._parallel_reads:
+            self._readers.add(asyncio.get_running_loop().create_task(self._read_due()))
+
+    async def _read_due(self) -> None:
+        """A reader: until nothing is due. It is counted to that moment, so that what is due later finds another."""
+        try:
+            while self._due:
+                ledger_id, watched = self._due.popleft()
+                try:
+                    await self._read_while_changed(ledger_id, watched)
+                except Exception as error:
+                    log_bug(_LOG, "watched_ledger_not_read", error, ledger=ledger_id)
+        finally:
+            if (task := asyncio.current_task()) is not None:
+                self._readers.discard(task)
+
+    def _ended(self, watched: _Watched) -> None:
+        watched.busy = False
+        self._busy.discard(watched)
+        for settling in self._settling:
+            settling.ended(watched)
+
+    async def _read_while_changed(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        try:
+            while watched.changed and watched.listeners:
+                watched.changed = False
+                followers: list[LedgerFollower] = []
+                try:
+                    followers = _followers(watched)
+                    for follower in followers:
+                        follower.reading()
+                    stored = await self._read(ledger_id)
+                except MetadataFormatException as error:
+                    # Reading again would not help; a later change may.
+                    log_event(_LOG, "watched_ledger_damaged", logging.ERROR, ledger=ledger_id, error=error)
+                    self._was_read(followers, error, False)
+                    continue
+                except BKException as error:
+                    log_event(
+                        _LOG,
+                        "watched_ledger_not_read",
+                        logging.WARNING,
+                        ledger=ledger_id,
+                        error=error,
+                        note="it is tried again",
+                    )
+                    self._read_failed(ledger_id, watched, followers, error)
+                    return
+                except Exception as error:
+                    log_bug(_LOG, "watched_ledger_not_read", error, ledger=ledger_id)
+                    unforeseen = BKException(f"ledger {ledger_id} could not be read; the gateway's log says why")
+                    self._read_failed(ledger_id, watched, followers, unforeseen)
+                    return
+                self._tell(ledger_id, watched, stored)
+                self._was_read(followers, None, not watched.changed)
+        finally:
+            self._ended(watched)
+            # A successor may watch the same id by now; the store's watch is then the successor's.
+            if ledger_id not in self._ledgers:
+                self._released(ledger_id)
+
+    def _read_failed(
+        self, ledger_id: LedgerId, watched: _Watched, followers: list[LedgerFollower], error: BKException
+    ) -> None:
+        asyncio.get_running_loop().call_later(self._retry_delay, self._retry, ledger_id, watched)
+        self._was_read(followers, error, False)
+
+    def _retry(self, ledger_id: LedgerId, watched: _Watched) -> None:
+        if self._ledgers.get(ledger_id) is watched:
+            self._start_read(ledger_id, watched)
+
+    def _tell(self, ledger_id: LedgerId, watched: _Watched, stored: Stored | None) -> None:
+        if watched.incarnation is None and stored is not None:
+            watched.incarnation = stored.incarnation
+        if stored is None or stored.incarnation != watched.incarnation:
+            if self._ledgers.get(ledger_id) is watched:
+                del self._ledgers[ledger_id]
+            listeners, watched.listeners = list(watched.listeners), {}
+            for listener in listeners:
+                self._call(listener, ledger_id, None)
+            return
+        record = replace(stored.record, incarnation=stored.incarnation)
+        for listener, seen in list(watched.listeners.items()):
+            if record.version > seen and listener in watched.listeners:
+                watched.listeners[listener] = record.version
+                self._call(listener, ledger_id, record)
+
+    @staticmethod
+    def _was_read(followers: list[LedgerFollower], error: BKException | None, holds: bool) -> None:
+        for follower in followers:
+            follower.was_read(error, holds)
+
+    @staticmethod
+    def _call(listener: LedgerMetadataListener, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        try:
+            listener(ledger_id, record)
+        except Exception as error:
+            log_bug(_LOG, "ledger_listener_failed", error, ledger=ledger_id)
+
+
+def _followers(watched: _Watched) -> list[LedgerFollower]:
+    return [listener for listener in watched.listeners if isinstance(listener, LedgerFollower)]

@@ -1,0 +1,42 @@
+"""Ledgers that a listing told of, read in pages that are bounded by the bytes of their metadata.
+
+A ledger's metadata has up to a mebibyte, so a number of ledgers bounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
+
+from bookgate.ledger.errors import BKException, MetaStoreException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManager, StoredLedger
+
+PAGE_BYTES = 256 * 1024
+"""Of the metadata of one page; a single ledger may have more."""
+
+_MOST_A_PAGE = 1000
+
+Outcome = StoredLedger | BKException
+
+
+class Listed(NamedTuple):
+    """A ledger that was listed, and what was read of it: it may be gone since, or damaged."""
+
+    number: int
+    outcome: Outcome
+
+
+async def read_pages(
+    manager: LedgerManager, scope_id: int, numbers: Sequence[int], page_bytes: int = PAGE_BYTES
+) -> AsyncGenerator[list[Listed], None]:
+    """The ledgers in the order of `numbers`, which ascend. Raises MetaStoreException where one can't be read."""
+    start = 0
+    while start < len(numbers):
+        wanted = [LedgerId(scope_id, number) for number in numbers[start : start + _MOST_A_PAGE]]
+        outcomes = await manager.read_listed(wanted, page_bytes)
+        for outcome in outcomes:
+            if isinstance(outcome, MetaStoreException):
+                raise outcome
+        yield list(map(Listed, numbers[start : start + len(outcomes)], outcomes))
+        start += len(outcomes)

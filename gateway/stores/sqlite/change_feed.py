@@ -1,0 +1,123 @@
+"""How listeners of one process learn what other processes changed in the shared file.
+
+While anyone listens, a poller asks SQLite every 50 ms whether another connection has committed (`PRAGMA data_version`,
+which reads no table); if so it reads the rows of `changes` above the last revision seen. A change made here wakes it at
+once. Where rows it needed are already pruned it reports that anything may have changed. With nobody listening nothing
+runs; the next listener goes on from the last revision seen, so that nothing falls between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bookgate.gateway.stores.sqlite.store import BOOKIES_CHANGE, SqliteStore, revision_of
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+_KEY = struct.Struct(">qq")
+
+
+def ledger_key(ledger_id: LedgerId) -> bytes:
+    """The key of a ledger's row: scope and id, big-endian, so that byte order is unsigned order."""
+    return _KEY.pack(ledger_id.scope_id, ledger_id.ledger_id)
+
+
+def ledger_id_of(key: bytes) -> LedgerId:
+    return LedgerId(*_KEY.unpack(key))
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed since the last look. `anything`: too much to list."""
+
+    ledgers: frozenset[LedgerId] = frozenset()
+    bookies: bool = False
+    anything: bool = False
+
+
+class ChangeFeed:
+    """Polls one store for changes while it is wanted. Lives on one event loop."""
+
+    def __init__(self, store: SqliteStore, tell: Callable[[Changes], None], poll_seconds: float = 0.05) -> None:
+        self._store = store
+        self._tell = tell
+        self._poll_seconds = poll_seconds
+        self._revision = 0
+        self._data_version: int | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Sets the revision from which changes count."""
+        self._revision = await self._store.read(revision_of)
+        self._store.on_commit = self._wake.set
+
+    def want(self, wanted: bool) -> None:
+        """Starts or stops the poller."""
+        if wanted and self._task is None:
+            self._task = keep_running("changes of the metadata", self._poll_forever)
+        elif not wanted and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def catch_up(self) -> None:
+        """Reports everything that is committed by now."""
+        self._data_version = None
+        await self._poll_once()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _poll_forever(self) -> None:
+        while True:
+            try:
+                await self._poll_once()
+            except BKException as error:
+                log_event(_LOG, "changes_not_read", logging.WARNING, error=error, note="it is tried again")
+            try:
+                async with asyncio.timeout(self._poll_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            # Own commits do not show in data_version.
+            self._wake.clear()
+            self._data_version = None
+
+    async def _poll_once(self) -> None:
+        # What was read counts as seen: it must be told even if the caller is cancelled meanwhile.
+        await asyncio.shield(self._read_and_tell())
+
+    async def _read_and_tell(self) -> None:
+        changes = await self._store.read(self._read)
+        if changes is not None:
+            self._tell(changes)
+
+    def _read(self, connection: sqlite3.Connection) -> Changes | None:
+        """On the store's thread; the only place that moves the revision."""
+        data_version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        if data_version == self._data_version:
+            return None
+        rows = connection.execute(
+            "SELECT revision, kind, key FROM changes WHERE revision > ? ORDER BY revision", (self._revision,)
+        ).fetchall()
+        self._data_version = data_version
+        if not rows:
+            return None
+        pruned = rows[0][0] > self._revision + 1
+        self._revision = rows[-1][0]
+        if pruned:
+            return Changes(anything=True)
+        ledgers = frozenset(ledger_id_of(key) for _, kind, key in rows if kind != BOOKIES_CHANGE)
+        return Changes(ledgers, bookies=any(kind == BOOKIES_CHANGE for _, kind, _ in rows))

@@ -1,0 +1,88 @@
+"""The embedded store as a `LedgerManagerFactory`: `sqlite:///absolute/path`."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
+from bookgate.gateway.stores.sqlite.change_feed import ChangeFeed, Changes
+from bookgate.gateway.stores.sqlite.cluster_admin import SqliteClusterAdmin
+from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
+from bookgate.gateway.stores.sqlite.ledger_manager import SqliteLedgerManager
+from bookgate.gateway.stores.sqlite.registration import DEFAULT_LEASE_SECONDS, SqliteRegistrationManager
+from bookgate.gateway.stores.sqlite.store import SqliteStore, revision_of
+from bookgate.gateway.stores.uri import parse_sqlite
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
+
+
+class SqliteLedgerManagerFactory(LedgerManagerFactory):
+    """One SQLite file and what is made from it."""
+
+    def __init__(self, path: str, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
+        self._store = SqliteStore(path)
+        self._manager = SqliteLedgerManager(self._store, self._interest_changed)
+        self._discovery = SqliteServiceDiscovery(self._store, self._interest_changed)
+        self._registration = SqliteRegistrationManager(self._store, lease_seconds)
+        self._feed = ChangeFeed(self._store, self._changed)
+
+    async def initialize(self) -> None:
+        await self._store.open()
+        await self._feed.begin()
+
+    @property
+    def ledger_manager(self) -> LedgerManager:
+        return self._manager
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        return self._discovery
+
+    @property
+    def registration_manager(self) -> RegistrationManager:
+        return self._registration
+
+    @property
+    def connected(self) -> bool:
+        return self._store.healthy
+
+    @property
+    def writable(self) -> bool:
+        return self._store.writable
+
+    async def revision(self) -> int:
+        return await self._store.read(revision_of)
+
+    async def catch_up(self, revision: int | None) -> None:
+        await self._feed.catch_up()
+        await self._manager.listeners.settled()
+
+    async def close(self) -> None:
+        await self._feed.close()
+        await self._manager.listeners.close()
+        await self._discovery.close()
+        # Where the file is out of reach the leases end by themselves.
+        with contextlib.suppress(BKException):
+            await self._registration.close()
+        await self._store.close()
+
+    def _interest_changed(self) -> None:
+        self._feed.want(bool(len(self._manager.listeners) or len(self._discovery.listeners)))
+
+    def _changed(self, changes: Changes) -> None:
+        if changes.anything:
+            self._manager.listeners.all_changed()
+        for ledger_id in changes.ledgers:
+            self._manager.listeners.changed(ledger_id)
+        if changes.bookies or changes.anything:
+            self._discovery.listeners.changed()
+
+
+def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteLedgerManagerFactory:
+    """The driver's entry point. Raises IncorrectParameterException for a URI without an absolute path."""
+    return SqliteLedgerManagerFactory(parse_sqlite(uri))
+
+
+def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteClusterAdmin:
+    """The driver's other entry point. Raises as `create_factory` does."""
+    return SqliteClusterAdmin(parse_sqlite(uri))

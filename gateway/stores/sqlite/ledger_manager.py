@@ -1,0 +1,296 @@
+"""Ledger metadata in SQLite, with the outcomes and versions that ZooKeeper would give."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.sqlite.change_feed import ledger_id_of, ledger_key
+from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction
+from bookgate.ledger.errors import (
+    BKException,
+    LedgerExistException,
+    LedgerIdOverflowException,
+    MetadataFormatException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import decode, encode
+from bookgate.ledger.metadata_store import (
+    CreateRequest,
+    LedgerManager,
+    LedgerMetadataListener,
+    LedgerRecord,
+    StoredLedger,
+)
+
+_RUN = 10_000
+"""Ledgers a query of a listing."""
+
+_TOGETHER = 500
+"""Ledgers in one transaction; whoever else changes something waits for the end of it."""
+
+_LARGEST_ID = (1 << 63) - 1
+
+
+class SqliteLedgerManager(LedgerManager):
+    """See the module. Listeners run over `LedgerListeners`; the factory feeds it with changes."""
+
+    def __init__(self, store: SqliteStore, interest_changed: Callable[[], None]) -> None:
+        self._store = store
+        self._interest_changed = interest_changed
+        self.listeners = LedgerListeners(self._read_stored, lambda _: interest_changed())
+
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        data = encode(metadata)
+        chosen = await self._store.change(lambda transaction: _insert(transaction, ledger_id, metadata, data))
+        return LedgerRecord(chosen, metadata, 0)
+
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        """A transaction for each `_TOGETHER` of them; what fails leaves nothing behind in it."""
+        results: list[LedgerRecord | BKException] = []
+        for start in range(0, len(requests), _TOGETHER):
+            part = requests[start : start + _TOGETHER]
+            try:
+                results += await self._store.change(_inserts(part))
+            except BKException as error:
+                results += [error] * len(part)
+        return results
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        stored = await self._read_stored(ledger_id)
+        if stored is None:
+            raise _missing(ledger_id)
+        return stored.record
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        results: list[LedgerRecord | BKException] = []
+        for start in range(0, len(ledger_ids), _TOGETHER):
+            part = ledger_ids[start : start + _TOGETHER]
+            rows = await self._store.read(partial(_rows, ledger_ids=part))
+            results += [_record_or_error(ledger_id, row) for ledger_id, row in zip(part, rows, strict=True)]
+        return results
+
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
+        """One query for each `_TOGETHER`: what lies between two listed ledgers was listed, or created since."""
+        results: list[StoredLedger | BKException] = []
+        size = 0
+        for start in range(0, len(ledger_ids), _TOGETHER):
+            part = ledger_ids[start : start + _TOGETHER]
+            keys = [ledger_key(ledger_id) for ledger_id in part]
+            rows, size = await self._store.read(_between(keys[0], keys[-1], size, max_bytes))
+            read_to = max(rows, default=keys[0]) if size >= max_bytes else keys[-1]
+            for ledger_id, key in zip(part, keys, strict=True):
+                if key > read_to:
+                    return results
+                row = rows.get(key)
+                results.append(_missing(ledger_id) if row is None else StoredLedger(ledger_id, row[1], row[0], row[2]))
+            if size >= max_bytes:
+                return results
+        return results
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        data = encode(metadata)
+
+        def update(transaction: Transaction) -> None:
+            _require_version(transaction, ledger_id, expected_version)
+            transaction.ledger_changed(ledger_key(ledger_id))
+            transaction.execute(
+                "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
+            )
+
+        await self._store.change(update)
+        return LedgerRecord(ledger_id, metadata, expected_version + 1)
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        def delete(transaction: Transaction) -> None:
+            _require_version(transaction, ledger_id, expected_version)
+            transaction.ledger_changed(ledger_key(ledger_id))
+            transaction.execute("DELETE FROM ledgers WHERE key = ?", (ledger_key(ledger_id),))
+
+        await self._store.change(delete)
+
+    async def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        last = ledger_key(LedgerId(scope_id, -1)) if scope_id else ledger_key(LedgerId(0, _LARGEST_ID))
+        first = ledger_key(LedgerId(scope_id, 0))
+        if start_after is not None and not (scope_id == 0 and start_after < 0):
+            first = ledger_key(LedgerId(scope_id, start_after)) + b"\0"
+        if end_before is not None:
+            if scope_id == 0 and end_before <= 0:
+                return
+            last = _before(ledger_key(LedgerId(scope_id, end_before)))
+        while True:
+            keys = await self._store.read(_page(first, last))
+            if keys:
+                yield [ledger_id_of(key).ledger_id for key in keys]
+            if len(keys) < _RUN:
+                return
+            first = keys[-1] + b"\0"
+
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners.add(ledger_id, listener)
+        self._interest_changed()
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners.remove(ledger_id, listener)
+        self._interest_changed()
+
+    async def _read_stored(self, ledger_id: LedgerId) -> Stored | None:
+        row = await self._store.read(lambda connection: _row(connection, ledger_id))
+        return None if row is None else _stored(ledger_id, row)
+
+
+_Row = tuple[int, int, bytes, int | None]
+"""Version, revision of the creation, metadata, time of the creation."""
+
+_NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+_ListedRow = tuple[int, bytes, int | None]
+
+
+def _row(connection: sqlite3.Connection, ledger_id: LedgerId) -> _Row | None:
+    row: _Row | None = connection.execute(
+        "SELECT version, created_revision, metadata, created_ms FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)
+    ).fetchone()
+    return row
+
+
+def _rows(connection: sqlite3.Connection, ledger_ids: Sequence[LedgerId]) -> list[_Row | None]:
+    return [_row(connection, ledger_id) for ledger_id in ledger_ids]
+
+
+def _stored(ledger_id: LedgerId, row: _Row) -> Stored:
+    version, created_revision, data, created_ms = row
+    return Stored(StoredLedger(ledger_id, data, version, created_ms).record(), created_revision)
+
+
+def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BKException:
+    if row is None:
+        return _missing(ledger_id)
+    try:
+        return _stored(ledger_id, row).record
+    except BKException as error:
+        return error
+
+
+def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: LedgerMetadata, data: bytes) -> LedgerId:
+    """Creates a ledger; returns its id. Raises before it has changed anything."""
+    chosen = _next_id(transaction) if ledger_id is None else ledger_id
+    row = transaction.execute("SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)).fetchone()
+    if row is not None:
+        _check_own_create(chosen, metadata, row[1])
+        return chosen
+    revision = transaction.ledger_changed(ledger_key(chosen))
+    transaction.execute(
+        f"INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, ?, ?, {_NOW_MS})",
+        (ledger_key(chosen), revision, data),
+    )
+    return chosen
+
+
+def _inserts(requests: Sequence[CreateRequest]) -> Callable[[Transaction], list[LedgerRecord | BKException]]:
+    """Each of the requests, or why not."""
+
+    def insert_all(transaction: Transaction) -> list[LedgerRecord | BKException]:
+        results: list[LedgerRecord | BKException] = []
+        for request in requests:
+            try:
+                chosen = _insert(transaction, request.ledger_id, request.metadata, encode(request.metadata))
+                results.append(LedgerRecord(chosen, request.metadata, 0))
+            except BKException as error:
+                results.append(error)
+        return results
+
+    return insert_all
+
+
+def decode_of(ledger_id: LedgerId, data: bytes) -> LedgerMetadata:
+    """Decodes stored metadata. Raises MetadataFormatException naming the ledger."""
+    try:
+        return decode(data)
+    except MetadataFormatException as error:
+        raise MetadataFormatException(f"metadata of ledger {ledger_id}: {error}") from error
+
+
+def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[bytes]]:
+    """The keys of one run, from `first` to `last`, both included."""
+
+    def select(connection: sqlite3.Connection) -> list[bytes]:
+        rows = connection.execute(
+            "SELECT key FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?", (first, last, _RUN)
+        )
+        return [key for (key,) in rows]
+
+    return select
+
+
+def _between(
+    first: bytes, last: bytes, size: int, max_bytes: int
+) -> Callable[[sqlite3.Connection], tuple[dict[bytes, _ListedRow], int]]:
+    """Version, metadata and creation by key, from `first` to `last`, both included, and `size` with their metadata.
+
+    Up to the ledger with which that comes to `max_bytes`.
+    """
+
+    def select(connection: sqlite3.Connection) -> tuple[dict[bytes, _ListedRow], int]:
+        found: dict[bytes, _ListedRow] = {}
+        so_far = size
+        for key, version, data, created_ms in connection.execute(
+            "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key",
+            (first, last),
+        ):
+            found[key] = (version, data, created_ms)
+            so_far += len(data)
+            if so_far >= max_bytes:
+                break
+        return found, so_far
+
+    return select
+
+
+def _before(key: bytes) -> bytes:
+    """The key just below."""
+    return (int.from_bytes(key) - 1).to_bytes(len(key))
+
+
+def _next_id(transaction: Transaction) -> LedgerId:
+    """The next id of scope 0 that is not taken."""
+    candidate = transaction.execute("SELECT value FROM meta WHERE name = 'next_ledger_id'").fetchone()[0]
+    while candidate <= _LARGEST_ID:
+        ledger_id = LedgerId.unscoped(candidate)
+        taken = transaction.execute("SELECT 1 FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
+        candidate += 1
+        if taken is None:
+            # 2**63 itself does not fit a column.
+            stored = min(candidate, _LARGEST_ID)
+            transaction.execute("UPDATE meta SET value = ? WHERE name = 'next_ledger_id'", (stored,))
+            return ledger_id
+    raise LedgerIdOverflowException("there are no ledger ids left in scope 0")
+
+
+def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> None:
+    """A repeated create that carries the token of the first one finds its own ledger; any other finds it taken."""
+    if metadata.creator_token:
+        stored = decode_of(ledger_id, data)
+        if stored.creator_token == metadata.creator_token:
+            return
+    raise LedgerExistException(f"ledger {ledger_id} exists already")
+
+
+def _require_version(transaction: Transaction, ledger_id: LedgerId, expected_version: int | None) -> None:
+    row = transaction.execute("SELECT version FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
+    if row is None:
+        raise _missing(ledger_id)
+    if expected_version is not None and row[0] != expected_version:
+        raise MetadataVersionException(f"ledger {ledger_id} is at version {row[0]}, not {expected_version}")
+
+
+def _missing(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:
+    return NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")

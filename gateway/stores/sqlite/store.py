@@ -1,0 +1,327 @@
+"""The SQLite file behind the embedded metadata store: schema, transactions, and the one thread that touches it.
+
+Tables:
+
+* `meta` - single values: the cluster's instance id, the next ledger id, the global revision.
+* `ledgers` - one row a ledger. The key is 16 bytes, scope then ledger id, big-endian, so that scopes never alias (D1)
+  and byte order is the order of unsigned ids. The metadata has the same bytes as a znode would have.
+* `cookies`, `registrations` - what bookies tell of themselves; a registration is a lease (see `registration`).
+* `changes` - what changed at which revision, so that other processes can tell their listeners. Only the newest
+  `CHANGES_KEPT` rows stay; who has slept longer reads everything anew.
+
+Every change happens in one IMMEDIATE transaction that also raises the global revision by one and is on disk
+(synchronous=FULL) when the call returns. WAL lets readers go on meanwhile. Versions are ZooKeeper's: 0 at creation, one
+more after each change. The file belongs to one worker thread a process; asyncio code hands functions to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from bookgate.ledger.errors import LedgerExistException, MetaStoreException, UnknownOutcomeException
+from bookgate.runtime.logs import log_event
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x626F6F6B
+CHANGES_KEPT = 10_000
+_BUSY_TIMEOUT_SECONDS = 10.0
+_LOOK_FOR_ROOM_SECONDS = 1.0
+
+LEDGER_CHANGE = 0
+BOOKIES_CHANGE = 1
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE ledgers (
+    key BLOB PRIMARY KEY, version INTEGER NOT NULL, created_revision INTEGER NOT NULL,
+    metadata BLOB NOT NULL, created_ms INTEGER);
+CREATE TABLE cookies (bookie_id TEXT PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL);
+CREATE TABLE registrations (
+    bookie_id TEXT PRIMARY KEY, read_only INTEGER NOT NULL, content BLOB NOT NULL,
+    owner TEXT NOT NULL, process TEXT NOT NULL, expires_at_ms INTEGER NOT NULL);
+CREATE TABLE changes (revision INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key BLOB);
+"""
+
+
+class SqliteStore:
+    """One open database file. Every method may be called from the event loop; none blocks it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called on the event loop after each change made here, also one whose caller did not wait for it."""
+        self._connection: sqlite3.Connection | None = None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
+        self._healthy = False
+        self._closed = False
+        self._looking_for_room: asyncio.Task[None] | None = None
+
+    @property
+    def writable(self) -> bool:
+        """False from a change that the file system did not take (no room, read-only) until one that it takes."""
+        return self._looking_for_room is None
+
+    @property
+    def healthy(self) -> bool:
+        """False before `open`, after `close`, and after an operation that the file system made fail."""
+        return self._healthy
+
+    async def open(self) -> None:
+        """Opens a cluster's file. Raises MetaStoreException naming the file, also where it is no cluster's."""
+        await self._in_worker(lambda: self._open(_check))
+
+    async def create(self) -> None:
+        """Makes an empty file that of a new cluster, and opens it. Raises as `open`, LedgerExistException."""
+        await self._in_worker(lambda: self._open(_create))
+
+    async def close(self) -> None:
+        """Releases the file; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._healthy = False
+        if self._looking_for_room is not None:
+            self._looking_for_room.cancel()
+            await asyncio.gather(self._looking_for_room, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._close)
+        self._worker.shutdown(wait=False)
+
+    async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs `operation` as a reader. Raises MetaStoreException when the file can't be read."""
+        return await self._in_worker(lambda: operation(self._opened()))
+
+    async def change(self, operation: Callable[[Transaction], T]) -> T:
+        """Runs `operation` in one transaction that is on disk on return; an exception undoes it."""
+        loop = asyncio.get_running_loop()
+
+        def transact() -> T:
+            try:
+                return self._transact(operation)
+            finally:
+                # From here, since the caller may be cancelled while the change goes on.
+                loop.call_soon_threadsafe(self.on_commit)
+
+        try:
+            return await self._in_worker(transact)
+        except MetaStoreException as error:
+            if _takes_no_change(error.__cause__) and self.writable and not self._closed:
+                self._report_no_change(error)
+                self._looking_for_room = asyncio.get_running_loop().create_task(self._look_for_room())
+            raise
+
+    def _report_no_change(self, error: MetaStoreException) -> None:
+        note = "it can be read, not changed"
+        if _is_want_of_room(error.__cause__):
+            log_event(_LOG, "metadata_disk_full", logging.ERROR, path=self.path, note=note)
+        else:
+            log_event(_LOG, "metadata_not_writable", logging.ERROR, path=self.path, error=error, note=note)
+
+    async def _look_for_room(self) -> None:
+        """Until a change succeeds; those of others need not come while the store is known to take none."""
+        while not self._closed:
+            await asyncio.sleep(_LOOK_FOR_ROOM_SECONDS)
+            try:
+                # More than most changes need, in a transaction of its own: what is taken back at once is not written.
+                await self._in_worker(lambda: self._transact(_fill_room))
+                await self._in_worker(lambda: self._transact(_leave_room))
+            except MetaStoreException:
+                continue
+            log_event(_LOG, "metadata_disk_has_room", path=self.path)
+            self._looking_for_room = None
+            return
+
+    async def _in_worker(self, operation: Callable[[], T]) -> T:
+        if self._closed:
+            raise MetaStoreException(f"the metadata database {self.path} is closed")
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._worker, operation)
+        except sqlite3.Error as error:
+            # It can still be read.
+            self._healthy = _takes_no_change(error) and not self._closed
+            raise MetaStoreException(
+                f"the metadata database {self.path} can't be used: {error}{_advice(error)}"
+            ) from error
+        self._healthy = self._connection is not None and not self._closed
+        return result
+
+    # --- on the worker thread -----------------------------------------------------------------------------------
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise MetaStoreException(f"the metadata database {self.path} is not open")
+        return self._connection
+
+    def _open(self, establish: Callable[[sqlite3.Connection, str], None]) -> None:
+        # SQLite would make it.
+        if not Path(self.path).is_file():
+            raise _no_cluster(self.path)
+        connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            _in_one_transaction(connection, lambda: establish(connection, self.path))
+            connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _transact(self, operation: Callable[[Transaction], T]) -> T:
+        connection = self._opened()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = operation(Transaction(connection))
+        except BaseException:
+            # SQLite takes some back by itself, as for want of room.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+                raise
+            raise UnknownOutcomeException(f"the metadata database {self.path} failed to commit: {error}") from error
+        return result
+
+
+def _is_want_of_room(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+_NOT_WRITTEN = {
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
+"""What SQLite says of a file system that became read-only, and of one that is broken."""
+
+
+def _takes_no_change(error: BaseException | None) -> bool:
+    """Whether only changes fail so, for whatever reason of the file system."""
+    code = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
+    return _is_want_of_room(error) or code in _NOT_WRITTEN or code & 0xFF == sqlite3.SQLITE_READONLY
+
+
+def _advice(error: sqlite3.Error) -> str:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return ""
+    return (
+        f"; give it and its directory to this process's user ({os.geteuid()}), on a file system that is not read-only"
+    )
+
+
+def _fill_room(transaction: Transaction) -> None:
+    transaction.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('room', zeroblob(65536))")
+
+
+def _leave_room(transaction: Transaction) -> None:
+    transaction.execute("DELETE FROM meta WHERE name = 'room'")
+
+
+class Transaction:
+    """What a change may do: SQL, and one new revision for each thing it changes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.execute = connection.execute
+
+    def ledger_changed(self, key: bytes) -> int:
+        """Notes the change of a ledger; returns its revision."""
+        return self._changed(LEDGER_CHANGE, key)
+
+    def bookies_changed(self) -> int:
+        """Notes a change of cookies or registrations; returns its revision."""
+        return self._changed(BOOKIES_CHANGE, None)
+
+    def _changed(self, kind: int, key: bytes | None) -> int:
+        revision: int = self.execute(
+            "UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value"
+        ).fetchone()[0]
+        self.execute("INSERT INTO changes (revision, kind, key) VALUES (?, ?, ?)", (revision, kind, key))
+        self.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_KEPT,))
+        return revision
+
+
+def revision_of(connection: sqlite3.Connection) -> int:
+    """The global revision: how many changes there ever were."""
+    revision: int = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()[0]
+    return revision
+
+
+def _no_cluster(path: str) -> MetaStoreException:
+    return MetaStoreException(
+        f"there is no cluster at {path}; is the path right, and its file system mounted? If there is to be a new "
+        "cluster, `bookgate cluster init` makes it"
+    )
+
+
+def _in_one_transaction(connection: sqlite3.Connection, work: Callable[[], None]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        work()
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _check(connection: sqlite3.Connection, path: str) -> None:
+    """Raises MetaStoreException for what is no cluster's file, or one of another version."""
+    if not _is_cluster(connection, path):
+        raise _no_cluster(path)
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        raise MetaStoreException(
+            f"the metadata database {path} has schema version {version}, this program knows {SCHEMA_VERSION}; "
+            "use the version of Bookgate that wrote it"
+        )
+    _add_creation_time(connection)
+
+
+def _is_cluster(connection: sqlite3.Connection, path: str) -> bool:
+    """False for an empty file. Raises MetaStoreException for a database of something else."""
+    if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
+        return True
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise MetaStoreException(f"{path} is a database of something else, not a metadata database")
+    return False
+
+
+def _add_creation_time(connection: sqlite3.Connection) -> None:
+    """Files of the first version lack the column. That version goes on with the file that has it: nothing needs it."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(ledgers)")}
+    if "created_ms" not in columns:
+        connection.execute("ALTER TABLE ledgers ADD COLUMN created_ms INTEGER")
+
+
+def _create(connection: sqlite3.Connection, path: str) -> None:
+    """Of several that try at once one makes it. Raises LedgerExistException, MetaStoreException."""
+    if _is_cluster(connection, path):
+        raise LedgerExistException(f"{path} is a cluster's already; to begin anew, use `bookgate cluster nuke` first")
+    for statement in _SCHEMA.split(";"):
+        connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO meta (name, value) VALUES (?, ?)",
+        [("instance_id", str(uuid.uuid4())), ("revision", 0), ("next_ledger_id", 0)],
+    )
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

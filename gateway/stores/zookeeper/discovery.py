@@ -1,0 +1,129 @@
+"""Which bookies there are, from ZooKeeper: registrations of any implementation, and cookies.
+
+A snapshot reads the three lists of names and then each registration's content; bookies that vanish meanwhile are left
+out. For listeners the same reads leave watches (on the lists, and on each registration's content), and any event
+causes a new snapshot; after a lost connection a new snapshot arms them again. So no notification can be lost for good.
+Source: docs/protocol/metadata.md#registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import WatchedEvent
+
+from bookgate.gateway.stores.bookie_listeners import BookieListeners, select
+from bookgate.gateway.stores.bounded_map import map_unordered
+from bookgate.gateway.stores.zookeeper.kazoo_thread import NodeWatch
+from bookgate.gateway.stores.zookeeper.layout import FACTORY_CLASSES, ClusterPaths
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import BookieHandleNotAvailableException, MetaStoreException
+from bookgate.ledger.metadata_store import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
+
+_READ_ONLY_DIRECTORY = "readonly"
+
+
+class ZooKeeperServiceDiscovery(ServiceDiscovery):
+    """See the module. The factory tells `listeners` of regained connections."""
+
+    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, manager: Callable[[], str]) -> None:
+        """`manager` names the cluster's ledger manager, known once LAYOUT was read."""
+        self._session = session
+        self._paths = paths
+        self._manager = manager
+        self.listeners = BookieListeners(lambda: self._snapshot(self._on_event))
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        return select(await self._snapshot(None), bookie_set)
+
+    async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
+        writable = await self._content(self._paths.writable_bookie(bookie_id), None)
+        read_only = await self._content(self._paths.read_only_bookie(bookie_id), None)
+        if writable is None and read_only is None:
+            # It may have moved to the first list in between.
+            writable = await self._content(self._paths.writable_bookie(bookie_id), None)
+        content = writable if writable is not None else read_only
+        if content is None or bookie_id == _READ_ONLY_DIRECTORY:
+            raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
+        return RegisteredBookie(
+            BookieServiceInfo.announced(bookie_id, content), writable is not None, read_only is not None
+        )
+
+    async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
+        return self.listeners.add(bookie_set, listener)
+
+    async def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo(await read_instance_id(self._session, self._paths), FACTORY_CLASSES[self._manager()])
+
+    def _on_event(self, event: WatchedEvent) -> None:
+        self.listeners.changed()
+
+    async def _snapshot(self, watch: NodeWatch | None) -> list[RegisteredBookie]:
+        writable = set(await self._names(self._paths.available, watch)) - {_READ_ONLY_DIRECTORY}
+        read_only = set(await self._names(self._paths.read_only, watch))
+        # Again: a bookie that moved to the first list in between is in none of the two readings.
+        writable |= set(await self._names(self._paths.available, watch)) - {_READ_ONLY_DIRECTORY}
+        known = set(await self._names(self._paths.cookies, watch))
+
+        async def describe(bookie_id: str) -> RegisteredBookie | None:
+            return await self._describe(bookie_id, bookie_id in writable, bookie_id in read_only, watch)
+
+        found = {
+            bookie.bookie_id: bookie async for bookie in map_unordered(describe, sorted(writable | read_only)) if bookie
+        }
+        for bookie_id in sorted(known):
+            found.setdefault(bookie_id, RegisteredBookie(BookieServiceInfo.legacy(bookie_id), False, False))
+        return list(found.values())
+
+    async def _describe(
+        self, bookie_id: str, writable: bool, read_only: bool, watch: NodeWatch | None
+    ) -> RegisteredBookie | None:
+        listed, other = self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)
+        if not writable:
+            listed, other = other, listed
+        content = await self._content(listed, watch)
+        if content is not None:
+            return RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), writable, read_only)
+        # It may have moved between the lists since they were read.
+        content = await self._content(other, watch)
+        return (
+            None
+            if content is None
+            else RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), not writable, writable)
+        )
+
+    async def _names(self, path: str, watch: NodeWatch | None) -> list[str]:
+        try:
+            return await self._session.children(path, watch)
+        except NoNodeError:
+            # Without a node there is no watch on its children; one on its creation does as well.
+            if watch is not None and await self._session.exists(path, watch) is not None:
+                return await self._session.children(path, watch)
+            return []
+
+    async def _content(self, path: str, watch: NodeWatch | None) -> bytes | None:
+        try:
+            return (await self._session.get(path, watch))[0]
+        except NoNodeError:
+            return None
+
+
+def no_cluster(session: ZooKeeperSession, paths: ClusterPaths) -> MetaStoreException:
+    """Says that there is no cluster, and what to do."""
+    return MetaStoreException(
+        f"ZooKeeper ({session.servers}) has no cluster at {paths.root}; are its servers, the chroot and the ledgers "
+        "root the right ones? If there is to be a new cluster, `bookgate cluster init` makes it"
+    )
+
+
+async def read_instance_id(session: ZooKeeperSession, paths: ClusterPaths) -> str:
+    """The cluster's id. Raises MetaStoreException when the cluster was never initialised."""
+    try:
+        content, _ = await session.get(paths.instance_id)
+    except NoNodeError:
+        raise MetaStoreException(
+            f"ZooKeeper has no {paths.instance_id}: the cluster was never initialised, or the ledgers root is wrong"
+        ) from None
+    return content.decode(errors="replace").strip()

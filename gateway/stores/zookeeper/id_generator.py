@@ -1,0 +1,197 @@
+"""Ledger ids from ZooKeeper's sequence counters, in step with every other client of the same store.
+
+31-bit: an ephemeral sequential node below `idgen` (flat manager: below the root); its number is the id, and the node
+is deleted again. 63-bit: once the 31-bit counter has overflowed, or someone has created `idgen-long`, ids are
+`HOB << 32 | low`, where HOB is the largest `HOB-` node below `idgen-long` and low a 31-bit number counted below that
+node; when low overflows the next HOB node is created. At most three HOB nodes stay. Numbers may have gaps. Source:
+docs/protocol/metadata.md#ledger-id-generation.
+
+A number costs a round trip and three commits when taken alone. So numbers are reserved many in a row, in one
+transaction that moves the counter on (`requests.ReserveNumbers`): for others it looks like a burst of creations. The
+rest of a block is lost when the process ends, which leaves a gap. `id_blocks` decides how many to reserve when.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from kazoo.exceptions import KazooException, NoNodeError
+
+from bookgate.gateway.stores.zookeeper.nodes import ensure_node, parent_of
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.errors import BKException, LedgerIdOverflowException, UnknownOutcomeException, ZKException
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+_OVERFLOW = (1 << 31) - 1
+_HOB_KEPT = 3
+_SEQUENCE_DIGITS = 10
+_ATTEMPTS = 3
+
+
+_BURNT_AT_ONCE = 1000
+_MOST_BURNT = 200_000
+"""Ids that are counted off to come beyond one; further than that 63-bit ids begin, or their next HOB."""
+
+
+class IdGenerator(Protocol):
+    """Makes ids; the caller asks again where one is taken."""
+
+    async def reserve(self, count: int) -> range:
+        """Between one and `count` ids in a row that nobody else is given.
+
+        Raises LedgerIdOverflowException, MetaStoreException, ZKException.
+        """
+        ...
+
+
+class AdvancingIdGenerator(IdGenerator, Protocol):
+    """One whose counter an operator may move on."""
+
+    async def advance(self, beyond: int) -> int:
+        """Counts on until the next id is above `beyond`, for everybody who counts in this store; an id that may be the
+        next. Raises as `reserve` does."""
+        ...
+
+
+class ShortIdGenerator:
+    """31-bit ids."""
+
+    def __init__(self, session: ZooKeeperSession, prefix: str, root: str, *, open_to_all: bool = False) -> None:
+        """`prefix`: path and beginning of the name of the sequential nodes, below the ledgers root `root`.
+
+        `open_to_all`: see `ensure_node`.
+        """
+        self._session = session
+        self._root = root
+        self._prefix = prefix
+        self._open_to_all = open_to_all
+
+    async def reserve(self, count: int) -> range:
+        path = await self._take_numbers(count)
+        self._session.delete_soon(path)
+        text = path[len(self._prefix) :]
+        try:
+            number = int(text)
+        except ValueError as error:
+            raise ZKException(f"ZooKeeper made the sequential node {path}, which has no number") from error
+        if not 0 <= number < _OVERFLOW:
+            raise LedgerIdOverflowException(f"the 31-bit ledger ids below {self._prefix} are used up")
+        return range(number, min(number + count, _OVERFLOW))
+
+    async def advance(self, beyond: int) -> int:
+        taken = await self.reserve(1)
+        while taken[-1] < beyond:
+            taken = await self.reserve(min(beyond - taken[-1], _BURNT_AT_ONCE))
+        return taken[-1] + 1
+
+    async def _take_numbers(self, count: int) -> str:
+        lost_answers = 0
+        while True:
+            try:
+                return await self._session.reserve_numbers(self._prefix, count)
+            except NoNodeError:
+                await ensure_node(self._session, parent_of(self._prefix), self._root, open_to_all=self._open_to_all)
+            except UnknownOutcomeException:
+                # A lost answer costs numbers, nothing else.
+                lost_answers += 1
+                if lost_answers == _ATTEMPTS:
+                    raise
+
+
+class LongIdGenerator:
+    """63-bit ids once 31 bits are used up; until then the 31-bit generator's."""
+
+    def __init__(self, session: ZooKeeperSession, root: str) -> None:
+        self._session = session
+        self._root = root
+        self._short = ShortIdGenerator(session, f"{root}/idgen/ID-", root)
+        self._directory = f"{root}/idgen-long"
+        self._present: bool | None = None
+        self._hobs: list[int] | None = None
+
+    async def reserve(self, count: int) -> range:
+        if self._present is None:
+            self._present = await self._session.exists(self._directory) is not None
+        if not self._present:
+            try:
+                return await self._short.reserve(count)
+            except LedgerIdOverflowException:
+                await ensure_node(self._session, self._directory, self._root, open_to_all=True)
+                self._present = True
+        return await self._reserve_long(count)
+
+    async def advance(self, beyond: int) -> int:
+        taken = await self.reserve(1)
+        while taken[-1] < beyond:
+            if beyond - taken[-1] > _MOST_BURNT:
+                return await self._begin_hob_beyond(beyond)
+            taken = await self.reserve(min(beyond - taken[-1], _BURNT_AT_ONCE))
+        return taken[-1] + 1
+
+    async def _begin_hob_beyond(self, beyond: int) -> int:
+        """All who count in this store go on in the largest HOB, also where 31 bits were not used up."""
+        hob = (beyond >> 32) + 1
+        if hob >= _OVERFLOW:
+            raise LedgerIdOverflowException(f"there are no ledger ids above {beyond}")
+        await ensure_node(self._session, self._directory, self._root, open_to_all=True)
+        await self._create_hob(hob)
+        self._present = True
+        return hob << 32
+
+    async def _reserve_long(self, count: int) -> range:
+        while True:
+            hob = await self._current_hob()
+            if hob >= _OVERFLOW:
+                raise LedgerIdOverflowException("the 63-bit ledger ids are used up")
+            low = ShortIdGenerator(self._session, f"{self._hob_path(hob)}/ID-", self._root, open_to_all=True)
+            try:
+                numbers = await low.reserve(count)
+                return range(hob << 32 | numbers.start, hob << 32 | numbers.stop)
+            except LedgerIdOverflowException:
+                await self._create_hob(hob + 1)
+
+    async def _current_hob(self) -> int:
+        """The largest HOB, from the cached list where there is one."""
+        while not self._hobs:
+            self._hobs = await self._list_hobs()
+            if not self._hobs:
+                await self._create_hob(1)
+        if len(self._hobs) > _HOB_KEPT:
+            outdated, self._hobs = self._hobs[:-_HOB_KEPT], self._hobs[-_HOB_KEPT:]
+            await self._delete_hobs(outdated)
+        return self._hobs[-1]
+
+    async def _list_hobs(self) -> list[int]:
+        try:
+            names = await self._session.children(self._directory)
+        except NoNodeError:
+            return []
+        digits = [name.removeprefix("HOB-") for name in names if name.startswith("HOB-")]
+        return sorted(int(text) for text in digits if len(text) >= _SEQUENCE_DIGITS and text.isdigit())
+
+    async def _create_hob(self, hob: int) -> None:
+        await ensure_node(self._session, self._hob_path(hob), self._root, open_to_all=True)
+        self._hobs = None
+
+    async def _delete_hobs(self, hobs: list[int]) -> None:
+        for hob in hobs:
+            try:
+                await self._session.delete(self._hob_path(hob), version=0)
+            except (BKException, KazooException) as error:
+                # Somebody still counts below it, or has deleted it.
+                log_event(_LOG, "id_node_stays", logging.DEBUG, path=self._hob_path(hob), error=error)
+
+    def _hob_path(self, hob: int) -> str:
+        return f"{self._directory}/HOB-{hob:010d}"
+
+
+def id_generator_of(manager: str, session: ZooKeeperSession, root: str) -> AdvancingIdGenerator:
+    """The generator that a ledger manager has in Apache BookKeeper."""
+    if manager == "flat":
+        return ShortIdGenerator(session, f"{root}/ID-", root)
+    if manager == "legacyhierarchical":
+        return ShortIdGenerator(session, f"{root}/idgen/ID-", root)
+    return LongIdGenerator(session, root)

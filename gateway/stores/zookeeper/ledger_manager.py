@@ -1,0 +1,418 @@
+"""Ledger metadata in ZooKeeper nodes, as Apache BookKeeper keeps it.
+
+The manager's kind (flat, hierarchical, …) is only a matter of `LedgerPaths` and of the id generator; everything else
+is here. A ledger's version is its node's. Source: docs/protocol/metadata.md#ledger-operations,
+docs/protocol/metadata.md#listing-ledgers.
+
+Create with a token: when the answer to a create was lost, or the same create comes again, the node found in place
+with the token of this create is this create's own. A node that was changed or removed since has no token: then a lost
+answer stays an unknown outcome, as it does in format versions 1 and 2, which keep none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.protocol.states import WatchedEvent
+
+from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.zookeeper.create_queue import CreateQueue
+from bookgate.gateway.stores.zookeeper.id_blocks import IdBlocks
+from bookgate.gateway.stores.zookeeper.id_generator import IdGenerator
+from bookgate.gateway.stores.zookeeper.kazoo_thread import NodeWatch
+from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths
+from bookgate.gateway.stores.zookeeper.nodes import create_with_parents, remove_empty_parents
+from bookgate.gateway.stores.zookeeper.requests import NodeContent
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.creator import Creator, creator_of
+from bookgate.ledger.errors import (
+    BKException,
+    IncorrectParameterException,
+    LedgerExistException,
+    MetadataFormatException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnknownOutcomeException,
+    ZKException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import (
+    CreateRequest,
+    LedgerManager,
+    LedgerMetadataListener,
+    LedgerRecord,
+    StoredLedger,
+)
+
+T = TypeVar("T")
+
+_CREATE_ATTEMPTS = 3
+_FIRST_FORMAT_WITH_TOKEN = 3
+
+_READ_TOGETHER = 100
+"""Ledgers in one request; a large one would hold up others behind it."""
+
+_PARALLEL = 64
+"""Calls under way for one caller with many ledgers, and all of them together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LedgerWatch:
+    """Tells the listeners of a ledger that it has changed. All of one ledger are equal, so it is told once."""
+
+    listeners: LedgerListeners
+    ledger_id: LedgerId
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self.listeners.changed(self.ledger_id)
+
+
+class ZooKeeperLedgerManager(LedgerManager):
+    """See the module. The factory tells it of regained connections."""
+
+    def __init__(self, session: ZooKeeperSession, paths: LedgerPaths, ids: IdGenerator) -> None:
+        self._session = session
+        self._paths = paths
+        self._ids = IdBlocks(ids)
+        self._creations = CreateQueue(session)
+        self._slots = asyncio.Semaphore(_PARALLEL)
+        self._listed = _ExpectedSize()
+        self.listeners = LedgerListeners(self._read_and_watch, self._release)
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        await self.listeners.close()
+        await self._ids.close()
+        await self._creations.close()
+
+    # --- one ledger ---------------------------------------------------------------------------------------------
+
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        metadata, data = _with_token(metadata)
+        if ledger_id is not None:
+            await self._create_node(ledger_id, metadata, data)
+            return LedgerRecord(ledger_id, metadata, 0)
+        return await self._create_generated(await self._ids.take(), metadata, data)
+
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        try:
+            numbers = await self._ids.take_many(sum(request.ledger_id is None for request in requests))
+        except BKException as error:
+            return [await self._create_or_fail(request, None, error) for request in requests]
+        given = iter(numbers)
+        calls = [self._create_or_fail(r, None if r.ledger_id is not None else next(given), None) for r in requests]
+        return await asyncio.gather(*calls)
+
+    async def _create_or_fail(
+        self, request: CreateRequest, number: int | None, no_number: BKException | None
+    ) -> LedgerRecord | BKException:
+        """One of many: with the id asked for, or `number`; there was none if `no_number` says why."""
+        try:
+            if request.ledger_id is not None:
+                return await self._create_given(request.ledger_id, *_with_token(request.metadata))
+            if number is None:
+                return no_number or MetaStoreException("there is no ledger id")
+            return await self._create_generated(number, *_with_token(request.metadata))
+        except BKException as error:
+            return error
+
+    async def _create_given(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
+        if not await self._create_together(ledger_id, metadata, data):
+            async with self._slots:
+                await self._create_node(ledger_id, metadata, data)
+        return LedgerRecord(ledger_id, metadata, 0)
+
+    async def _create_generated(self, number: int, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
+        """With a fresh id: several such at a time share a transaction, which succeeds but in rare cases."""
+        while True:
+            ledger_id = LedgerId.unscoped(number)
+            try:
+                if not await self._create_together(ledger_id, metadata, data):
+                    await self._create_node(ledger_id, metadata, data)
+                return LedgerRecord(ledger_id, metadata, 0)
+            except LedgerExistException:
+                # The counter starts anew when its parent is made anew; the next number may be free.
+                number = await self._ids.take()
+
+    async def _create_together(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
+        """False if that did not work: creating alone then tells why."""
+        try:
+            return await self._creations.create(self._path(ledger_id), data)
+        except UnknownOutcomeException as lost:
+            if not _has_token(metadata):
+                raise
+            await self._create_node(ledger_id, metadata, data, lost)
+            return True
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        return (await self._read_stored(ledger_id, None)).record
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)
+
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
+        """As many at a time as are likely to fit, as large as those were that were read last."""
+        results: list[StoredLedger | BKException] = []
+        size = 0
+        while len(results) < len(ledger_ids) and size < max_bytes:
+            count = self._listed.fitting(max_bytes - size)
+            found = await self._read_parts(ledger_ids[len(results) : len(results) + count], _undecoded)
+            sizes = [0 if isinstance(each, BKException) else len(each.data) for each in found]
+            self._listed.saw(sizes)
+            results += found
+            size += sum(sizes)
+        return results
+
+    async def _read_parts(
+        self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
+    ) -> list[T | BKException]:
+        parts = [ledger_ids[start : start + _READ_TOGETHER] for start in range(0, len(ledger_ids), _READ_TOGETHER)]
+        found = await asyncio.gather(*(self._read_together(part, of) for part in parts))
+        return [record for part in found for record in part]
+
+    async def _read_together(
+        self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
+    ) -> list[T | BKException]:
+        """What `of` makes of each node; what it raises stands in the place of that."""
+        records: list[T | BKException] = []
+        paths = [self._path_or_error(ledger_id) for ledger_id in ledger_ids]
+        async with self._slots:
+            contents = iter(await self._session.get_many([path for path in paths if isinstance(path, str)]))
+        for ledger_id, path in zip(ledger_ids, paths, strict=True):
+            if isinstance(path, BKException):
+                records.append(path)
+                continue
+            content = next(contents)
+            try:
+                records.append(of(ledger_id, content))
+            except BKException as error:
+                records.append(error)
+        return records
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        _check_version(expected_version)
+        data = encode(metadata)
+        try:
+            stat = await self._session.set(self._path(ledger_id), data, expected_version)
+        except NoNodeError:
+            raise _missing(ledger_id) from None
+        except BadVersionError:
+            raise _conflict(ledger_id, expected_version) from None
+        return LedgerRecord(ledger_id, metadata, stat.version)
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        if expected_version is not None:
+            _check_version(expected_version)
+        path = self._path(ledger_id)
+        try:
+            await self._session.delete(path, -1 if expected_version is None else expected_version)
+        except NoNodeError:
+            raise _missing(ledger_id) from None
+        except BadVersionError:
+            raise _conflict(ledger_id, expected_version) from None
+        if self._paths.removes_parents:
+            try:
+                await remove_empty_parents(self._session, path, self._paths.root)
+            except BKException:
+                # The ledger is gone; an empty node above it harms nobody.
+                return
+
+    # --- all ledgers --------------------------------------------------------------------------------------------
+
+    async def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        _check_scope(scope_id)
+        wanted = IdRange(
+            -1 if start_after is None else start_after,
+            IdRange().before if end_before is None else end_before,
+        )
+        async with aclosing(list_ids(self._session, self._paths, wanted)) as runs:
+            async for run in runs:
+                yield run
+
+    # --- listeners ----------------------------------------------------------------------------------------------
+
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self._path(ledger_id)
+        self.listeners.add(ledger_id, listener)
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self.listeners.remove(ledger_id, listener)
+
+    async def _read_and_watch(self, ledger_id: LedgerId) -> Stored | None:
+        try:
+            return await self._read_stored(ledger_id, _LedgerWatch(self.listeners, ledger_id))
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return None
+
+    def _release(self, ledger_id: LedgerId) -> None:
+        self._session.remove_data_watch(self._path(ledger_id))
+
+    # --- nodes --------------------------------------------------------------------------------------------------
+
+    def _path_or_error(self, ledger_id: LedgerId) -> str | BKException:
+        try:
+            return self._path(ledger_id)
+        except BKException as error:
+            return error
+
+    def _path(self, ledger_id: LedgerId) -> str:
+        _check_scope(ledger_id.scope_id)
+        return self._paths.path(ledger_id.ledger_id)
+
+    async def _read_stored(self, ledger_id: LedgerId, watch: NodeWatch | None) -> Stored:
+        try:
+            return _stored(ledger_id, await self._session.get(self._path(ledger_id), watch))
+        except NoNodeError:
+            raise _missing(ledger_id) from None
+
+    async def _create_node(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes, lost: UnknownOutcomeException | None = None
+    ) -> None:
+        """`lost`: an earlier attempt that may have succeeded; from then on no failure says that nothing was done."""
+        has_token = _has_token(metadata)
+        for _ in range(_CREATE_ATTEMPTS):
+            try:
+                creator = await self._create_or_find(ledger_id, metadata, data)
+            except UnknownOutcomeException as error:
+                if not has_token:
+                    raise
+                # With a token another try recognises the first.
+                lost = error
+            except MetaStoreException as error:
+                if lost is None:
+                    raise
+                raise UnknownOutcomeException(f"{lost}; {error}") from error
+            else:
+                if creator is Creator.SELF:
+                    return
+                if creator is Creator.ANOTHER or lost is None:
+                    raise LedgerExistException(f"ledger {ledger_id} exists already")
+                raise UnknownOutcomeException(f"{lost}; by now ledger {ledger_id} was changed or removed by another")
+        raise lost or UnknownOutcomeException(f"whether ledger {ledger_id} was created can't be told")
+
+    async def _create_or_find(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> Creator:
+        """Who created the ledger that is there now. Of one that is gone by now nobody can tell."""
+        try:
+            await create_with_parents(self._session, self._path(ledger_id), data, self._paths.root)
+        except NodeExistsError:
+            if not _has_token(metadata):
+                return Creator.ANOTHER
+        else:
+            return Creator.SELF
+        try:
+            return creator_of(await self.read(ledger_id), metadata)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return Creator.UNKNOWN
+        except MetadataFormatException:
+            return Creator.ANOTHER
+        except MetaStoreException as error:
+            raise UnknownOutcomeException(f"whose ledger {ledger_id} is can't be told: {error}") from error
+
+
+class _ExpectedSize:
+    """How large the metadata of the next listed ledgers may be: ZooKeeper tells it with the metadata only."""
+
+    _FEWEST, _MOST = 8, 200
+
+    def __init__(self) -> None:
+        self._most = self._FEWEST
+        self._bytes = 1.0
+
+    def fitting(self, room: int) -> int:
+        """Ledgers to ask for, where so many bytes are wanted."""
+        return max(1, min(self._most, int(room / self._bytes) + 1))
+
+    def saw(self, sizes: Sequence[int]) -> None:
+        """Many small ones let more be asked for, step by step; a large one few at once."""
+        if sizes:
+            self._bytes = max(sum(sizes) / len(sizes), self._bytes / 2)
+            self._most = min(self._MOST, 2 * self._most) if max(sizes) <= 2 * self._bytes + 1024 else self._FEWEST
+
+
+async def list_ids(
+    session: ZooKeeperSession, paths: LedgerPaths, wanted: IdRange
+) -> AsyncGenerator[Sequence[int], None]:
+    """All wanted ids, ascending, in runs. Raises MetaStoreException rather than ending early."""
+
+    async def children(path: str) -> Sequence[str]:
+        try:
+            return await session.children(path)
+        except NoNodeError:
+            if path == paths.root:
+                # Not "no ledgers": whoever takes it for that deletes all of them.
+                raise MetaStoreException(f"ZooKeeper has no {path}: the ledgers root was removed") from None
+            return ()
+
+    async def numbers(path: str, width: int) -> Sequence[int]:
+        try:
+            return await session.numbered_children(path, "L", width)
+        except NoNodeError:
+            return ()
+
+    # A copy that lags would list what is gone and miss what is new.
+    await session.sync(paths.root)
+    async with aclosing(paths.runs(children, wanted, numbers)) as runs:
+        async for run in runs:
+            yield run
+
+
+def _has_token(metadata: LedgerMetadata) -> bool:
+    return metadata.format_version >= _FIRST_FORMAT_WITH_TOKEN
+
+
+def _with_token(metadata: LedgerMetadata) -> tuple[LedgerMetadata, bytes]:
+    """The metadata as it is created, and its bytes."""
+    if not metadata.creator_token and _has_token(metadata):
+        metadata = replace(metadata, creator_token=random.getrandbits(63) or 1)
+    return metadata, encode(metadata)
+
+
+def _content(ledger_id: LedgerId, content: NodeContent | Exception) -> NodeContent:
+    if isinstance(content, NoNodeError):
+        raise _missing(ledger_id)
+    if isinstance(content, Exception):
+        raise ZKException(f"ZooKeeper refused to read ledger {ledger_id}: {content!r}")
+    return content
+
+
+def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> StoredLedger:
+    data, stat = _content(ledger_id, content)
+    return StoredLedger(ledger_id, data, stat.version, stat.ctime)
+
+
+def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
+    """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
+    data, stat = _content(ledger_id, content)
+    return Stored(StoredLedger(ledger_id, data, stat.version, stat.ctime).record(), stat.czxid)
+
+
+def _check_scope(scope_id: int) -> None:
+    if scope_id:
+        raise IncorrectParameterException(
+            f"this ZooKeeper ledger manager keeps ledgers of scope 0 only, not of scope {scope_id}"
+        )
+
+
+def _check_version(version: int) -> None:
+    """ZooKeeper takes -1 for any version and has 32 bits; neither may slip through."""
+    if not 0 <= version < 1 << 31:
+        raise MetadataVersionException(f"no ledger is ever at version {version}")
+
+
+def _missing(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:
+    return NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
+
+
+def _conflict(ledger_id: LedgerId, expected_version: int | None) -> MetadataVersionException:
+    return MetadataVersionException(f"ledger {ledger_id} is not at version {expected_version}")

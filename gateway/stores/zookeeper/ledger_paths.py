@@ -1,0 +1,274 @@
+"""Where each ledger manager keeps a ledger's node, and the order in which its nodes are listed.
+
+A *tree* has fixed digit widths a level: an id, zero-padded to their sum, split at those widths, the last part prefixed
+with `L`. Short hierarchical is 2-4-4, long hierarchical 3-4-4-4-4, flat one level of ten digits or more directly under
+the root. The composite manager, BookKeeper's default, keeps ids below 2**31 - 1 in the short tree and the others in
+the long one. Names of other shapes (LAYOUT, available, idgen, …) are never ledgers. Source:
+docs/protocol/metadata.md#ledger-paths, docs/protocol/metadata.md#listing-ledgers.
+
+Listing: children are walked in numeric order, a subtree is skipped when its whole range lies outside what is asked
+for, and the two trees of the composite manager are merged, so ids come strictly ascending whatever stands where. The
+readers of children are passed in; when one raises, the listing raises. The next nodes of a level are read while the
+listing waits for its consumer: at most `_AHEAD` leaf nodes of each tree, of at most 10,000 ids, are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from bookgate.ledger.errors import IncorrectParameterException
+
+Result = TypeVar("Result")
+
+FIRST_LONG_ID = (1 << 31) - 1
+"""The composite manager's border: from here on ids are in the long tree."""
+
+LARGEST_ID = (1 << 63) - 1
+
+Children = Callable[[str], Awaitable[Sequence[str]]]
+"""Names of the children of a path; empty for a node that is not there."""
+
+Numbers = Callable[[str, int], Awaitable[Sequence[int]]]
+"""Numbers of a path's children whose names are `L` and so many digits, ascending; none for a node that is not there."""
+
+_AHEAD = 4
+_NOTHING: Sequence[int] = []
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """Ids above `after` and below `before`."""
+
+    after: int = -1
+    before: int = LARGEST_ID + 1
+
+    def overlaps(self, lowest: int, highest: int) -> bool:
+        return lowest < self.before and highest > self.after
+
+    def select(self, ids: Sequence[int]) -> Sequence[int]:
+        """Those of some ascending ids that are wanted and are ids at all."""
+        before = min(self.before, LARGEST_ID + 1)
+        if not ids or (ids[0] > self.after and ids[-1] < before):
+            return ids
+        return [ledger_id for ledger_id in ids if self.after < ledger_id < before]
+
+
+class _Node(NamedTuple):
+    """An inner node of a tree: its whole path, and all digits on the way to it."""
+
+    path: str
+    digits: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree of fixed digit widths a level."""
+
+    widths: tuple[int, ...]
+
+    @property
+    def digits(self) -> int:
+        return sum(self.widths)
+
+    def path(self, ledger_id: int) -> str:
+        """The path below the root, with its leading slash."""
+        text = f"{ledger_id:0{self.digits}d}"
+        if len(text) > self.digits:
+            raise IncorrectParameterException(
+                f"ledger id {ledger_id} has more than the {self.digits} digits of this ledger manager"
+            )
+        parts, start = [], 0
+        for width in self.widths:
+            parts.append(text[start : start + width])
+            start += width
+        return "/" + "/".join((*parts[:-1], f"L{parts[-1]}"))
+
+    async def runs(
+        self, root: str, children: Children, numbers: Numbers, wanted: IdRange
+    ) -> AsyncGenerator[Sequence[int], None]:
+        """Ids in ascending order, a run a leaf level node."""
+        width = self.widths[-1]
+        leaves = self._nodes(len(self.widths) - 1, root, children, wanted)
+        async with aclosing(_ahead(leaves, lambda node: numbers(node.path, width))) as found:
+            async for node, below in found:
+                first = int(node.digits or 0) * 10**width
+                whole = isinstance(below, range)
+                ids = range(first + below[0], first + below[-1] + 1) if whole and below else [first + n for n in below]
+                run = wanted.select(ids)
+                if run:
+                    yield run
+
+    async def _nodes(self, level: int, root: str, children: Children, wanted: IdRange) -> AsyncGenerator[_Node, None]:
+        """The nodes of a level, in order, that may have wanted ids below them."""
+        if level == 0:
+            yield _Node(root, "")
+            return
+        above = self._nodes(level - 1, root, children, wanted)
+        below = 10 ** sum(self.widths[level:])
+        async with aclosing(_ahead(above, lambda node: children(node.path))) as parents:
+            async for parent, names in parents:
+                for digits in _digit_names(names, self.widths[level - 1], ""):
+                    node = _Node(f"{parent.path}/{digits}", parent.digits + digits)
+                    first = int(node.digits) * below
+                    if wanted.overlaps(first, first + below - 1):
+                        yield node
+
+
+async def _ahead(
+    nodes: AsyncGenerator[_Node, None], read: Callable[[_Node], Awaitable[Result]]
+) -> AsyncGenerator[tuple[_Node, Result], None]:
+    """Each node with what was read of it, in order; the next ones are being read meanwhile."""
+
+    async def run(node: _Node) -> Result:
+        return await read(node)
+
+    reading: deque[tuple[_Node, asyncio.Task[Result]]] = deque()
+    try:
+        async with aclosing(nodes):
+            async for node in nodes:
+                reading.append((node, asyncio.ensure_future(run(node))))
+                if len(reading) > _AHEAD:
+                    first, task = reading[0]
+                    yield first, await task
+                    reading.popleft()
+        while reading:
+            first, task = reading[0]
+            yield first, await task
+            reading.popleft()
+    finally:
+        tasks = [task for _, task in reading]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _digit_names(names: Sequence[str], width: int, mark: str) -> list[str]:
+    """The digits of the names that are `mark` and exactly `width` digits, sorted."""
+    wanted = [name[len(mark) :] for name in names if name.startswith(mark) and len(name) == len(mark) + width]
+    return sorted(digits for digits in wanted if digits.isascii() and digits.isdigit())
+
+
+SHORT = Tree((2, 4, 4))
+LONG = Tree((3, 4, 4, 4, 4))
+
+
+class LedgerPaths:
+    """One ledger manager's places."""
+
+    def __init__(self, root: str, removes_parents: bool) -> None:
+        self.root = root
+        self.removes_parents = removes_parents
+        """Whether empty nodes above a removed ledger are removed as well."""
+
+    def path(self, ledger_id: int) -> str:
+        """The whole path. Raises IncorrectParameterException for an id that the manager can't hold."""
+        raise NotImplementedError
+
+    def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        """All ids in `wanted`, strictly ascending, in non-empty runs of bounded size (but for the flat manager).
+
+        `numbers` reads leaf nodes where there is a quicker way than by names.
+        """
+        raise NotImplementedError
+
+
+class TreePaths(LedgerPaths):
+    """A manager with one tree: legacy hierarchical (short) or long hierarchical."""
+
+    def __init__(self, root: str, tree: Tree, removes_parents: bool) -> None:
+        super().__init__(root, removes_parents)
+        self._tree = tree
+
+    def path(self, ledger_id: int) -> str:
+        return self.root + self._tree.path(ledger_id)
+
+    def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        return self._tree.runs(self.root, children, numbers or _numbers_from(children), wanted)
+
+
+class CompositePaths(LedgerPaths):
+    """BookKeeper's default manager, called hierarchical."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root, removes_parents=True)
+
+    def path(self, ledger_id: int) -> str:
+        return self.root + (SHORT if ledger_id < FIRST_LONG_ID else LONG).path(ledger_id)
+
+    def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        numbers = numbers or _numbers_from(children)
+        return _merge(SHORT.runs(self.root, children, numbers, wanted), LONG.runs(self.root, children, numbers, wanted))
+
+
+class FlatPaths(LedgerPaths):
+    """All ledgers directly under the root."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root, removes_parents=False)
+
+    def path(self, ledger_id: int) -> str:
+        return f"{self.root}/L{ledger_id:010d}"
+
+    async def runs(
+        self, children: Children, wanted: IdRange, numbers: Numbers | None = None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        digits = [name[1:] for name in await children(self.root) if name.startswith("L") and len(name) > 10]
+        run = wanted.select(sorted({int(text) for text in digits if text.isascii() and text.isdigit()}))
+        if run:
+            yield run
+
+
+def paths_of(manager: str, root: str) -> LedgerPaths:
+    """The places of a manager by its name in `layout.FACTORY_CLASSES`."""
+    if manager == "hierarchical":
+        return CompositePaths(root)
+    if manager == "flat":
+        return FlatPaths(root)
+    if manager == "legacyhierarchical":
+        return TreePaths(root, SHORT, removes_parents=False)
+    if manager == "longhierarchical":
+        return TreePaths(root, LONG, removes_parents=True)
+    raise IncorrectParameterException(
+        f"the ledger manager {manager!r} is not supported on ZooKeeper; use hierarchical, longhierarchical or flat"
+    )
+
+
+def _numbers_from(children: Children) -> Numbers:
+    async def numbers(path: str, width: int) -> Sequence[int]:
+        return [int(digits) for digits in _digit_names(await children(path), width, "L")]
+
+    return numbers
+
+
+async def _merge(
+    first: AsyncGenerator[Sequence[int], None], second: AsyncGenerator[Sequence[int], None]
+) -> AsyncGenerator[Sequence[int], None]:
+    """Two ascending listings as one, without duplicates. Holds one run of each."""
+    async with aclosing(first), aclosing(second):
+        left, right = await anext(first, _NOTHING), await anext(second, _NOTHING)
+        while left and right:
+            if left[-1] < right[0]:
+                yield left
+                left = await anext(first, _NOTHING)
+                continue
+            # What is not above the end of both runs can't be overtaken any more.
+            border = min(left[-1], right[-1])
+            yield sorted({ledger_id for ledger_id in (*left, *right) if ledger_id <= border})
+            left = [ledger_id for ledger_id in left if ledger_id > border] or await anext(first, _NOTHING)
+            right = [ledger_id for ledger_id in right if ledger_id > border] or await anext(second, _NOTHING)
+        for rest, iterator in ((left, first), (right, second)):
+            if rest:
+                yield rest
+            async for run in iterator:
+                yield run

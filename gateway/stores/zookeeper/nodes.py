@@ -1,0 +1,100 @@
+"""Small compounds of node operations that several parts of the ZooKeeper store need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.errors import MetaStoreException
+
+_REMOVED_TOGETHER = 500
+
+
+async def ensure_node(session: ZooKeeperSession, path: str, root: str = "/", *, open_to_all: bool = False) -> None:
+    """Makes sure that an empty persistent node and what is above it, below `root`, is there.
+
+    The root itself is never made: where it is gone a cluster is gone, and another one must not begin by itself. Raises
+    MetaStoreException then. `open_to_all`: made here, it is open to every client even where the settings restrict nodes
+    to their creator.
+    """
+    while True:
+        try:
+            await session.create(path, open_to_all=open_to_all)
+        except NodeExistsError:
+            return
+        except NoNodeError:
+            await _ensure_above(session, path, root)
+        else:
+            return
+
+
+async def create_with_parents(
+    session: ZooKeeperSession, path: str, data: bytes, root: str, *, ephemeral: bool = False
+) -> None:
+    """Creates a node, and what is missing above it, as often as somebody removes that meanwhile; never the root.
+
+    Raises NodeExistsError, and MetaStoreException where the root is gone.
+    """
+    while True:
+        try:
+            return await session.create(path, data, ephemeral=ephemeral)
+        except NoNodeError:
+            await _ensure_above(session, path, root)
+
+
+async def _ensure_above(session: ZooKeeperSession, path: str, root: str) -> None:
+    parent = parent_of(path)
+    if len(parent) <= len(root):
+        raise MetaStoreException(
+            f"ZooKeeper has no {root}: the cluster was removed, or the ledgers root or chroot is wrong"
+        )
+    await ensure_node(session, parent, root)
+
+
+async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) -> None:
+    """Removes the nodes above `path`, from below, while they are empty; never the root."""
+    parent = parent_of(path)
+    while len(parent) > len(root):
+        try:
+            await session.delete(parent)
+        except NotEmptyError:
+            return
+        except NoNodeError:
+            pass
+        parent = parent_of(parent)
+
+
+async def children_or_none(session: ZooKeeperSession, path: str) -> list[str] | None:
+    """Names of the children; None for a node that is not there."""
+    try:
+        return await session.children(path)
+    except NoNodeError:
+        return None
+
+
+async def remove_tree(session: ZooKeeperSession, path: str) -> None:
+    """Removes a node and everything below it, hundreds in a request; what is not there is fine."""
+    for names in _cut(await children_or_none(session, path) or []):
+        below = [f"{path}/{name}" for name in names]
+        try:
+            await session.delete_together(below)
+        except (NotEmptyError, NoNodeError):
+            # One of them has children, or somebody else removes them as well.
+            for child in below:
+                await remove_tree(session, child)
+    try:
+        await session.delete(path)
+    except NoNodeError:
+        return
+    except NotEmptyError:
+        await remove_tree(session, path)
+
+
+def _cut(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + _REMOVED_TOGETHER] for start in range(0, len(names), _REMOVED_TOGETHER)]
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

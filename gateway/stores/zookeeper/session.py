@@ -1,0 +1,400 @@
+"""One ZooKeeper session as asyncio: calls with deadlines and typed failures, states, and a client that is kept alive.
+
+States, as kazoo reports them: connecting → connected ⇄ suspended (connection lost, session maybe alive) → lost (session
+expired) → connected (a new session) … → closed. kazoo forgets every watch at any disconnect; so on each way back to
+connected `on_reconnected` is called, with whether the session is a new one, and whoever watches arms again.
+
+kazoo's thread may end for good: an answer that it does not understand, an authentication that failed, a bug. Then
+everything of kazoo is made anew, at most once a second, and goes on with the same session if that still lives; it
+counts as a new one all the same.
+
+Nothing read here is older than what was read before (M4). Within a session ZooKeeper sees to that; a new session may
+begin at a server that lags, and know nothing of ledgers that the former one has shown. So it counts as connected only
+once that server has caught up with the leader.
+
+A call waits for the connection within its deadline and is sent once. If its answer is lost, a read fails with
+MetaStoreException and a change with UnknownOutcomeException: it may have happened. One that surely was not sent fails
+with StoreUnreachableException. Errors of the node itself (NoNode, BadVersion, …) stay kazoo's exceptions, for the
+caller to translate. Answers, events and states come in the order in which ZooKeeper sent them: after an answer, every
+event of what had changed by then was delivered.
+
+What kazoo has no call for (taking a watch away, reading many nodes at once) is in `requests`; everything that touches
+kazoo itself is in `kazoo_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+    ZookeeperError,
+)
+from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, GetData, SetData, Sync, Transaction
+from kazoo.protocol.states import ZnodeStat
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
+from bookgate.gateway.stores.zookeeper.kazoo_thread import (
+    KazooThread,
+    MakeHandler,
+    NodeWatch,
+    NotSentError,
+    Request,
+    ThreadHandler,
+)
+from bookgate.gateway.stores.zookeeper.requests import (
+    CREATOR_ONLY,
+    OPEN_TO_ALL,
+    CreateNodes,
+    DeleteNodes,
+    ListNumbered,
+    NodeContent,
+    ReadNodes,
+    ReserveNumbers,
+)
+from bookgate.gateway.stores.zookeeper.security import check_files, security_arguments
+from bookgate.ledger.errors import MetaStoreException, StoreUnreachableException, UnknownOutcomeException, ZKException
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+_CONNECTION_ERRORS = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    AuthFailedError,
+    RequestTimeoutError,
+)
+
+_NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+
+_EPHEMERAL = 1
+_RETRY_SECONDS = 1.0
+"""From one client to the next, and from one attempt to catch up with the leader to the next."""
+
+
+class ZooKeeperSession:
+    """See the module. One event loop, from `start` to `close`."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        session_timeout_seconds: float = 10.0,
+        connect_timeout_seconds: float = 6.0,
+        call_timeout_seconds: float = 8.0,
+        settings: StoreSettings = DEFAULTS,
+        make_handler: MakeHandler = ThreadHandler,
+    ) -> None:
+        self._settings = settings
+        self._make_handler = make_handler
+        creator_only = settings.zookeeper_acl == "creator"
+        self._acl = CREATOR_ONLY if creator_only else OPEN_TO_ALL
+        self._node_acl = CREATOR_ALL_ACL if creator_only else OPEN_ACL_UNSAFE
+        self._servers = ",".join(servers)
+        self.session_timeout_seconds = session_timeout_seconds
+        self._connect_timeout = connect_timeout_seconds
+        self._call_timeout = call_timeout_seconds
+        self.on_reconnected: Callable[[bool], None] = lambda new_session: None
+        """Called at each way back to connected; true: in a new session, the old one's ephemeral nodes are gone."""
+        self._kazoo: KazooThread | None = None
+        self._started_at = 0.0
+        self._connected = asyncio.Event()
+        self._generation = 0
+        self._session_lost = False
+        self._closed = False
+        self.connection_epoch = 0
+        """How often the connection was lost."""
+        self.client_restarts = 0
+        """How often kazoo's thread had ended, and a new client was made."""
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def servers(self) -> str:
+        return self._servers
+
+    @property
+    def session_id(self) -> int:
+        """The owner that ZooKeeper writes into ephemeral nodes."""
+        session = self._kazoo.session if self._kazoo is not None else None
+        return session.number if session is not None else 0
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest transaction of which an answer told; 0 when a session begins."""
+        return self._kazoo.last_zxid if self._kazoo is not None else 0
+
+    async def start(self) -> None:
+        """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
+        check_files(self._settings)
+        self._start_client()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise MetaStoreException(
+                f"no ZooKeeper server of {self._servers} answered within {self._connect_timeout:g} s; "
+                f"is it running, and is the address right{self._tls_question()}?"
+            ) from None
+
+    def _tls_question(self) -> str:
+        if not self._settings.zookeeper_tls:
+            return ""
+        return ", does it serve TLS there, and do the certificates of both sides please the other"
+
+    async def close(self) -> None:
+        """Ends the session: its ephemeral nodes go. A second call does nothing."""
+        if self._closed or self._kazoo is None:
+            return
+        self._closed = True
+        self._connected.clear()
+        self._kazoo.give_up()
+        await asyncio.get_running_loop().run_in_executor(None, self._kazoo.stop)
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, watch: NodeWatch | None = None) -> tuple[bytes, ZnodeStat]:
+        """Content and stat. Raises NoNodeError; then nothing is watched."""
+        found: tuple[bytes, ZnodeStat] = await self._read(lambda kazoo: GetData(path, kazoo.watcher(watch)))
+        return found
+
+    async def exists(self, path: str, watch: NodeWatch | None = None) -> ZnodeStat | None:
+        """A node that is not there is watched, too."""
+        stat: ZnodeStat | None = await self._read(lambda kazoo: Exists(path, kazoo.watcher(watch)))
+        return stat
+
+    async def children(self, path: str, watch: NodeWatch | None = None) -> list[str]:
+        """Names, in no order. Raises NoNodeError; then nothing is watched."""
+        names: list[str] = await self._read(lambda kazoo: GetChildren(path, kazoo.watcher(watch)))
+        return names
+
+    async def sync(self, path: str) -> None:
+        """Reads after it are not older than the store was at the call, and every event until then was delivered."""
+        await self._read(lambda _: Sync(path))
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, open_to_all: bool = False) -> None:
+        """Raises NodeExistsError, NoNodeError (no parent). `open_to_all`: whatever the settings say of the ACL."""
+        acl = OPEN_ACL_UNSAFE if open_to_all else self._node_acl
+        await self._change(Create(path, data, acl, _EPHEMERAL if ephemeral else 0))
+
+    async def set(self, path: str, data: bytes, version: int) -> ZnodeStat:
+        """Raises NoNodeError, BadVersionError."""
+        stat: ZnodeStat = await self._change(SetData(path, data, version))
+        return stat
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Raises NoNodeError, BadVersionError, NotEmptyError."""
+        await self._change(Delete(path, version))
+
+    async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
+        """Creates all nodes, persistent, or none. Raises the error of the one that failed."""
+        _raise_errors(await self._change(CreateNodes(nodes, self._acl)))
+
+    async def take_over(self, path: str, data: bytes, version: int) -> None:
+        """Makes another session's ephemeral node one of this session, at no moment without it.
+
+        Whoever is about to delete the node at its old version fails: the new one has another. Raises NoNodeError,
+        BadVersionError.
+        """
+        operations = [Delete(path, version), Create(path, data, self._node_acl, _EPHEMERAL)]
+        if version == 0:
+            operations.append(SetData(path, data, -1))
+        results = await self._change(Transaction(operations))
+        # The others are rolled back with a filler error; the culprit says more.
+        _raise_errors([each for each in results if not isinstance(each, (RolledBackError, RuntimeInconsistency))])
+
+    async def delete_together(self, paths: Sequence[str]) -> None:
+        """Deletes all nodes or none. Raises the error of the one that failed."""
+        _raise_errors(await self._change(DeleteNodes(paths)))
+
+    async def reserve_numbers(self, prefix: str, count: int, *, open_to_all: bool = False) -> str:
+        """Takes `count` numbers in a row from a parent's counter of children.
+
+        Returns the path of the ephemeral node that `prefix` and the first number make; the caller deletes it. Raises
+        NoNodeError (no parent).
+        """
+        paths = await self._change(ReserveNumbers(prefix, count, OPEN_TO_ALL if open_to_all else self._acl))
+        _raise_errors(paths)
+        path: str = paths[0]
+        return path
+
+    async def get_many(self, paths: Sequence[str]) -> list[NodeContent | Exception]:
+        """Content and stat of each node, or kazoo's error for it; one request, so not too many at once."""
+        results: list[NodeContent | Exception] = await self._read(lambda _: ReadNodes(paths))
+        return results
+
+    async def numbered_children(self, path: str, mark: str, width: int) -> Sequence[int]:
+        """The numbers of the children named `mark` and `width` digits, ascending. Raises NoNodeError."""
+        numbers: Sequence[int] = await self._read(lambda _: ListNumbered(path, mark, width))
+        return numbers
+
+    def delete_soon(self, path: str) -> None:
+        """Deletes an ephemeral node without waiting for it; if that fails, it goes with the session."""
+        if self._kazoo is not None and self.connected:
+            self._kazoo.send(Delete(path, -1), self._generation)
+
+    def remove_data_watch(self, path: str) -> None:
+        """Takes every data watch off a node that was asked for before, here and on the server; waits for nothing."""
+        if self._kazoo is not None and self.connected:
+            self._kazoo.remove_data_watch(path, self._generation)
+
+    async def _read(self, make: Callable[[KazooThread], Request]) -> Any:
+        try:
+            return await self._call(make)
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+            raise MetaStoreException(f"ZooKeeper ({self._servers}) did not answer: {_describe(error)}") from error
+        except _NODE_ERRORS:
+            raise
+        except ZookeeperError as error:
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
+
+    async def _change(self, request: Request) -> Any:
+        try:
+            return await self._call(lambda _: request)
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+            raise UnknownOutcomeException(
+                f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {_describe(error)}"
+            ) from error
+        except _NODE_ERRORS:
+            raise
+        except ZookeeperError as error:
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
+
+    async def _call(self, make: Callable[[KazooThread], Request]) -> Any:
+        """Sends once connected. StoreUnreachableException: surely nothing was sent within the deadline."""
+        if self._closed or self._kazoo is None:
+            raise StoreUnreachableException(f"the ZooKeeper session with {self._servers} is closed")
+        deadline = asyncio.get_running_loop().time() + self._call_timeout
+        if not self._connected.is_set():
+            try:
+                async with asyncio.timeout(self._call_timeout):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise StoreUnreachableException(f"ZooKeeper ({self._servers}) is out of reach") from None
+        call = self._kazoo.call(make(self._kazoo), self._generation)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await call.answer
+        except (TimeoutError, NotSentError) as error:
+            if call.sent and isinstance(error, TimeoutError):
+                raise
+            raise StoreUnreachableException(f"ZooKeeper ({self._servers}) was not asked: out of reach") from None
+
+    # --- the client and its states ------------------------------------------------------------------------------
+
+    def _start_client(self) -> None:
+        before = self._kazoo
+        self._started_at = asyncio.get_running_loop().time()
+        kazoo = KazooThread(
+            self._servers,
+            self.session_timeout_seconds,
+            self._make_handler,
+            security_arguments(self._settings),
+            before.session if before is not None else None,
+        )
+        kazoo.on_state = partial(self._state_changed, kazoo)
+        kazoo.on_ended = partial(self._client_ended, kazoo)
+        self._kazoo = kazoo
+        kazoo.start()
+
+    def _client_ended(self, kazoo: KazooThread, why: str) -> None:
+        """kazoo's thread is gone: nothing would ever come of this client again."""
+        if self._closed or kazoo is not self._kazoo:
+            return
+        self._disconnected("ended", new_session=True)
+        log_event(_LOG, "zookeeper_client_ended", logging.ERROR, why=why, note="a new one is made")
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, kazoo.stop)
+        loop.call_at(max(loop.time(), self._started_at + _RETRY_SECONDS), self._start_anew)
+
+    def _start_anew(self) -> None:
+        if self._closed:
+            return
+        self.client_restarts += 1
+        try:
+            self._start_client()
+        except Exception as error:
+            # No thread, no descriptor: there may be some later.
+            log_event(_LOG, "zookeeper_client_not_started", logging.ERROR, error=error, note="it is tried again")
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._start_anew)
+
+    def _state_changed(self, kazoo: KazooThread, state: str, generation: int) -> None:
+        if self._closed or kazoo is not self._kazoo:
+            return
+        if state != KazooState.CONNECTED:
+            self._disconnected(state.lower(), new_session=state == KazooState.LOST)
+            return
+        self._generation = generation
+        if self._session_lost:
+            self._catch_up(kazoo, generation)
+        else:
+            self._now_connected(new_session=False)
+
+    def _disconnected(self, how: str, *, new_session: bool) -> None:
+        self._generation = -1
+        if self._connected.is_set():
+            self._log_state(how, logging.WARNING)
+            self.connection_epoch += 1
+        self._connected.clear()
+        self._session_lost = self._session_lost or new_session
+
+    def _catch_up(self, kazoo: KazooThread, generation: int) -> None:
+        """A new session's server may not have yet what was seen in the former one."""
+        if self._closed or kazoo is not self._kazoo or generation != self._generation:
+            return
+
+        def caught_up(answer: asyncio.Future[Any]) -> None:
+            failed = answer.cancelled() or answer.exception() is not None
+            if self._closed or kazoo is not self._kazoo or generation != self._generation:
+                return
+            if failed:
+                loop.call_later(_RETRY_SECONDS, self._catch_up, kazoo, generation)
+                return
+            self._session_lost = False
+            self._now_connected(new_session=True)
+
+        loop = asyncio.get_running_loop()
+        kazoo.call(Sync("/"), generation).answer.add_done_callback(caught_up)
+
+    def _now_connected(self, *, new_session: bool) -> None:
+        self._connected.set()
+        self._log_state("connected", logging.INFO, new=new_session)
+        self.on_reconnected(new_session)
+
+    def _log_state(self, state: str, level: int, **fields: object) -> None:
+        log_event(_LOG, "zookeeper_session", level, state=state, session=f"{self.session_id:x}", **fields)
+
+
+def _raise_errors(results: Sequence[Any]) -> None:
+    for result in results:
+        if isinstance(result, _NODE_ERRORS):
+            raise result
+        if isinstance(result, Exception):
+            raise ZKException(f"ZooKeeper refused a transaction: {_describe(result)}") from result
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".strip()

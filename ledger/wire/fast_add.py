@@ -1,0 +1,101 @@
+"""The ordinary add, read and answered without a message object: what a bookie does most.
+
+Of protocol v3, `read_v3` knows one shape only, the one that BookKeeper's clients send, Java's and this one's, for an
+add without flags: header, ledger id, entry id, a master key of 20 bytes and the entry packet, each field in its
+place, every number in its shortest form, every length right to the byte, the ids those of the packet. Whatever
+differs in the least is not known here, and `v3` reads it: a request that both read means the same to both.
+`read_v2` does that for the binary protocol, version 2, without flags.
+
+Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
+docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
+from bookgate.ledger.varint import VARINTS, encode_varint
+
+_ADD = re.compile(
+    rb"\x0a(.)\x08\x03\x10\x02\x18(%(v)b)\xaa\x06(%(v)b)\x08(%(v)b)\x10(%(v)b)\x1a\x14(.{20})\x22(%(v)b)"
+    % {b"v": rb"[\x80-\xff]{0,8}[\x00-\x7f]"},
+    re.DOTALL,
+)
+"""Groups: header length, txnId, length of the sub-message, ledgerId, entryId, masterKey, length of the body."""
+
+_HEADER = 5
+"""Bytes of the header's fields beside the transaction id."""
+_SUB_MESSAGE = 25
+"""Bytes of the sub-message's tags and key."""
+
+_V2_ADD = struct.Struct(">I20sqqq")
+"""Header, master key, and the packet's ledgerId, entryId and LAC."""
+_V2_HEADER = 0x02010000
+"""Version 2, operation 1, no flags."""
+_V2_BODY = 24
+_V2_STORED = struct.Struct(">IIIqq")
+
+
+class OrdinaryAdd(NamedTuple):
+    """What an ordinary add says. Ids are not negative."""
+
+    stored: bytes
+    """The answer's frame, for when it is stored: the bytes of `encode_response` of its protocol."""
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    """As the packet has it."""
+    master_key: bytes
+    body: bytes
+
+
+def read_v3(packet: memoryview) -> OrdinaryAdd | None:
+    """The add, or None for anything else."""
+    match = _ADD.match(packet)
+    if match is None:
+        return None
+    header_length, txn_id, add_length, ledger, entry, master_key, body_length = match.groups()
+    start = match.end()
+    size = len(packet) - start
+    if size < HEADER_SIZE:
+        return None
+    ledger_id, entry_id, last_add_confirmed = PACKET_IDS.unpack_from(packet, start)
+    if ledger_id < 0 or entry_id < 0:
+        return None
+    add_size = _SUB_MESSAGE + len(ledger) + len(entry) + len(body_length) + size
+    if (
+        entry != (VARINTS[entry_id] if entry_id < _TABLE else encode_varint(entry_id))
+        or ledger != (VARINTS[ledger_id] if ledger_id < _TABLE else encode_varint(ledger_id))
+        or body_length != (VARINTS[size] if size < _TABLE else encode_varint(size))
+        or add_length != (VARINTS[add_size] if add_size < _TABLE else encode_varint(add_size))
+        or header_length[0] != _HEADER + len(txn_id)
+    ):
+        return None
+    ids = len(ledger) + len(entry)
+    stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b" % (
+        16 + len(txn_id) + ids,
+        _HEADER + len(txn_id),
+        txn_id,
+        4 + ids,
+        ledger,
+        entry,
+    )
+    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:])))
+
+
+def read_v2(packet: memoryview) -> OrdinaryAdd | None:
+    """The add, or None for anything else."""
+    if len(packet) < _V2_BODY + HEADER_SIZE:
+        return None
+    header, master_key, ledger_id, entry_id, last_add_confirmed = _V2_ADD.unpack_from(packet)
+    if header != _V2_HEADER or ledger_id < 0 or entry_id < 0:
+        return None
+    stored = _V2_STORED.pack(24, _V2_HEADER, 0, ledger_id, entry_id)
+    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[_V2_BODY:])))
+
+
+_TABLE = len(VARINTS)
+_new = tuple.__new__  # half the time of the named constructor

@@ -1,0 +1,66 @@
+"""The answers of protocol v3 that a client gets by the thousand, read without a message object.
+
+Two shapes are known, as Java's bookies and this one write them: "stored" to an add, and an entry to a read, perhaps
+with the greatest LAC behind it. Each field stands in its place and each length is right to the byte. Whatever differs
+is not known here, and `protocol_v3.decode_response` reads it: an answer that both read means the same to both.
+
+Source: docs/protocol/wire.md#v3-messages.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bookgate.ledger.varint import decode_varint
+from bookgate.ledger.wire.messages import EOK, ReadResponse
+
+_NUMBER = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
+_STORED = re.compile(
+    rb"\x0a(.)\x08\x03\x10\x02\x18(%(n)b)\x10\x00\xaa\x06(.)\x08\x00(\x10%(n)b\x18%(n)b)" % {b"n": _NUMBER}, re.DOTALL
+)
+"""Groups: header length, txnId, length of the sub-message, its ids."""
+_ENTRY = re.compile(
+    rb"\x0a(.)\x08\x03\x10\x01\x18(%(n)b)\x10\x00\xa2\x06(%(n)b)\x08\x00\x10(%(n)b)\x18(%(n)b)\x22(%(n)b)"
+    % {b"n": _NUMBER},
+    re.DOTALL,
+)
+"""Groups: header length, txnId, length of the sub-message, ledgerId, entryId, length of the body."""
+_BEFORE_LEDGER = 3
+"""Bytes of the sub-message before its ledger id."""
+_MAX_LAC = re.compile(rb"\x28(%b)" % _NUMBER)
+_HEADER = 5
+"""Bytes of the header's fields beside the transaction id."""
+
+
+def stored_txn_id(packet: bytes | memoryview) -> int | None:
+    """The transaction id of an answer that says "stored" to an add; None for any other. Nothing else in it matters."""
+    match = _STORED.fullmatch(packet)
+    if match is None:
+        return None
+    header_length, txn_id, length, ids = match.groups()
+    if header_length[0] != _HEADER + len(txn_id) or length[0] != 2 + len(ids):
+        return None
+    return decode_varint(txn_id)
+
+
+def found_entry(packet: bytes | memoryview) -> ReadResponse | None:
+    """The answer to a read, if it holds an entry in the ordinary form."""
+    match = _ENTRY.match(packet)
+    if match is None:
+        return None
+    header_length, txn_id, length, ledger_id, entry_id, body_length = match.groups()
+    start = match.end()
+    end = start + decode_varint(body_length)
+    if (
+        header_length[0] != _HEADER + len(txn_id)
+        or decode_varint(length) != len(packet) - match.start(4) + _BEFORE_LEDGER
+    ):
+        return None
+    max_lac = None
+    if end != len(packet):
+        told = _MAX_LAC.fullmatch(packet, end) if end < len(packet) else None
+        if told is None:
+            return None
+        max_lac = decode_varint(told[1])
+    ids = decode_varint(ledger_id), decode_varint(entry_id)
+    return ReadResponse(decode_varint(txn_id), EOK, *ids, bytes(packet[start:end]), max_lac)

@@ -1,0 +1,1 @@
+"""How commands are grouped, and how they print results, progress and failures."""

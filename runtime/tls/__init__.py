@@ -1,0 +1,1 @@
+"""Certificate files that change while a process runs, and the server's TLS contexts made of them."""

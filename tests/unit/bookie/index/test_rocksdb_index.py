@@ -1,0 +1,324 @@
+"""The RocksDB index: rows as BookKeeper's, order of writes, and a directory of the Java bookie."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Options, Rdict
+
+from bookgate.bookie.index.file_format import IndexHeader, slot_runs
+from bookgate.bookie.index.rocksdb_index import RocksDbIndex
+from bookgate.bookie.index.rocksdb_sequences import SEQUENCES_FILE
+from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.system.data_loss import LostDataException
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
+from bookgate.ledger.ledger_id import LedgerId
+from tests.conformance.golden import VECTORS
+from tests.unit.bookie.storage.storage_support import OpenStorage, lac_packet, opened, packet, small_config
+
+KEY = b"k" * 20
+HEADER = IndexHeader(KEY, False, None)
+
+
+class Opener:
+    """Opens the index of one directory, again after `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.index = self.open()
+
+    def open(self) -> RocksDbIndex:
+        return RocksDbIndex(REAL_FILE_SYSTEM, self.directory, 1 << 20)
+
+    def reopen(self) -> RocksDbIndex:
+        self.index.close()
+        self.index = self.open()
+        return self.index
+
+    def rows(self, database: str) -> dict[Any, Any]:
+        """Everything in a database."""
+        seen: dict[Any, Any] = {}
+        self.edit(database, lambda rows: seen.update(dict(rows.items())))
+        return seen
+
+    def edit(self, database: str, change: Callable[[Rdict], object]) -> RocksDbIndex:
+        """Changes a database behind the index's back, and opens the index again."""
+        self.index.close()
+        with Rdict(str(self.directory / database), Options(raw_mode=True)) as rows:
+            change(rows)
+        self.index = self.open()
+        return self.index
+
+
+@pytest.fixture
+def opener(tmp_path: Path) -> Iterator[Opener]:
+    opener = Opener(tmp_path)
+    yield opener
+    opener.index.close()
+
+
+def unscoped(number: int) -> LedgerId:
+    return LedgerId.unscoped(number)
+
+
+def write(index: RocksDbIndex, number: int, entry_ids: list[int], header: IndexHeader | None = HEADER) -> None:
+    index.update(unscoped(number), header, slot_runs(entry_ids, [1 << 32 | 2000 + entry for entry in entry_ids]))
+    index.sync()
+
+
+def test_what_was_synced_is_there_after_a_reopening(opener: Opener) -> None:
+    lac = struct.pack(">qqi", 5, 1, 0)
+    write(opener.index, 5, [0, 1, 2, 700], IndexHeader(KEY, True, lac))
+    write(opener.index, 6, [9])
+    index = opener.reopen()
+    assert index.read_header(unscoped(5)) == (IndexHeader(KEY, True, lac), 700)
+    assert index.read_header(unscoped(6)) == (HEADER, 9)
+    assert index.read_header(unscoped(7)) is None
+    assert list(index.entry_ids(unscoped(5))) == [0, 1, 2, 700]
+    assert index.location(unscoped(5), 700) == 1 << 32 | 2700
+    assert index.location(unscoped(5), 3) == 0
+    assert index.log_ids(unscoped(5)) == {1}
+    assert list(index.locations(unscoped(5), 1, 9)) == [1 << 32 | 2001, 1 << 32 | 2002]
+    assert list(index.locations(unscoped(5), 0, 2)) == [1 << 32 | 2000, 1 << 32 | 2001]
+    assert list(index.locations(unscoped(5), 3, 9)) == []
+    assert list(index.ledger_ids()) == [5, 6]
+
+
+def test_rows_are_bookkeepers_own(opener: Opener) -> None:
+    write(opener.index, 5, [3])
+    write(opener.index, 6, [], IndexHeader(KEY, True, None))
+    assert opener.rows("ledgers") | opener.rows("locations") == {
+        struct.pack(">q", 5): bytes.fromhex("080110001a14") + KEY,
+        struct.pack(">q", 6): bytes.fromhex("080110011a14") + KEY,
+        struct.pack(">qq", 5, 3): struct.pack(">q", 1 << 32 | 2003),
+    }
+
+
+def test_an_update_without_sync_is_as_if_it_never_was(opener: Opener) -> None:
+    opener.index.update(unscoped(5), HEADER, slot_runs([0], [1 << 32 | 2000]))
+    assert opener.index.read_header(unscoped(5)) is None
+    assert opener.reopen().read_header(unscoped(5)) is None
+
+
+def test_deleting_takes_one_ledger_with_its_locations(opener: Opener) -> None:
+    for number in (4, 5, 6):
+        write(opener.index, number, [0, 1])
+    opener.index.delete(unscoped(5))
+    opener.index.delete(unscoped(77))
+    opener.index.sync()
+    index = opener.reopen()
+    assert list(index.ledger_ids()) == [4, 6]
+    assert list(index.entry_ids(unscoped(5))) == []
+    assert [list(index.entry_ids(unscoped(number))) for number in (4, 6)] == [[0, 1], [0, 1]]
+
+
+def test_locations_of_an_unknown_ledger_are_passed_over_until_a_key_comes(opener: Opener) -> None:
+    write(opener.index, 5, [0, 1], header=None)
+    assert opener.index.read_header(unscoped(5)) is None
+    assert list(opener.index.ledger_ids()) == []
+    write(opener.index, 5, [])
+    assert opener.index.read_header(unscoped(5)) == (HEADER, 1)
+
+
+def test_the_largest_ids_have_their_place(opener: Opener) -> None:
+    largest = (1 << 63) - 1
+    write(opener.index, largest, [0, 1 << 39])
+    write(opener.index, 0, [0])
+    index = opener.reopen()
+    assert list(index.ledger_ids()) == [0, largest]
+    assert index.read_header(unscoped(largest)) == (HEADER, 1 << 39)
+    assert index.read_header(unscoped(0)) == (HEADER, 0)
+
+
+def test_a_rebuilt_row_is_read_and_replaced_by_the_next_update(opener: Opener) -> None:
+    rebuilt = struct.pack(">qq", 5, 0)
+    index = opener.edit("ledgers", lambda rows: rows.put(rebuilt, bytes.fromhex("080110011a00")))
+    assert index.read_header(unscoped(5)) == (IndexHeader(b"", True, None), -1)
+    assert list(index.ledger_ids()) == [5]
+    write(index, 5, [], IndexHeader(KEY, True, None))
+    assert list(opener.rows("ledgers")) == [struct.pack(">q", 5)]
+
+
+def test_of_two_rows_the_key_and_the_fence_both_hold(opener: Opener) -> None:
+    write(opener.index, 5, [])
+    rebuilt = struct.pack(">qq", 5, 0)
+    index = opener.edit("ledgers", lambda rows: rows.put(rebuilt, bytes.fromhex("080110011a00")))
+    assert index.read_header(unscoped(5)) == (IndexHeader(KEY, True, None), -1)
+    assert list(index.ledger_ids()) == [5]
+
+
+def test_flags_of_the_storage_and_limbo_stay_as_they_are(opener: Opener) -> None:
+    flags_key, flags = struct.pack(">q", -0xEEFD), struct.pack(">q", 1)
+
+    def prepare(rows: Rdict) -> None:
+        rows.put(flags_key, flags)
+        rows.put(struct.pack(">q", 5), bytes.fromhex("080110011a002801"))
+
+    index = opener.edit("ledgers", prepare)
+    assert list(index.ledger_ids()) == [5]
+    write(index, 5, [], IndexHeader(KEY, True, None))
+    seen = opener.rows("ledgers")
+    assert seen[flags_key] == flags
+    assert seen[struct.pack(">q", 5)] == bytes.fromhex("080110011a14") + KEY + bytes.fromhex("2801")
+
+
+def test_a_damaged_row_is_an_error_and_never_an_unknown_ledger(opener: Opener) -> None:
+    index = opener.edit("ledgers", lambda rows: rows.put(struct.pack(">q", 5), b"\x08\x01"))
+    with pytest.raises(StorageCorruptException, match="ledger 5"):
+        index.read_header(unscoped(5))
+    index = opener.edit("locations", lambda rows: rows.put(struct.pack(">qq", 5, 0), b"short"))
+    with pytest.raises(StorageCorruptException, match="entry 0 of ledger 5"):
+        index.location(unscoped(5), 0)
+
+
+def test_a_damaged_database_is_an_error_and_never_without_entries(opener: Opener) -> None:
+    for number in range(40):
+        write(opener.index, number, list(range(50)))
+    opener.index.close()
+    table = next((opener.directory / "locations").glob("*.sst"))
+    content = table.read_bytes()
+    third = len(content) // 3
+    table.write_bytes(content[:third] + bytes(third) + content[2 * third :])
+    with pytest.raises(StorageCorruptException, match="locations"):
+        read_everything(opener)
+    table.unlink()
+    with pytest.raises(OSError, match="locations"):
+        read_everything(opener)
+
+
+def read_everything(opener: Opener) -> None:
+    opener.index = opener.open()
+    for number in range(40):
+        list(opener.index.entry_ids(unscoped(number)))
+
+
+def test_a_closed_index_says_so(opener: Opener) -> None:
+    opener.index.close()
+    with pytest.raises(StorageStoppedException):
+        opener.index.location(unscoped(5), 0)
+
+
+def test_a_second_opening_is_refused(opener: Opener) -> None:
+    with pytest.raises(OSError, match="in use"):
+        opener.open()
+
+
+def test_a_fence_without_entries_is_flushed_with_an_empty_write_cache(tmp_path: Path) -> None:
+    """F2, F5: rows that only change the ledger are written by a checkpoint that has no entry."""
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+        bookie.storage.checkpoint()
+        bookie.fence(1)
+        bookie.fence(2)
+        bookie.write_lac(3, 7)
+        bookie.storage.checkpoint()
+        index = bookie.storage.stores[0].index
+        found = {number: index.read_header(unscoped(number)) for number in (1, 2, 3)}
+        assert found == {
+            1: (IndexHeader(KEY, True, None), 0),
+            2: (IndexHeader(KEY, True, None), -1),
+            3: (IndexHeader(KEY, False, lac_packet(3, 7)), -1),
+        }
+
+
+def test_a_java_directory_of_write_ahead_logs_only(tmp_path: Path) -> None:
+    with tarfile.open(VECTORS / "java-bookie3.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    index = RocksDbIndex(REAL_FILE_SYSTEM, tmp_path / "bookie3/ledgers/current", 1 << 20)
+    try:
+        # Ledger 7 is in the journal only.
+        assert list(index.ledger_ids()) == list(range(7))
+        counts = [len(list(index.entry_ids(unscoped(number)))) for number in range(7)]
+        assert counts == [500, 300, 50, 2000, 400, 700, 120]
+        headers = {number: index.read_header(unscoped(number)) for number in range(7)}
+        fenced = [number for number, found in headers.items() if found and found[0] and found[0].fenced]
+        assert fenced == [6]
+        assert index.read_header(unscoped(7)) is None
+    finally:
+        index.close()
+
+
+def empty(databases: Path) -> None:
+    for name in ("ledgers", "locations"):
+        shutil.rmtree(databases / name)
+
+
+def older(databases: Path) -> None:
+    for name in ("ledgers", "locations"):
+        shutil.rmtree(databases / name)
+        shutil.copytree(databases.parent / "older" / name, databases / name)
+
+
+def older_locations(databases: Path) -> None:
+    shutil.rmtree(databases / "locations")
+    shutil.copytree(databases.parent / "older" / "locations", databases / "locations")
+
+
+def without_its_log(databases: Path) -> None:
+    newest = max((databases / "locations").glob("*.log"))
+    newest.unlink()
+
+
+@pytest.mark.parametrize("damage", [empty, older, older_locations, without_its_log])
+def test_databases_that_have_less_than_they_had_refuse_the_start(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """S8. RocksDB itself takes all of these for right."""
+    databases = tmp_path / "ledgers/current"
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+    shutil.copytree(databases, databases.parent / "older")
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 1)
+        bookie.storage.checkpoint()
+        left = tmp_path / "left"
+        shutil.copytree(tmp_path / "ledgers", left / "ledgers")
+        shutil.copytree(tmp_path / "journal", left / "journal")
+    damage(left / "ledgers/current")
+    for _ in range(2):
+        with pytest.raises(LostDataException, match=r"RocksDB index in .* is behind what .*--accept-loss"):
+            OpenStorage(left, storage="db")
+    storage = Storage(replace(small_config(left), storage="db"), lambda tokens: None, lambda error: None)
+    storage.open(accept_loss=[1])
+    assert storage.limbo() == [1]
+    storage.close()
+    with opened(left, storage="db") as bookie:
+        assert bookie.storage.limbo() == [1]
+
+
+@pytest.mark.parametrize("mark", ["sealed", "of another bookie"])
+def test_databases_that_are_as_they_were_or_that_another_bookie_changed_are_right(tmp_path: Path, mark: str) -> None:
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+        bookie.add(2, 0)
+    shutil.copytree(tmp_path / "ledgers/current", tmp_path / "ledgers/older")
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.storage.delete_ledgers([1])
+    if mark != "sealed":
+        older(tmp_path / "ledgers/current")
+        path = tmp_path / "ledgers/current/lastMark"
+        path.write_bytes(path.read_bytes()[:16])
+    for _ in range(2):
+        with opened(tmp_path, storage="db") as bookie:
+            assert bookie.storage.limbo() == []
+            assert bookie.storage.read_entry(bookie.ledger(2), 0) == packet(2, 0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"BGSQ" + bytes(20)])
+def test_sequences_that_are_gone_or_damaged_do_not_count(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "ledgers" / SEQUENCES_FILE
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, 0)
+    whole = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content)
+    with opened(tmp_path, storage="db") as bookie:
+        assert bookie.storage.read_entry(bookie.ledger(1), 0) == packet(1, 0)
+        bookie.add(1, 1)
+    assert path.read_bytes() > whole

@@ -1,0 +1,94 @@
+"""When a ledger leaves limbo: once it is certain what the bookie has to hold of it, and that it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
+from bookgate.bookie.limbo.placed_entries import placed_entries
+from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
+from tests.unit.bookie.storage.storage_support import opened
+
+BOOKIES = ("a:1", "b:1", "c:1", "d:1")
+
+
+def metadata(state: LedgerState, last: int, *fragments: tuple[int, str], quorum: int = 2) -> LedgerMetadata:
+    """Fragments as first entry and initials of the ensemble."""
+    made = [Fragment(first, tuple(f"{initial}:1" for initial in ensemble)) for first, ensemble in fragments]
+    return LedgerMetadata(len(made[0].ensemble), quorum, quorum, tuple(made), state, last, max(0, last + 1) * 10)
+
+
+@pytest.mark.parametrize("quorum", [1, 2, 3])
+@pytest.mark.parametrize("fragments", [[(0, "abc")], [(0, "bca"), (5, "bda"), (6, "cba"), (16, "abd")]])
+def test_the_entries_placed_on_a_bookie(quorum: int, fragments: list[tuple[int, str]]) -> None:
+    closed = metadata(LedgerState.CLOSED, 20, *fragments, quorum=quorum)
+    for bookie in BOOKIES:
+        wanted = []
+        for entry_id in range(21):
+            ensemble = closed.fragment_at(entry_id).ensemble
+            if bookie in [ensemble[(entry_id + index) % 3] for index in range(quorum)]:
+                wanted.append(entry_id)
+        assert sorted(entry_id for ids in placed_entries(closed, bookie) for entry_id in ids) == wanted
+
+
+class Store:
+    """The part of a metadata store that is asked."""
+
+    def __init__(self, ledgers: dict[int, LedgerMetadata | BKException]) -> None:
+        self._ledgers = ledgers
+        self.ledger_manager = self
+
+    async def catch_up(self, revision: int | None) -> None:
+        assert revision is None
+
+    async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        found = [(each, self._ledgers.get(each.ledger_id)) for each in ids]
+        return [
+            LedgerRecord(each, known, 1)
+            if isinstance(known, LedgerMetadata)
+            else known or NoSuchLedgerExistsOnMetadataServerException(str(each))
+            for each, known in found
+        ]
+
+    async def ledger_ranges(self) -> AsyncIterator[Sequence[int]]:
+        ids = sorted(self._ledgers)
+        yield ids[:2]
+        yield ids[2:]
+
+
+async def at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
+    closed = LedgerState.CLOSED
+    store = Store(
+        {
+            1: metadata(closed, 2, (0, "abc"), quorum=3),
+            2: metadata(closed, 2, (0, "abc"), quorum=3),  # entry 2 is missing here
+            3: metadata(closed, 5, (0, "bcd"), quorum=3),  # elsewhere
+            4: metadata(closed, -1, (0, "abc"), quorum=3),
+            5: metadata(LedgerState.OPEN, -1, (0, "abc"), quorum=3),
+            6: metadata(LedgerState.IN_RECOVERY, -1, (0, "abc"), quorum=3),
+            7: MetaStoreException("out of reach"),
+            8: metadata(closed, 2, (0, "abc"), quorum=3),  # of which nothing is left
+        }
+    )
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0, 1, 2)
+        bookie.add(2, 0, 1)
+        bookie.storage._limbo.add([*asyncio.run(all_ledgers(cast(LedgerManagerFactory, store))), 9])
+        check = LimboCheck(bookie.storage, cast(LedgerManagerFactory, store), "a:1", 0, at_once)
+        asyncio.run(check.verify())
+        assert bookie.storage.limbo() == [2, 5, 6, 7, 8]
+        bookie.add(2, 2)
+        asyncio.run(check.verify())
+        assert bookie.storage.limbo() == [5, 6, 7, 8]

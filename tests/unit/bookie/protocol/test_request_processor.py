@@ -1,0 +1,130 @@
+"""What a bookie counts and times of adds: what it acknowledged, and nothing twice or back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bookgate.bookie.mode.mode import BookieMode
+from bookgate.bookie.protocol.long_polls import LongPolls
+from bookgate.bookie.protocol.read_scheduler import EntryReads, QueuedRead
+from bookgate.bookie.protocol.request_processor import RequestProcessor
+from bookgate.bookie.statistics import SAMPLED, BookieStatistics
+from bookgate.ledger.wire.fast_add import OrdinaryAdd, read_v3
+from bookgate.ledger.wire.messages import AddRequest, Response, Status
+from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
+from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
+
+LEDGER = 5
+
+
+class RecordingClient:
+    """A connection that keeps what it was told to send."""
+
+    is_open = True
+    takes_answers = True
+    reading = False
+
+    def __init__(self) -> None:
+        self.reads: deque[QueuedRead] = deque()
+        self.statuses: list[int] = []
+
+    def encode(self, response: Response) -> bytes:
+        return encode_response(response)
+
+    def decode(self, frame: bytes) -> Response:
+        return decode_response(memoryview(frame)[4:])
+
+    def answer(self, response: Response) -> None:
+        self.send(self.encode(response))
+
+    def send(self, frame: bytes) -> None:
+        self.statuses.append(self.decode(frame).status)
+
+    def flush(self) -> None:
+        return
+
+    def start_tls(self, txn_id: int) -> bool:
+        return False
+
+    def wait_for_room(self) -> None:
+        return
+
+
+class Bench:
+    """A processor over a real storage, whose acknowledgements the test passes on."""
+
+    def __init__(self, opened_storage: OpenStorage, reader: ThreadPoolExecutor) -> None:
+        self.acks = opened_storage.acks
+        self.statistics = BookieStatistics()
+        storage = opened_storage.storage
+        reads = EntryReads(storage, reader, self.statistics)
+        long_polls = LongPolls(storage, reads, reader)
+        self.processor = RequestProcessor(storage, reads, long_polls, self.statistics, BookieMode())
+        self.client = RecordingClient()
+
+    def add(self, entry_id: int) -> AddRequest:
+        """Through the general path."""
+        request = AddRequest(entry_id, LEDGER, entry_id, KEY, packet(LEDGER, entry_id))
+        self.processor.process(self.client, request)
+        return request
+
+    def add_fast(self, entry_id: int) -> None:
+        request = AddRequest(entry_id, LEDGER, entry_id, KEY, packet(LEDGER, entry_id))
+        fast: OrdinaryAdd | None = read_v3(memoryview(encode_request(request))[4:])
+        assert fast is not None
+        assert self.processor.add(self.client, fast)
+
+    def take_tokens(self, count: int) -> list[object]:
+        self.acks.wait_for_count(count)
+        tokens, self.acks.tokens = self.acks.tokens, []
+        return tokens
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """Adds, bytes of them, refused adds."""
+        return self.statistics.adds, self.statistics.add_bytes, self.statistics.adds_refused
+
+
+@pytest_asyncio.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    with ThreadPoolExecutor(1) as reader, opened(tmp_path) as storage:
+        yield Bench(storage, reader)
+
+
+@pytest.mark.asyncio
+async def test_an_add_counts_once_it_is_acknowledged(bench: Bench) -> None:
+    size = len(bench.add(0).body)
+    bench.add_fast(1)
+    tokens = bench.take_tokens(2)
+    assert bench.counted == (0, 0, 0)
+    bench.processor.durable(tokens)
+    assert bench.client.statuses == [Status.EOK, Status.EOK]
+    assert bench.counted == (2, 2 * size, 0)
+
+
+@pytest.mark.asyncio
+async def test_adds_that_find_no_space_lower_no_count(bench: Bench) -> None:
+    """A counter that falls is read as one that began anew."""
+    size = len(bench.add(0).body)
+    bench.processor.durable(bench.take_tokens(1))
+    bench.add(1)
+    bench.add_fast(2)
+    bench.processor.refused(bench.take_tokens(2))
+    assert bench.client.statuses == [Status.EOK, Status.EIO, Status.EIO]
+    assert bench.counted == (1, size, 2)
+
+
+@pytest.mark.asyncio
+async def test_adds_of_the_fast_path_are_timed_there(bench: Bench) -> None:
+    bench.add(0)
+    for entry_id in range(1, 2 * SAMPLED):
+        bench.add_fast(entry_id)
+    bench.processor.durable(bench.take_tokens(2 * SAMPLED))
+    assert bench.statistics.adds == 2 * SAMPLED
+    assert bench.statistics.add_latency.succeeded.count == 2

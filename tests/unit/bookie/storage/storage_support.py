@@ -1,0 +1,233 @@
+"""What the storage tests share: packets, a collector of acknowledgements, and file systems that record or fail."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from bookgate.bookie.storage.storage import Storage, StorageConfig
+from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
+from bookgate.ledger.ledger_id import LedgerId
+
+KEY = b"k" * 20
+_WAIT_SECONDS = 30
+
+
+def packet(ledger_id: int, entry_id: int, size: int = 50, lac: int | None = None, fill: int | None = None) -> bytes:
+    """An entry packet with a payload of `size` bytes."""
+    header = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1 if lac is None else lac, (entry_id + 1) * size)
+    return header + bytes([(entry_id if fill is None else fill) & 0xFF]) * size
+
+
+def lac_packet(ledger_id: int, lac: int) -> bytes:
+    return struct.pack(">qqi", ledger_id, lac, 0x1234)
+
+
+class Acknowledgements:
+    """Collects tokens and failures; waits for them without a clock in the test's logic."""
+
+    def __init__(self) -> None:
+        self.tokens: list[object] = []
+        self.failures: list[BaseException] = []
+        self._changed = threading.Condition()
+
+    def durable(self, tokens: list[object]) -> None:
+        with self._changed:
+            self.tokens.extend(tokens)
+            self._changed.notify_all()
+
+    def fatal(self, error: BaseException) -> None:
+        with self._changed:
+            self.failures.append(error)
+            self._changed.notify_all()
+
+    def wait_for(self, *tokens: object) -> None:
+        self.wait_until(lambda: all(token in self.tokens for token in tokens), f"tokens {tokens}")
+
+    def wait_for_count(self, count: int) -> None:
+        self.wait_until(lambda: len(self.tokens) >= count, f"{count} tokens")
+
+    def wait_for_failure(self) -> BaseException:
+        self.wait_until(lambda: bool(self.failures), "a failure")
+        return self.failures[0]
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, _WAIT_SECONDS), f"{what} did not come; failures {self.failures}"
+
+
+def small_config(root: Path) -> StorageConfig:
+    """Small files, no checkpoint but those asked for."""
+    return StorageConfig(
+        journal_directories=(root / "journal",),
+        ledger_directories=(root / "ledgers",),
+        journal_pre_alloc_bytes=16 * 1024,
+        flush_interval_seconds=3600,
+    )
+
+
+class OpenStorage:
+    """A storage with its collector."""
+
+    def __init__(self, root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) -> None:
+        self.acks = Acknowledgements()
+        config = replace(small_config(root), **changes)  # type: ignore[arg-type]
+        self.storage = Storage(config, self.acks.durable, self.acks.fatal, files)
+        self.storage.open()
+
+    def ledger(self, number: int, key: bytes = KEY) -> StoredLedger:
+        ledger_id = LedgerId.unscoped(number)
+        return self.storage.ledger(ledger_id) or self.storage.create_ledger(ledger_id, key)
+
+    def add(self, number: int, *entry_ids: int, size: int = 50) -> None:
+        """Adds entries and waits until they are durable."""
+        for entry_id in entry_ids:
+            self.storage.add_entry(self.ledger(number), entry_id, packet(number, entry_id, size), (number, entry_id))
+        self.acks.wait_for(*((number, entry_id) for entry_id in entry_ids))
+
+    def fence(self, number: int) -> None:
+        self.storage.fence(self.ledger(number), ("fence", number))
+        self.acks.wait_for(("fence", number))
+
+    def write_lac(self, number: int, lac: int) -> None:
+        self.storage.write_explicit_lac(self.ledger(number), lac_packet(number, lac), ("lac", number, lac))
+        self.acks.wait_for(("lac", number, lac))
+
+
+@contextmanager
+def opened(root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) -> Iterator[OpenStorage]:
+    """A storage that is closed (with its last checkpoint) at the end."""
+    storage = OpenStorage(root, files, **changes)
+    try:
+        yield storage
+    finally:
+        storage.storage.close()
+
+
+class RecordingFileSystem(FileSystem):
+    """Tells `on_step` after every change of the disk, and knows what would be left if the power went now.
+
+    A file's content survives as of its last sync, a name once its directory was synced; what was unlinked is gone at
+    once. Real disks keep more; this is the worst they may do.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock = threading.RLock()
+        self._paths: dict[int, Path] = {}
+        self._content: dict[Path, bytes] = {}
+        self._names: set[Path] = set()
+        self.on_step: Callable[[str], None] = lambda step: None
+
+    def write_survivors(self, target: Path) -> None:
+        """Makes `target` what `root` would be after a loss of power."""
+        with self._lock:
+            target.mkdir(parents=True)
+            for top in ("journal", "ledgers"):
+                (target / top / "current").mkdir(parents=True, exist_ok=True)
+            for path in sorted(self._names, key=lambda name: len(name.parts)):
+                copy = target / path.relative_to(self._root)
+                if not copy.parent.is_dir():
+                    continue
+                if path in self._content:
+                    copy.write_bytes(self._content[path])
+                elif path.is_dir():
+                    copy.mkdir(exist_ok=True)
+                else:
+                    copy.touch()
+
+    def _step(self, what: str) -> None:
+        self.on_step(what)
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        with self._lock:
+            self._paths[fd] = path
+        if flags & os.O_CREAT:
+            self._step(f"open {path.name}")
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        super().pwrite(fd, data, offset)
+        self._step(f"write {self._paths[fd].name}")
+
+    def allocate(self, fd: int, size: int) -> None:
+        super().allocate(fd, size)
+        self._step(f"allocate {self._paths[fd].name}")
+
+    def truncate(self, fd: int, size: int) -> None:
+        super().truncate(fd, size)
+        self._step(f"truncate {self._paths[fd].name}")
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        self._synced(fd)
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self._synced(fd)
+
+    def _synced(self, fd: int) -> None:
+        path = self._paths[fd]
+        with self._lock:
+            self._content[path] = path.read_bytes()
+        self._step(f"sync {path.name}")
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        with self._lock:
+            self._names = {name for name in self._names if name.parent != path}
+            self._names.update(path.iterdir())
+        self._step(f"sync directory {path.name}")
+
+    def sync_file_system(self, fd: int) -> None:
+        super().sync_file_system(fd)
+        with self._lock:
+            self._names = set(self._root.rglob("*"))
+            self._content.update((path, path.read_bytes()) for path in self._names if path.is_file())
+        self._step("sync file system")
+
+    def make_directory(self, path: Path) -> bool:
+        made = super().make_directory(path)
+        self._step(f"make {path.name}")
+        return made
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        with self._lock:
+            self._names.discard(path)
+        self._step(f"unlink {path.name}")
+
+
+class FailingFileSystem(FileSystem):
+    """Fails writes or syncs of files with a suffix, once told to."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+        self._paths: dict[int, Path] = {}
+        self.fail_write: OSError | None = None
+        self.fail_sync: OSError | None = None
+        self.syncs = 0
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        if self.fail_write and self._paths[fd].name.endswith(self._suffix):
+            raise self.fail_write
+        super().pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        if self._paths[fd].name.endswith(self._suffix):
+            self.syncs += 1
+            if self.fail_sync:
+                raise self.fail_sync
+        super().fdatasync(fd)

@@ -1,0 +1,373 @@
+"""S8: a start that finds proof of a loss is refused; one that accepts it answers "unknown", never "no such entry"."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bookgate.bookie.index import file_format
+from bookgate.bookie.journal import format as fmt
+from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.last_mark import read_mark, write_mark
+from bookgate.bookie.storage.limbo import LIMBO_FILE
+from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.system.data_loss import LostDataException
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
+from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import Status
+from tests.faults.memory_disk import MemoryDisk, everything_survives, nothing_survives
+from tests.faults.storage_run import StorageRun
+from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, opened, packet, small_config
+
+LATE = 2
+"""The ledger whose entries came after the last mark."""
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """What a bookie leaves that is killed: ledger 1 before the mark, ledger 2 behind it."""
+    root = tmp_path / "root"
+    bookie = OpenStorage(root)
+    bookie.add(1, 0, 1)
+    bookie.storage.checkpoint()
+    bookie.add(LATE, 0, 1)
+    left = tmp_path / "left"
+    _copy(root, left)
+    bookie.storage.close()
+    (left / "ledgers/current/DIRTY").touch()
+    return left
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in source.rglob("*"):
+        if path.is_file() and path.name != "bookie.lock":
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+
+
+def journal(root: Path) -> Path:
+    return sorted((root / "journal/current").iterdir())[-1]
+
+
+def mark_file(root: Path) -> Path:
+    return root / "ledgers/current/lastMark"
+
+
+def flip(path: Path, offset: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def cut_before_the_mark(root: Path) -> None:
+    mark = read_mark(REAL_FILE_SYSTEM, [root / "ledgers"])
+    data = journal(root).read_bytes()
+    journal(root).write_bytes(data[: mark.offset - 1])
+
+
+def zeros_from_before_the_mark(root: Path) -> None:
+    mark = read_mark(REAL_FILE_SYSTEM, [root / "ledgers"])
+    data = journal(root).read_bytes()
+    journal(root).write_bytes(data[: mark.offset - 512].ljust(len(data), b"\0"))
+
+
+def without_journal(root: Path) -> None:
+    journal(root).unlink()
+
+
+def without_journal_and_mark(root: Path) -> None:
+    journal(root).unlink()
+    mark_file(root).unlink()
+
+
+def mark_of_others_behind_the_data(root: Path) -> None:
+    """By one bit, in a mark without seal: what Apache BookKeeper's bookie writes."""
+    mark = read_mark(REAL_FILE_SYSTEM, [root / "ledgers"])
+    mark_file(root).write_bytes(LogMark(mark.journal_id, mark.offset ^ 1 << 13).encode())
+
+
+def mark_of_others_within_a_record(root: Path) -> None:
+    mark = read_mark(REAL_FILE_SYSTEM, [root / "ledgers"])
+    mark_file(root).write_bytes(LogMark(mark.journal_id, mark.offset + 64).encode())
+
+
+def missing_in_the_middle(root: Path) -> None:
+    journal(root).with_name(fmt.file_name(int(journal(root).stem, 16) + 2)).write_bytes(fmt.encode_header())
+
+
+def header_of_the_next_file(root: Path) -> None:
+    path = journal(root).with_name(fmt.file_name(int(journal(root).stem, 16) + 1))
+    path.write_bytes(fmt.encode_header() + fmt.encode_records([fmt.encode_key(7, KEY), packet(7, 0)]))
+    flip(path, 2, 3)
+
+
+def version_of_the_next_file(root: Path) -> None:
+    path = journal(root).with_name(fmt.file_name(int(journal(root).stem, 16) + 1))
+    path.write_bytes(fmt.encode_header() + fmt.encode_records([fmt.encode_key(7, KEY), packet(7, 0)]))
+    flip(path, 7, 1)
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str]] = [
+    (cut_before_the_mark, r"journal .* has \d+ bytes, and the last mark .* says \d+"),
+    (zeros_from_before_the_mark, r"journal .* has no record that ends at \d+"),
+    (without_journal, "journal .* is missing, but the last mark"),
+    (without_journal_and_mark, "journal directory .* is empty though the bookie has run"),
+    (mark_of_others_behind_the_data, "journal .* has no record that ends at"),
+    (mark_of_others_within_a_record, "journal .* has no record that ends at"),
+    (missing_in_the_middle, "journal .* is missing between"),
+    (header_of_the_next_file, "has records and no header"),
+    (version_of_the_next_file, "has records and no header"),
+]
+
+
+def content(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "bookie.lock"}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=lambda value: getattr(value, "__name__", ""))
+def test_proof_of_a_loss_refuses_the_start_and_changes_nothing(
+    killed: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(killed)
+    before = content(killed)
+    for _ in range(2):
+        with pytest.raises(OSError, match=f"(?s){message}.*--accept-loss"):
+            OpenStorage(killed)
+    assert content(killed) == before
+
+
+def test_without_damage_everything_is_there(killed: Path) -> None:
+    with opened(killed) as bookie:
+        for number in (1, LATE):
+            assert list(bookie.storage.entry_ids(bookie.ledger(number))) == [(0, 2)]
+
+
+@pytest.mark.parametrize("offset", range(24))
+def test_any_bit_of_a_sealed_mark(killed: Path, offset: int) -> None:
+    """It counts as none: everything is replayed, and nothing lost."""
+    for bit in (0, 5):
+        left = killed.with_name(f"bit-{bit}")
+        _copy(killed, left)
+        flip(left / "ledgers/current/lastMark", offset, bit)
+        with opened(left) as bookie:
+            for number in (1, LATE):
+                assert list(bookie.storage.entry_ids(bookie.ledger(number))) == [(0, 2)]
+
+
+@pytest.mark.parametrize("size", [0, 7, 15, 16, 17, 23])
+def test_a_mark_that_was_cut(killed: Path, size: int) -> None:
+    mark_file(killed).write_bytes(mark_file(killed).read_bytes()[:size])
+    with opened(killed) as bookie:
+        assert list(bookie.storage.entry_ids(bookie.ledger(LATE))) == [(0, 2)]
+
+
+def test_the_furthest_mark_that_its_journal_bears_out_counts(killed: Path) -> None:
+    """One damaged copy, be it without seal, does not win."""
+    other = killed / "more"
+    (other / "current").mkdir(parents=True)
+    mark = read_mark(REAL_FILE_SYSTEM, [killed / "ledgers"])
+    (other / "current/lastMark").write_bytes(LogMark(mark.journal_id, mark.offset + (1 << 23)).encode())
+    with opened(killed, ledger_directories=(killed / "ledgers", other)) as bookie:
+        assert list(bookie.storage.entry_ids(bookie.ledger(LATE))) == [(0, 2)]
+
+
+def test_a_sealed_mark_proves_the_loss_though_another_is_borne_out(killed: Path) -> None:
+    """The other directory did not take the last marks; the journal has lost its end."""
+    other = killed / "more"
+    (other / "current").mkdir(parents=True)
+    mark = read_mark(REAL_FILE_SYSTEM, [killed / "ledgers"])
+    write_mark(REAL_FILE_SYSTEM, [other], LogMark(mark.journal_id, mark.offset + (1 << 23)))
+    with pytest.raises(LostDataException):
+        OpenStorage(killed, ledger_directories=(killed / "ledgers", other))
+
+
+class Accepted(OpenStorage):
+    """Started with the loss accepted, of these ledgers."""
+
+    def __init__(self, root: Path, *ledgers: int) -> None:
+        self.acks = Acknowledgements()
+        self.storage = Storage(small_config(root), self.acks.durable, self.acks.fatal)
+        self.storage.open(accept_loss=ledgers)
+
+
+@pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=lambda damage: damage.__name__)
+def test_a_loss_that_is_accepted_leaves_what_is_held_and_makes_the_rest_unknown(
+    killed: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(killed)
+    bookie = Accepted(killed, 1, LATE)
+    bookie.storage.close()
+    # It stays so: the next start is an ordinary one.
+    with opened(killed) as again:
+        ledger = again.ledger(1)
+        assert again.storage.read_entry(ledger, 1) == packet(1, 1)
+        with pytest.raises(DataUnknownException):
+            again.storage.read_entry(ledger, 2)
+        assert again.storage.is_in_limbo(LATE)
+        late = again.ledger(LATE)
+        assert late.limbo
+        assert late.check_add(KEY, recovery=False) is Status.EFENCED
+        assert late.check_add(KEY, recovery=True) is Status.EOK
+        for question in (lambda: again.storage.read_entry(late, 7), lambda: again.storage.last_entry_id(late)):
+            with pytest.raises(DataUnknownException):
+                question()
+
+
+def test_ledgers_made_afterwards_are_as_any_other(killed: Path) -> None:
+    without_journal(killed)
+    bookie = Accepted(killed, 1, LATE)
+    bookie.add(3, 0)
+    ledger = bookie.ledger(3)
+    assert ledger.check_add(KEY, recovery=False) is Status.EOK
+    with pytest.raises(NoSuchEntryException):
+        bookie.storage.read_entry(ledger, 1)
+    bookie.storage.close()
+
+
+def test_a_verified_ledger_leaves_limbo_for_good(killed: Path) -> None:
+    bookie = Accepted(killed, 1, LATE)
+    ledger = bookie.ledger(1)
+    bookie.storage.leave_limbo([1])
+    with pytest.raises(NoSuchEntryException):
+        bookie.storage.read_entry(ledger, 7)
+    bookie.storage.close()
+    with opened(killed) as again:
+        assert again.storage.limbo() == [LATE]
+        again.storage.leave_limbo([LATE])
+    assert not list(killed.rglob(LIMBO_FILE))
+
+
+def test_a_damaged_list_of_ledgers_in_limbo_refuses_the_start_unless_there_is_a_sound_one(killed: Path) -> None:
+    Accepted(killed, 1, LATE).storage.close()
+    path = killed / "ledgers" / LIMBO_FILE
+    sound = path.read_bytes()
+    flip(path, len(sound) - 1, 0)
+    with pytest.raises(LostDataException, match="the list of ledgers in limbo, is damaged"):
+        OpenStorage(killed)
+    other = killed / "more"
+    (other / "current").mkdir(parents=True)
+    (other / LIMBO_FILE).write_bytes(sound)
+    with opened(killed, ledger_directories=(killed / "ledgers", other)) as bookie:
+        assert bookie.storage.limbo() == [1, LATE]
+
+
+def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
+    """What the journal has of the one that was deleted is not taken for the new one's, nor for damage."""
+    for number, key in enumerate((KEY, b"other" * 4)):
+        root = tmp_path / f"root-{number}"
+        bookie = OpenStorage(root)
+        bookie.add(7, 0, 1, 2, 3, 4)
+        bookie.fence(7)
+        bookie.storage.delete_ledgers([7])
+        ledger = bookie.storage.create_ledger(LedgerId.unscoped(7), key)
+        bookie.storage.add_entry(ledger, 0, packet(7, 0, fill=9), "new")
+        bookie.acks.wait_for("new")
+        left = tmp_path / f"left-{number}"
+        _copy(root, left)
+        bookie.storage.close()
+        for _ in range(2):
+            with opened(left) as again:
+                found = again.storage.ledger(LedgerId.unscoped(7))
+                assert found is not None
+                assert (found.master_key, found.fenced, found.last_entry_id) == (key, False, 0)
+                assert list(again.storage.entry_ids(found)) == [(0, 1)]
+                assert again.storage.read_entry(found, 0) == packet(7, 0, fill=9)
+                assert not again.storage._table.is_made_anew(found.ledger_id), "the journal says it once"
+
+
+def test_a_mark_never_passes_what_a_killed_process_had_not_synced(tmp_path: Path) -> None:
+    """What a replay brings to the logs is durable in the journal too, or a loss of power looks like one of data."""
+    disk = MemoryDisk(tmp_path / "journal/current", tmp_path / "ledgers/current")
+    run = StorageRun(tmp_path, disk)
+    run.open()
+    run.wait(run.add(1, 0))
+    left = disk.after_power_loss(everything_survives)
+    run.storage.close()
+    path = next(path for path in left.files(tmp_path) if path.suffix == ".txn")
+    fd = left.open(path, os.O_RDWR)
+    end = len(left.content(path).rstrip(b"\0")) + 512 & -512
+    left.pwrite(fd, fmt.encode_records([packet(1, 1, 2000)]).ljust(3072, b"\0"), end)
+    left.close(fd)
+    again = StorageRun(tmp_path, left)
+    again.open()
+    after = left.after_power_loss(nothing_survives)
+    again.storage.close()
+    last = StorageRun(tmp_path, after)
+    last.open()
+    assert last.ledger(1).last_entry_id == 1
+    last.storage.close()
+
+
+def test_who_waited_for_a_checkpoint_that_failed_changes_nothing(tmp_path: Path) -> None:
+    """The first look at whether storage has failed comes before the wait, so there has to be a second."""
+    bookie = OpenStorage(tmp_path)
+    bookie.add(1, 0)
+    checkpointer = bookie.storage._checkpointer
+    assert checkpointer is not None
+    waits, outcomes = threading.Event(), []
+
+    real = checkpointer.exclusive
+
+    @contextmanager
+    def slow() -> Iterator[None]:
+        waits.set()
+        with real():
+            yield
+
+    checkpointer.exclusive = slow  # type: ignore[method-assign]
+
+    def collect() -> None:
+        try:
+            with bookie.storage.exclusive():
+                outcomes.append("went on")
+        except StorageStoppedException:
+            outcomes.append("refused")
+
+    thread = threading.Thread(target=collect)
+    with real():
+        thread.start()
+        assert waits.wait(30)
+        bookie.storage._fail(OSError(errno.EIO, "the checkpoint under way failed"))
+    thread.join()
+    assert outcomes == ["refused"]
+    bookie.storage.close()
+
+
+def cut_index(root: Path, number: int, entries: int) -> Path:
+    path = root / "ledgers/current" / file_format.relative_path(LedgerId.unscoped(number))
+    path.write_bytes(path.read_bytes()[: file_format.slot_offset(entries)])
+    return path
+
+
+def test_entries_missing_from_an_index_file_are_unknown_also_once_others_came(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, *range(5))
+        bookie.storage.checkpoint()
+        bookie.add(1, 5)
+    cut_index(tmp_path, 1, 2)
+    for _ in range(2):
+        with opened(tmp_path) as again:
+            ledger = again.ledger(1)
+            assert again.storage.limbo() == [1]
+            assert again.storage.read_entry(ledger, 1) == packet(1, 1)
+            with pytest.raises(DataUnknownException):
+                again.storage.read_entry(ledger, 2)
+            assert ledger.check_add(b"other" * 4, recovery=True) is Status.EUNKNOWNLEDGERSTATE
+            again.add(1, 7)
+
+
+def test_a_changed_header_of_an_index_file_is_an_error_and_never_another_key(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0)
+    path = cut_index(tmp_path, 1, 1024)
+    flip(path, 15, 2)
+    with opened(tmp_path) as again, pytest.raises(StorageCorruptException, match="does not match its checksum"):
+        again.ledger(1)

@@ -1,0 +1,154 @@
+"""What the doctor makes of what it saw: every fault is an error or a warning with a way out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.tools.doctor.diagnosis import FEWEST_FILES, Finding, Level, judge
+from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView
+from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
+from bookgate.ledger.metadata_store import RegisteredBookie
+
+GIB = 2**30
+GATEWAY = GatewayView("g1:4181", True, instance_id="abc", features=("scopes",), bookies=())
+WELL = HttpView(0.2, "bookgate/1", True, FEWEST_FILES, 100)
+
+
+def bookie(name: str = "b1", *, writable: bool = True, extensions: tuple[str, ...] = ()) -> BookieView:
+    endpoints = (Endpoint("bookie", name, 3181, BOOKIE_RPC, (), extensions), Endpoint("http", name, 8080, HTTP))
+    registered = RegisteredBookie(BookieServiceInfo(name, endpoints), writable, not writable)
+    cookie = Cookie(name, "/j", "1\t/l", "abc").encode()
+    return BookieView(registered, total_bytes=100 * GIB, free_bytes=60 * GIB, cookie=cookie, http=WELL)
+
+
+def deployment(*bookies: BookieView) -> Deployment:
+    others = tuple(bookie(f"o{number}") for number in range(3))
+    return Deployment((GATEWAY,), (*bookies, *others), own_version="bookgate/1")
+
+
+def bad(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+def test_addresses_that_two_have_or_nobody_else_reaches() -> None:
+    def at(name: str, host: str) -> BookieView:
+        view = bookie(name)
+        endpoints = (Endpoint("bookie", host, 3181, BOOKIE_RPC),)
+        return replace(view, bookie=replace(view.bookie, info=replace(view.bookie.info, endpoints=endpoints)))
+
+    [same] = bad(judge(deployment(at("b1", "x"), at("b2", "x"))))
+    assert (same.level, same.subject) == (Level.ERROR, "addresses")
+    assert "b1 and b2 have registered the same entry port, x:3181" in same.what
+    for host in ("127.0.0.1", "::1", "localhost"):
+        [local] = bad(judge(deployment(at("b1", host))))
+        assert "b1: the address is of its own machine only" in local.what
+    everybody = Deployment((GATEWAY,), tuple(at(f"b{number}", f"127.0.0.{number}") for number in range(1, 4)))
+    assert bad(judge(everybody)) == []
+
+
+def test_nothing_is_found_where_all_is_well() -> None:
+    findings = judge(deployment(bookie()))
+    assert bad(findings) == []
+    assert [each.subject for each in findings] == [
+        "gateway g1:4181", "bookie b1", "bookie o0", "bookie o1", "bookie o2", "cluster", "clocks", "versions",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("view", "level", "words"),
+    [
+        (replace(bookie(), entry_error="refused"), Level.ERROR, "does not serve: refused"),
+        (bookie(writable=False), Level.WARNING, "read-only, 60.0 GiB free"),
+        (replace(bookie(), free_bytes=9 * GIB), Level.WARNING, "91% full"),
+        (replace(bookie(), free_bytes=4 * GIB), Level.ERROR, "96% full"),
+        (replace(bookie(), tls="TLS failed: x"), Level.ERROR, "announces TLS, which fails: TLS failed: x"),
+        (replace(bookie(), tls="unverified"), Level.WARNING, "could not be checked"),
+        (replace(bookie(), cookie=None), Level.ERROR, "no cookie"),
+        (replace(bookie(), cookie=None, cookie_error="denied"), Level.WARNING, "could not be read: denied"),
+        (replace(bookie(), cookie=b"?"), Level.ERROR, "damaged"),
+        (replace(bookie(), cookie=Cookie("b2", "/j", "1\t/l", "abc").encode()), Level.ERROR, "of bookie b2"),
+        (replace(bookie(), cookie=Cookie("b1", "/j", "1\t/l", "xyz").encode()), Level.ERROR, "of cluster xyz"),
+        (replace(bookie(), http=None, http_error="refused"), Level.WARNING, "HTTP admin is out of reach"),
+        (replace(bookie(), http=replace(WELL, running=False)), Level.ERROR, "not running"),
+        (replace(bookie(), http=replace(WELL, max_files=1024)), Level.WARNING, "1024 files only"),
+        (replace(bookie(), http=replace(WELL, open_files=FEWEST_FILES - 9)), Level.ERROR, "are in use"),
+    ],
+)
+def test_a_fault_of_a_bookie(view: BookieView, level: Level, words: str) -> None:
+    [finding] = bad(judge(deployment(view)))
+    assert (finding.level, finding.subject) == (level, "bookie b1")
+    assert words in finding.what
+    assert finding.advice
+
+
+def test_a_full_disk_is_why_a_bookie_is_read_only() -> None:
+    [finding] = bad(judge(deployment(replace(bookie(writable=False), free_bytes=1 * GIB))))
+    assert "becomes writable by itself" in finding.advice
+    [finding] = bad(judge(deployment(bookie(writable=False))))
+    assert "state/readonly" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("offset", "found"), [(4.0, False), (6.0, True), (-6.0, True)]
+)  # fmt: skip
+def test_clocks(offset: float, found: bool) -> None:
+    findings = bad(judge(deployment(replace(bookie(), http=replace(WELL, clock_offset=offset)))))
+    assert [each.subject for each in findings] == (["clocks"] if found else [])
+    if found:
+        assert ("b1 is 6 s ahead" if offset > 0 else "ahead of b1") in findings[0].what
+
+
+def test_versions() -> None:
+    [finding] = bad(judge(deployment(replace(bookie(), http=replace(WELL, version="bookgate/2")))))
+    assert finding.what == "they differ: bookgate/1: o0, o1, o2, this command; bookgate/2: b1"
+
+
+def test_too_few_bookies_for_an_ensemble() -> None:
+    seen = replace(
+        deployment(), bookies=(bookie("x"), bookie("y", writable=False), replace(bookie("z"), entry_error="-"))
+    )
+    wanted = [(ensemble, any(each.subject == "cluster" for each in bad(judge(seen, ensemble)))) for ensemble in (1, 2)]
+    assert wanted == [(1, False), (2, True)]
+
+
+def test_a_bookie_that_is_not_registered() -> None:
+    [finding] = bad(judge(replace(deployment(), absent=("gone",))))
+    assert (finding.level, finding.subject) == (Level.ERROR, "bookie gone")
+
+
+@pytest.mark.parametrize(
+    ("view", "level", "words"),
+    [
+        (GatewayView("g2:1", True, error="refused"), Level.ERROR, "refused"),
+        (GatewayView("g2:1", False, error="refused"), Level.WARNING, "out of reach from here"),
+        (GatewayView("g2:1", True, store_error="lost"), Level.ERROR, "metadata store does not: lost"),
+        (replace(GATEWAY, address="g2:1", instance_id="xyz"), Level.ERROR, "different clusters"),
+        (replace(GATEWAY, address="g2:1", features=()), Level.WARNING, "features differ"),
+    ],
+)
+def test_a_fault_of_a_gateway(view: GatewayView, level: Level, words: str) -> None:
+    [finding] = bad(judge(replace(deployment(), gateways=(GATEWAY, view))))
+    assert finding.level is level
+    assert words in finding.what
+    assert finding.advice
+
+
+def test_without_any_gateway_nothing_is_taken_for_healthy() -> None:
+    findings = judge(Deployment((GatewayView("g:1", True, error="refused"),)))
+    assert [(each.level, each.subject) for each in findings] == [
+        (Level.ERROR, "gateway g:1"),
+        (Level.ERROR, "cluster"),
+    ]
+
+
+def test_files() -> None:
+    seen = replace(deployment(), file_problems={"a.toml": ("port: wrong", "host: wrong"), "b.toml": ()})
+    findings = [each for each in judge(seen) if each.subject.startswith("file ")]
+    assert [(each.subject, each.level) for each in findings] == [
+        ("file a.toml", Level.ERROR),
+        ("file a.toml", Level.ERROR),
+        ("file b.toml", Level.OK),
+    ]

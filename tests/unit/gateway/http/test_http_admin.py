@@ -1,0 +1,203 @@
+"""HTTP admin beside a gateway of its own: its paths over a real store, and how refusals become statuses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.http.access import Access, Need, is_loopback, read_token
+from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get, status_of
+from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.routes.process import masked
+from bookgate.gateway.process.http import HttpServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger import errors
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from tests.stores import made
+
+TOKEN = "letters"
+
+
+@pytest.mark.asyncio
+async def test_gateway_serves_what_needs_no_bookie_until_its_store_is_gone(tmp_path: Path) -> None:
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
+    settings = GatewayConfig.load(None, {"metadata_uri": uri, "http_token": TOKEN})
+    factory, stopping = create_factory(uri, settings), asyncio.Event()
+    await factory.initialize()
+    server = HttpServer(settings, factory, CollectorRegistry(), stopping)
+    try:
+        await factory.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new(["b1", "b2"], 2, 1))
+        port = await server.start("127.0.0.1", 0)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            paths = (await http.get("/openapi.json")).json()["paths"]
+            assert "/api/v1/ledger/delete" in paths
+            assert "/api/v1/bookie/state" not in paths
+            for path in ("/heartbeat", "/ready", "/metrics"):
+                assert (await http.get(path)).status_code == 200
+            assert (await http.get("/api/v1/ledger/list")).json() == {"5": None}
+            shown = (await http.get("/api/v1/ledger/metadata?ledger_id=5")).json()["5"]
+            assert shown["allEnsembles"] == {"0": [{"id": "b1"}, {"id": "b2"}]}
+            assert (await http.get("/api/v1/bookie/list_bookies")).json() == {}
+            assert (await http.get("/api/v1/bookie/cluster_info")).json()["totalBookiesCount"] == 0
+            assert (await http.get("/api/v1/config/server_config")).json()["http_token"] == "**********"
+            delete = "/api/v1/ledger/delete?ledger_id=5"
+            assert (await http.delete(delete)).status_code == 401
+            assert (await http.delete(delete, headers={"Authorization": f"Bearer {TOKEN}"})).status_code == 200
+
+            stopping.set()
+            assert (await http.get("/ready")).status_code == 503
+            await factory.close()
+            for path in ("/ledger/list", "/ledger/metadata?ledger_id=5", "/bookie/list_bookies"):
+                refused = await http.get(f"/api/v1{path}")
+                assert (refused.status_code, list(refused.json())) == (503, ["error"])
+    finally:
+        await server.stop()
+        await factory.close()
+
+
+@pytest.mark.asyncio
+async def test_what_a_handler_did_not_expect_is_answered_as_json() -> None:
+    async def fail(_call: Call[AnyQuery, NoBody]) -> Any:
+        raise RuntimeError("inside")
+
+    app = create_app([get("/fail", "Fails", fail)], Access(None, loopback=True), {})
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        answer = await http.get("/fail")
+        assert answer.status_code == 500
+        assert "RuntimeError" in answer.json()["error"]
+        assert "inside" not in answer.text
+
+
+LOCAL = {"host": "127.0.0.1:8080"}
+"""What each request has."""
+
+
+@pytest.mark.parametrize("loopback", [True, False])
+@pytest.mark.parametrize(
+    ("headers", "taken"),
+    [
+        ({}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8080"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"origin": "http://127.0.0.1:8080"}, True),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8081"}, False),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "null"}, False),
+    ],
+)
+def test_pages_of_other_origins_get_nothing_that_needs_anything(
+    headers: dict[str, str], taken: bool, loopback: bool
+) -> None:
+    access = Access(None, loopback=loopback)
+    if taken:
+        access.check(Need.CONTENT, {**LOCAL, **headers})
+    else:
+        with pytest.raises(AdminException, match="another origin") as refused:
+            access.check(Need.CONTENT, {**LOCAL, **headers})
+        assert refused.value.status == 403
+    access.check(Need.NOTHING, {**LOCAL, **headers})
+    # No page can send the token that it does not know.
+    Access("token", loopback=loopback).check(Need.CONTENT, {**headers, "authorization": "Bearer token"})
+
+
+@pytest.mark.parametrize(
+    ("host", "taken"),
+    [
+        ("[::1]", True),
+        ("[::1]:8080", True),
+        ("localhost:8080", True),
+        ("10.0.0.1", True),
+        ("", True),
+        ("[::1].evil.example", False),
+        ("[::1]evil.example:80", False),
+        ("[evil.example]:80", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+def test_names_of_this_host(host: str, taken: bool) -> None:
+    access = Access(None, loopback=True)
+    if taken:
+        access.check(Need.WRITE, {"host": host})
+    else:
+        with pytest.raises(AdminException, match="localhost"):
+            access.check(Need.WRITE, {"host": host})
+
+
+@pytest.mark.asyncio
+async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
+    async def answer(_call: Call[AnyQuery, NoBody]) -> Any:
+        return {}
+
+    async def text(_call: Call[AnyQuery, NoBody]) -> str:
+        return "OK"
+
+    async def refuse(_call: Call[AnyQuery, NoBody]) -> Any:
+        raise AdminException(409, "no")
+
+    rows = [get("/json", "JSON", answer), get("/text", "Text", text, answer=None), get("/no", "Refuses", refuse)]
+    app = create_app(rows, Access(None, loopback=True), {})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+        for path in ("/json", "/text", "/no", "/nothing", "/openapi.json"):
+            headers = (await http.get(path)).headers
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.NoSuchLedgerExistsOnMetadataServerException(), 404),
+        (errors.IncorrectParameterException(), 400),
+        (errors.MetadataVersionException(), 409),
+        (errors.StoreUnreachableException(), 503),
+        (errors.NotEnoughBookiesException(), 503),
+        (errors.MetadataFormatException(), 500),
+    ],
+)
+def test_errors_have_statuses(error: errors.BKException, status: int) -> None:
+    assert status_of(error) == status
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_loopback_addresses(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+    assert not is_loopback("bookie.example")
+
+
+def test_token_files_that_can_not_be_used_are_refused(tmp_path: Path) -> None:
+    empty, good = tmp_path / "empty", tmp_path / "good"
+    empty.write_text(" \n")
+    good.write_text(" secret\n")
+    assert read_token(None, good) == "secret"
+    for token, file, problem in (("a", good, "not both"), (None, empty, "empty"), (None, tmp_path / "no", "read")):
+        with pytest.raises(IncorrectParameterException, match=problem):
+            read_token(token, file)
+
+
+def test_secrets_are_masked_by_the_names_of_their_keys() -> None:
+    settings = {
+        "http_token_file": "/etc/token",
+        "auth_options": {"tokens": "a b"},
+        "gateway": {"zookeeper_auth": "user:word", "port": 1},
+        "metadata_uri": "other://user:word@host/path",
+        "http_token": None,
+    }
+    shown = masked(settings)
+    assert "word" not in str(shown)
+    assert "a b" not in str(shown)
+    assert (shown["http_token_file"], shown["gateway"]["port"], shown["http_token"]) == ("/etc/token", 1, None)
+    assert shown["metadata_uri"].endswith("@host/path")

@@ -1,0 +1,160 @@
+"""Store listeners follow the hub, whatever comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bookgate.gateway.services.watch import WatchService, _Stream
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
+    LedgerMetadataRequest,
+    LedgerMetadataResponse,
+    WatchEvent,
+)
+
+LEDGER = LedgerId.unscoped(1)
+
+pytestmark = pytest.mark.asyncio
+
+
+class Manager:
+    """Counts listeners."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.refuses = False
+
+    async def register_listener(self, ledger_id: LedgerId, listener: Any) -> None:
+        if self.refuses:
+            raise IncorrectParameterException("no place for this id")
+        self.calls.append("register")
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: Any) -> None:
+        self.calls.append("unregister")
+
+
+class Factory:
+    def __init__(self) -> None:
+        self.ledger_manager = Manager()
+
+
+@pytest.fixture
+def factory() -> Factory:
+    return Factory()
+
+
+@pytest.fixture
+def service(factory: Any) -> WatchService:
+    service = WatchService(factory)
+    for stream in ("a", "b"):
+        service.hub.open_stream(stream)
+    return service
+
+
+async def test_second_subscriber_needs_no_listener_of_its_own(service: WatchService, factory: Factory) -> None:
+    for stream in ("a", "b"):
+        service.hub.subscribe(stream, LEDGER, None)
+        await service._follow(LEDGER)
+    service.hub.close_stream("a")
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register"]
+    service.hub.close_stream("b")
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register", "unregister"]
+
+
+async def test_break_that_nobody_followed_still_asks_for_the_state_again(
+    service: WatchService, factory: Factory
+) -> None:
+    service.hub.subscribe("a", LEDGER, None)
+    await service._follow(LEDGER)
+    service.hub.close_stream("a")
+    service.hub.subscribe("b", LEDGER, None)
+    await service._follow(LEDGER)
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register", "unregister", "register"]
+
+
+async def test_removed_ledger_has_no_listener_to_take_away(service: WatchService, factory: Factory) -> None:
+    stream = _Stream()
+    service.hub.open_stream(stream)
+    service.hub.subscribe(stream, LEDGER, None)
+    await service._follow(LEDGER)
+    service._on_state(LEDGER, None)
+    assert stream.wake.is_set()
+    await service._follow(LEDGER)
+    assert factory.ledger_manager.calls == ["register"]
+
+
+async def test_ledger_that_the_store_can_not_hold_is_refused_each_time(service: WatchService, factory: Factory) -> None:
+    stream = _Stream()
+    service.hub.open_stream(stream)
+    factory.ledger_manager.refuses = True
+    for _ in range(2):
+        await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
+    assert [response.code for response in stream.direct] == [StatusCode.BAD_REQUEST] * 2
+    assert service.hub.ledger_count == 0
+
+
+async def test_lag_is_that_of_the_stream_that_takes_nothing(
+    service: WatchService, factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def revision() -> int:
+        return 1
+
+    factory.revision = revision  # type: ignore[attr-defined]
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    slow, quick = _Stream(), _Stream()
+    for stream in (slow, quick):
+        service.hub.open_stream(stream)
+        service._streams[stream] = None
+        service.hub.subscribe(stream, LEDGER, None)
+    assert service.lag_seconds() == 0
+    service._on_state(LEDGER, None)
+    monkeypatch.setattr(loop, "time", lambda: now + 60)
+    assert service.lag_seconds() >= 59
+    lags = []
+    for stream in (quick, slow):
+        responses = service._responses(stream)
+        removed = await anext(responses)
+        assert isinstance(removed, LedgerMetadataResponse)
+        assert removed.event == WatchEvent.REMOVED
+        waiting = asyncio.ensure_future(anext(responses))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        lags.append(service.lag_seconds())
+        waiting.cancel()
+    assert lags[0] >= 59
+    assert lags[1] == 0
+
+
+async def test_a_stream_that_is_cancelled_in_the_moment_of_news_ends(service: WatchService) -> None:
+    """It once went on for ever, and its subscriptions with it: the wait had lost the cancellation."""
+
+    async def requests() -> AsyncIterator[LedgerMetadataRequest]:
+        await asyncio.Event().wait()
+        yield LedgerMetadataRequest()
+
+    async def follow() -> None:
+        async for _ in service.serve(requests(), None):  # type: ignore[arg-type]
+            pass
+
+    stream = asyncio.ensure_future(follow())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert service.stream_count == 1
+    (waiting,) = service._streams
+    # The wait's own task has its result before whoever waits for it goes on.
+    waiting.wake.set()
+    await asyncio.sleep(0)
+    stream.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stream
+    assert service.stream_count == 0

@@ -1,0 +1,119 @@
+"""The short way of reading an add means what the long way means, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.wire import fast_add, v2
+from bookgate.ledger.wire.messages import AddRequest, AddResponse, Status
+from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_request, encode_response
+
+DIGEST = digest_for(DigestType.CRC32C, b"secret")
+KEY = ledger_master_key(b"secret")
+IDS = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
+SIZES = st.one_of(st.integers(0, 200), st.integers(16_200, 16_500))
+
+
+def packet_of(request: AddRequest) -> memoryview:
+    return memoryview(encode_request(request))[4:]
+
+
+def add_of(txn_id: int, ledger_id: int, entry_id: int, size: int = 10) -> AddRequest:
+    body = encode_entry(DIGEST, ledger_id, entry_id, entry_id - 1, size, b"x" * size)
+    return AddRequest(txn_id, ledger_id, entry_id, KEY, body)
+
+
+@given(st.integers(0, 2**63 - 1), IDS, IDS, SIZES)
+def test_an_ordinary_add_is_read_and_answered_as_the_long_way_does(
+    txn: int, ledger: int, entry: int, size: int
+) -> None:
+    request = add_of(txn, ledger, entry, size)
+    add = fast_add.read_v3(packet_of(request))
+    assert add is not None
+    assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
+    assert (add.master_key, add.body) == (KEY, request.body)
+    answer = encode_response(AddResponse(txn, Status.EOK, ledger, entry))
+    assert add.stored == answer
+
+
+@given(
+    st.integers(0, 2**40),
+    IDS,
+    IDS,
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
+    st.integers(0, 40),
+)
+def test_whatever_else_it_reads_the_long_way_reads_the_same(
+    txn: int, ledger: int, entry: int, flips: list[tuple[int, int]], cut: int
+) -> None:
+    packet = bytearray(packet_of(add_of(txn, ledger, entry)))
+    for position, value in flips:
+        packet[position % min(60, len(packet))] = value
+    mutated = memoryview(bytes(packet[: len(packet) - cut] if cut < 5 else packet))
+    add = fast_add.read_v3(mutated)
+    if add is None:
+        return
+    request = decode_request(mutated)
+    assert isinstance(request, AddRequest)
+    assert (request.ledger_id, request.entry_id) == (add.ledger_id, add.entry_id)
+    assert (request.master_key, request.body) == (add.master_key, add.body)
+    assert (request.recovery, request.write_flags, request.priority) == (False, 0, 0)
+    answer = encode_response(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
+    got = decode_both(add.stored)
+    assert got == decode_both(answer)
+
+
+def decode_both(frame: bytes) -> object:
+    return decode_response(frame[4:])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        add_of(1, 2, 3)._replace(recovery=True),
+        add_of(1, 2, 3)._replace(write_flags=1),
+        add_of(1, 2, 3)._replace(priority=100),
+        add_of(1, 2, 3)._replace(master_key=b"short"),
+        add_of(1, 2, 3)._replace(entry_id=4),
+        add_of(1, 2, 3)._replace(ledger_id=4),
+        add_of(1, 2, 3)._replace(body=b"x" * 31),
+    ],
+    ids=["recovery", "flags", "priority", "key", "entry", "ledger", "body"],
+)
+def test_what_is_not_ordinary_is_left_to_the_long_way(request_: AddRequest) -> None:
+    assert fast_add.read_v3(packet_of(request_)) is None
+
+
+@given(IDS, IDS, st.integers(0, 200), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=2))
+def test_the_binary_protocol_likewise(ledger: int, entry: int, size: int, flips: list[tuple[int, int]]) -> None:
+    packet = bytearray(v2.encode_request(add_of(0, ledger, entry, size))[4:])
+    for position, value in flips:
+        packet[position] = value
+    add = fast_add.read_v2(memoryview(bytes(packet)))
+    if add is None:
+        assert flips
+        return
+    request, version = v2.decode_request(memoryview(bytes(packet)))
+    assert isinstance(request, AddRequest)
+    assert (request.ledger_id, request.entry_id, version) == (add.ledger_id, add.entry_id, 2)
+    assert (request.master_key, request.body) == (add.master_key, add.body)
+    assert (request.recovery, request.priority) == (False, 0)
+    answer = AddResponse(0, Status.EOK, request.ledger_id, request.entry_id)
+    assert add.stored == v2.encode_response(answer)
+
+
+def test_negative_ids_are_left_to_the_long_way() -> None:
+    body = b"\xff" * 16 + bytes(24)
+    assert fast_add.read_v3(packet_of(AddRequest(1, -1, -1, KEY, body))) is None
+
+
+def test_garbage_is_not_read_either_way() -> None:
+    packet = memoryview(b"\x0a" + b"\xff" * 60)
+    assert fast_add.read_v3(packet) is None
+    with pytest.raises(ProtocolError):
+        decode_request(packet)

@@ -1,0 +1,48 @@
+"""Signals while an event loop runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from bookgate.runtime.interruption import run_interruptibly
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_work_which_cleans_up(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    cleaned_up = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up.append(True)
+
+    with asyncio.Runner() as runner, pytest.raises(KeyboardInterrupt):
+        run_interruptibly(runner, work())
+    assert cleaned_up == [True]
+    assert signal.getsignal(number) is before
+
+
+def test_without_a_signal_it_is_the_works_own_outcome() -> None:
+    async def result() -> int:
+        return 7
+
+    async def failure() -> None:
+        raise ValueError("its own")
+
+    async def cancellation() -> None:
+        raise asyncio.CancelledError
+
+    with asyncio.Runner() as runner:
+        assert run_interruptibly(runner, result()) == 7
+        with pytest.raises(ValueError, match="its own"):
+            run_interruptibly(runner, failure())
+        with pytest.raises(asyncio.CancelledError):
+            run_interruptibly(runner, cancellation())

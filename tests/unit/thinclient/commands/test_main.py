@@ -1,0 +1,105 @@
+"""The command: what it mounts, and what it says when something is missing or wrong."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bookgate.thinclient.commands import main
+from bookgate.thinclient.commands.ledger import _entries
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_installed_commands_and_drivers_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for group, expected in project["entry-points"].items():
+        installed = {entry.name: entry.value for entry in entry_points(group=group)}
+        assert installed == expected, "the environment was installed before: make env-dev"
+    assert project["scripts"]["bookgate"] == "bookgate.thinclient.commands.main:main"
+
+
+def test_every_command_has_help() -> None:
+    ledger = [["ledger", name] for name in ("create", "write", "read", "list", "show", "delete")]
+    for command in ([], ["ledger"], ["bookie"], ["bookie", "list"], *ledger):
+        result = CliRunner().invoke(main.app, [*command, "--help"])
+        assert result.exit_code == 0
+        assert "Usage" in result.output
+
+
+def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "mounted_commands", lambda: {"bookie": "no_such_package.cli:app", "run": "nothing:app"})
+    result = CliRunner().invoke(main.app, ["--help"])
+    assert "Not installed: pip install" in result.output
+    result = CliRunner().invoke(main.app, ["bookie", "--port", "0", "extra"])
+    assert result.exit_code == 1
+    assert "`bookgate bookie` needs no_such_package, which is not installed" in result.stderr
+    assert "pip install 'bookgate[bookie,spark]'" in CliRunner().invoke(main.app, ["run"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ledger", "show", "1"], "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"),
+        (["ledger", "list", "--gateways", "etcd://x:1/y"], "no driver for scheme 'etcd'"),
+        (["ledger", "create", "-m", "x"], "--custom-metadata 'x' is not KEY=VALUE"),
+        (["ledger", "delete", "1"], "Delete ledger 1: not confirmed; use --yes where nobody can be asked"),
+        (["--config", "/nonexistent.toml", "bookie", "list"], "/nonexistent.toml can't be read"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bookgate", *arguments],
+        cwd=ROOT,
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+@pytest.mark.asyncio
+async def test_what_a_slow_source_has_given_is_taken_before_it_gives_more() -> None:
+    source, sink = os.pipe()
+    os.write(sink, b"first\n\nthi")
+    entries = _entries(source)
+    assert [await anext(entries), await anext(entries)] == [b"first", b""]
+    waiting = asyncio.ensure_future(anext(entries))
+    # The loop goes on meanwhile, and an interrupted wait ends at once.
+    await asyncio.sleep(0)
+    os.write(sink, b"rd\nlast")
+    assert await waiting == b"third"
+    os.close(sink)
+    assert [entry async for entry in entries] == [b"last"]
+    os.close(source)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\n\nb", b"x" * 600_000 + b"\n" + b"y" * 300_000 + b"\n"])
+async def test_entries_are_lines(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(text)
+    with (tmp_path / "lines").open("rb", buffering=0) as file:
+        entries = [entry async for entry in _entries(file.fileno())]
+    expected = text.split(b"\n")
+    assert entries == (expected[:-1] if not expected[-1] else expected)
+
+
+def test_the_client_alone_loads_no_store_and_no_server() -> None:
+    program = (
+        "import sys, thinclient, bookgate.blocking, bookgate.thinclient.commands.main;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('kazoo', 'gateway', 'bookie', 'pyspark', 'sqlite3')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,210 @@
+"""The placement policies, and what is put to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.ledger.bookie_info import BookieServiceInfo, Endpoint
+from bookgate.ledger.errors import IncorrectParameterException, NotEnoughBookiesException
+from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.placement import (
+    DEFAULT_RACK,
+    Candidate,
+    DefaultPlacementPolicy,
+    EnsembleRequest,
+    RackawarePlacementPolicy,
+    drawing_order,
+    racks_of_windows,
+    weighted,
+)
+from bookgate.thinclient.placement.chooser import Placement, create_policy
+from bookgate.thinclient.placement.racks import RackMapping
+from tests.unit.thinclient.fakes import FakeDiscovery
+
+
+def bookies_in(*racks: str) -> list[Candidate]:
+    return [Candidate(f"bookie-{number}", rack) for number, rack in enumerate(racks, 1)]
+
+
+@st.composite
+def requests_and_candidates(draw: st.DrawFn) -> tuple[EnsembleRequest, list[Candidate], random.Random]:
+    racks = draw(st.lists(st.sampled_from(["/a", "/b", "/c", DEFAULT_RACK]), min_size=1, max_size=8))
+    size = draw(st.integers(1, len(racks)))
+    quorum = draw(st.integers(1, size))
+    return EnsembleRequest(size, quorum, 1), bookies_in(*racks), random.Random(draw(st.integers()))
+
+
+def best_possible(request: EnsembleRequest, candidates: Sequence[Candidate], wanted: int) -> int:
+    """The highest smallest number of racks a window can have, by trying every ensemble."""
+    racks = [candidate.rack for candidate in candidates]
+    best = 0
+    for chosen in set(permutations(racks, request.ensemble_size)):
+        best = max(best, min(racks_of_windows(chosen, request.write_quorum_size)))
+        if best >= wanted:
+            return wanted
+    return best
+
+
+class TestPolicies:
+    @given(requests_and_candidates(), st.booleans())
+    def test_an_ensemble_has_distinct_bookies_of_those_there_are(
+        self, given_: tuple[EnsembleRequest, list[Candidate], random.Random], aware: bool
+    ) -> None:
+        request, candidates, rng = given_
+        policy = RackawarePlacementPolicy(rng) if aware else DefaultPlacementPolicy(rng)
+        ensemble = policy.new_ensemble(request, candidates)
+        assert len(set(ensemble)) == request.ensemble_size == len(ensemble)
+        assert set(ensemble) <= {candidate.bookie_id for candidate in candidates}
+
+    @given(requests_and_candidates(), st.integers(1, 3))
+    def test_write_sets_span_as_many_racks_as_can_be_had(
+        self, given_: tuple[EnsembleRequest, list[Candidate], random.Random], min_racks: int
+    ) -> None:
+        request, candidates, rng = given_
+        ensemble = RackawarePlacementPolicy(rng, min_racks).new_ensemble(request, candidates)
+        rack_of = {candidate.bookie_id: candidate.rack for candidate in candidates}
+        wanted = min(min_racks, request.write_quorum_size)
+        spans = racks_of_windows([rack_of[bookie_id] for bookie_id in ensemble], request.write_quorum_size)
+        assert min(spans) >= best_possible(request, candidates, wanted)
+
+    @given(requests_and_candidates(), st.data())
+    def test_a_replacement_is_never_in_the_ensemble(
+        self, given_: tuple[EnsembleRequest, list[Candidate], random.Random], data: st.DataObject
+    ) -> None:
+        request, candidates, rng = given_
+        policy = RackawarePlacementPolicy(rng)
+        ensemble = policy.new_ensemble(request, candidates)
+        index = data.draw(st.integers(0, len(ensemble) - 1))
+        racks = {candidate.bookie_id: candidate.rack for candidate in candidates}
+        if len(candidates) == len(ensemble):
+            with pytest.raises(NotEnoughBookiesException, match=ensemble[index]):
+                policy.replace_bookie(request, ensemble, index, candidates, racks.__getitem__)
+            return
+        assert policy.replace_bookie(request, ensemble, index, candidates, racks.__getitem__) not in ensemble
+
+    def test_a_replacement_keeps_the_spread(self) -> None:
+        candidates = bookies_in("/a", "/b", "/a", "/b")
+        policy = RackawarePlacementPolicy(random.Random(1))
+        racks = {candidate.bookie_id: candidate.rack for candidate in candidates}
+        for _ in range(20):
+            chosen = policy.replace_bookie(
+                EnsembleRequest(2, 2, 2), ["bookie-1", "bookie-2"], 0, candidates, racks.__getitem__
+            )
+            assert chosen == "bookie-3"
+
+    def test_enforced_racks_refuse_rather_than_fall_back(self) -> None:
+        policy = RackawarePlacementPolicy(random.Random(1), 2, enforce_min_racks=True)
+        with pytest.raises(NotEnoughBookiesException, match="2 racks"):
+            policy.new_ensemble(EnsembleRequest(2, 2, 2), bookies_in("/a", "/a", "/a"))
+        with pytest.raises(NotEnoughBookiesException, match="there are 1"):
+            policy.new_ensemble(EnsembleRequest(2, 2, 2), bookies_in("/a", DEFAULT_RACK))
+        with pytest.raises(NotEnoughBookiesException, match="can't be replaced"):
+            policy.replace_bookie(
+                EnsembleRequest(2, 2, 2), ["bookie-1", "bookie-9"], 1, bookies_in("/a", "/a"), lambda _: "/a"
+            )
+
+    def test_heavier_bookies_are_drawn_more_often(self) -> None:
+        rng = random.Random(7)
+        candidates = weighted(bookies_in("/a", "/a", "/a"), {"bookie-1": 10.0, "bookie-2": 10.0, "bookie-3": 1000.0})
+        assert [candidate.weight for candidate in candidates] == [1.0, 1.0, 3.0]
+        first = [drawing_order(candidates, rng)[0].bookie_id for _ in range(3000)]
+        assert 1500 < first.count("bookie-3") < 2100  # 3/5 of them, within chance
+
+    def test_too_few_bookies_are_listed(self) -> None:
+        with pytest.raises(NotEnoughBookiesException, match="there are 1: bookie-1"):
+            DefaultPlacementPolicy(random.Random(1)).new_ensemble(EnsembleRequest(2, 2, 2), bookies_in(DEFAULT_RACK))
+
+
+class Discovery(FakeDiscovery):
+    """A set of writable bookies of these names."""
+
+    def __init__(self, *bookie_ids: str) -> None:
+        super().__init__([])
+        self._infos = [BookieServiceInfo(name) for name in bookie_ids]
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        return [RegisteredBookie(info, writable=True, read_only=False) for info in self._infos]
+
+
+def placement_over(*bookie_ids: str, quarantined: Sequence[str] = (), **settings: object) -> Placement:
+    config = ClientConfig(**settings)  # type: ignore[arg-type]
+    policy = create_policy(config, random.Random(3))
+    return Placement(Discovery(*bookie_ids), policy, config, quarantined=lambda: quarantined)
+
+
+class TestPlacement:
+    @pytest.mark.asyncio
+    async def test_quarantined_bookies_come_last(self) -> None:
+        two = EnsembleRequest(2, 2, 2)
+        placement = placement_over("a", "b", "c", quarantined=["b"])
+        assert set(await placement.new_ensemble(two)) == {"a", "c"}
+        assert await placement.replace_bookie(two, ["a", "c"], 0) == "b"
+        assert set(await placement.new_ensemble(EnsembleRequest(3, 2, 2))) == {"a", "b", "c"}
+
+    @pytest.mark.asyncio
+    async def test_excluded_bookies_never_come(self) -> None:
+        placement = placement_over("a", "b", "c")
+        with pytest.raises(NotEnoughBookiesException):
+            await placement.replace_bookie(EnsembleRequest(2, 2, 2), ["a", "b"], 0, exclude=["c"])
+
+    @pytest.mark.asyncio
+    async def test_free_space_is_asked_for_in_the_background(self) -> None:
+        asked = asyncio.Event()
+
+        async def free_bytes(bookie_id: str) -> int:
+            asked.set()
+            return 1
+
+        config = ClientConfig(weight_by_free_space=True)
+        placement = Placement(
+            Discovery("a", "b"), create_policy(config, random.Random(1)), config, free_bytes=free_bytes
+        )
+        await placement.new_ensemble(EnsembleRequest(1, 1, 1))
+        await asyncio.wait_for(asked.wait(), 5)
+        await placement.close()
+
+    def test_an_unknown_policy_is_named(self) -> None:
+        with pytest.raises(IncorrectParameterException, match=r"'nearest' is not known; there are default, rackaware"):
+            create_policy(ClientConfig(placement_policy="nearest"), random.Random(1))
+
+
+class TestRacks:
+    def test_the_file_wins_over_what_a_bookie_says_of_itself(self, tmp_path: Path) -> None:
+        file = tmp_path / "racks.toml"
+        file.write_text('[racks]\n"b1" = "/r1"\n"10.0.0.7" = "/r2"\n"host-3" = "/r3"\n')
+        racks = RackMapping(file)
+        assert racks.rack(BookieServiceInfo("b1", (), {"rack": "/own"})) == "/r1"
+        assert racks.rack(BookieServiceInfo("b2", (Endpoint("bookie", "10.0.0.7", 1, "bookie-rpc"),))) == "/r2"
+        assert racks.rack(BookieServiceInfo("host-3:3181")) == "/r3"
+        assert racks.rack(BookieServiceInfo("b4", (), {"rack": "/own"})) == "/own"
+        assert racks.rack(BookieServiceInfo("b5")) == DEFAULT_RACK
+        assert racks.rack_of("b4") == "/own"
+
+    def test_a_changed_file_counts_and_a_broken_one_does_not(self, tmp_path: Path) -> None:
+        file = tmp_path / "racks.toml"
+        file.write_text('[racks]\n"b1" = "/r1"\n')
+        racks = RackMapping(file)
+        (tmp_path / "new").write_text('[racks]\n"b1" = "/r2"\n')
+        (tmp_path / "new").rename(file)
+        racks.refresh()
+        assert racks.rack_of("b1") == "/r2"
+        (tmp_path / "new").write_text("not toml at all")
+        (tmp_path / "new").rename(file)
+        racks.refresh()
+        assert racks.rack_of("b1") == "/r2"
+
+    @pytest.mark.parametrize("content", ["x = 1\n", '[racks]\n"b1" = "r1"\n', "]["])
+    def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, content: str) -> None:
+        file = tmp_path / "racks.toml"
+        file.write_text(content)
+        with pytest.raises(IncorrectParameterException, match=r"racks\.toml"):
+            RackMapping(file)

@@ -1,0 +1,595 @@
+"""Reading ledgers for Spark over a client at its interface: selection, snapshots, moved ledgers, losses, clients."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    DigestMatchException,
+    MetaStoreException,
+    NoSuchEntryException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from bookgate.ledger.id_set import unsigned
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
+from bookgate.thinclient.spark.options.read_options import Options, ReadMode
+from bookgate.thinclient.spark.options.values import LedgerRange
+from bookgate.thinclient.spark.reading.entries import listing_ends, readable_slices, selected_records
+from bookgate.thinclient.spark.reading.planning import Shapes, Slice, readable_record, wanted_range
+from bookgate.thinclient.spark.reading.pushdown import Bounds
+from bookgate.thinclient.spark.reading.slice_reads import Losses, slice_entries, task_entries
+from bookgate.thinclient.spark.worker_client import WorkerClients
+
+ENTRY_SIZE = 10
+
+
+class FakeHandle:
+    def __init__(self, client: FakeClient, record: LedgerRecord, last: int) -> None:
+        self.client, self.record, self.last_add_confirmed = client, record, last
+
+    def __enter__(self) -> FakeHandle:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.client.open_handles -= 1
+
+    @property
+    def is_closed(self) -> bool:
+        return self.record.metadata.is_closed
+
+    def read(self, first: int, last: int) -> Iterator[Entry]:
+        for batch in self.read_columns(first, last):
+            yield from batch
+
+    def read_columns(self, first: int, last: int) -> Iterator[list[Entry]]:
+        assert last <= self.last_add_confirmed
+        for start in range(first, last + 1, 4):
+            batch: list[Entry] = []
+            for entry_id in range(start, min(start + 4, last + 1)):
+                error = self.client.error_at(self.record, entry_id)
+                if error is not None:
+                    if batch:
+                        yield batch
+                    raise error
+                length = ENTRY_SIZE * (entry_id + 1)
+                batch.append(Entry(self.record.ledger_id.ledger_id, entry_id, entry_id - 1, length, b"x" * ENTRY_SIZE))
+            yield batch
+
+
+class FakeClient:
+    """Ledgers in memory. `lost` are entries no bookie holds, `gone` bookies that can't be reached."""
+
+    def __init__(self, *records: LedgerRecord) -> None:
+        self.records = {record.ledger_id: record for record in records}
+        self.last_confirmed: dict[LedgerId, int] = {}
+        self.lost: set[int] = set()
+        self.gone: set[str] = set()
+        self.listings: list[tuple[int | None, int | None]] = []
+        self.recovered: list[LedgerId] = []
+        self.opened: list[LedgerId] = []
+        self.asked: list[LedgerId] = []
+        self.open_handles = 0
+        self.closed = False
+        self.ledger_manager = self
+        self.bulk_reads: list[list[int]] = []
+        self.unreadable: set[int] = set()
+        self.no_gateway = False
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        if self.gone & set(record.metadata.fragment_at(entry_id).ensemble):
+            return BookieHandleNotAvailableException("bookie is gone")
+        return NoSuchEntryException(f"entry {entry_id} is nowhere") if entry_id in self.lost else None
+
+    def list_ledgers(
+        self, scope_id: int, start_after: int | None, end_before: int | None
+    ) -> Iterator[list[LedgerRecord]]:
+        self.listings.append((start_after, end_before))
+        for ledger_id in sorted(self.records):
+            if ledger_id.scope_id == scope_id:
+                yield [self.records[ledger_id]]
+
+    def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
+        if record.metadata.password != password:
+            raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
+        self.open_handles += 1
+        return FakeHandle(self, record, record.metadata.last_entry_id)
+
+    def open_ledger(self, ledger_id: LedgerId, password: bytes, recovery: bool) -> FakeHandle:
+        if ledger_id not in self.records:
+            raise NoSuchLedgerExistsOnMetadataServerException("gone")
+        self.opened.append(ledger_id)
+        self.open_handles += 1
+        record, last = self.records[ledger_id], self.last_confirmed.get(ledger_id, -1)
+        if recovery:
+            self.recovered.append(ledger_id)
+            last += 1
+            record = LedgerRecord(ledger_id, record.metadata.close(last, ENTRY_SIZE * (last + 1)), record.version + 2)
+        return FakeHandle(self, record, record.metadata.last_entry_id if record.metadata.is_closed else last)
+
+    def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        self.bulk_reads.append([each.ledger_id for each in ledger_ids])
+        missing = NoSuchLedgerExistsOnMetadataServerException("gone")
+        return [
+            MetaStoreException("no gateway") if each.ledger_id in self.unreadable else self.records.get(each, missing)
+            for each in ledger_ids
+        ]
+
+    def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
+        if self.no_gateway:
+            raise MetaStoreException("no gateway")
+        if ledger_id not in self.records:
+            raise NoSuchLedgerExistsOnMetadataServerException("gone")
+        self.asked.append(ledger_id)
+        return self.records[ledger_id]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def as_client(fake: FakeClient) -> BookKeeper:
+    return cast(BookKeeper, fake)
+
+
+def ledger(ledger_id: int, entries: int | None = 10, **custom: bytes) -> LedgerRecord:
+    """A closed ledger, or an open one for None."""
+    metadata = LedgerMetadata.new(["b:1"], 1, 1, password=b"pw", custom_metadata=custom)
+    if entries is not None:
+        metadata = metadata.close(entries - 1, ENTRY_SIZE * entries)
+    return LedgerRecord(LedgerId.unscoped(ledger_id), metadata, 1)
+
+
+def options(**changes: Any) -> Options:
+    return Options(**{"gateways": "g", "password": b"pw", **changes})
+
+
+def ids(client: FakeClient, wanted: Options) -> list[int]:
+    return [record.ledger_id.ledger_id for page in selected_records(as_client(client), wanted) for record in page]
+
+
+def test_one_listing_as_narrow_as_the_selector_allows() -> None:
+    client = FakeClient(*(ledger(n, app=b"x" if n % 2 else b"y") for n in range(6)))
+    assert ids(client, options()) == [0, 1, 2, 3, 4, 5]
+    assert ids(client, options(ledger_ids=(2, 4))) == [2, 4]
+    assert ids(client, options(ledger_range=LedgerRange(4, None))) == [4, 5]
+    assert ids(client, options(ledger_range=LedgerRange(0, 1))) == [0, 1]
+    assert ids(client, options(custom_metadata={"app": b"x"})) == [1, 3, 5]
+    assert client.listings == [(None, None), (3, None), (None, 2), (None, None)]
+    assert client.bulk_reads == [[2, 4]]
+
+
+def test_a_ledger_that_was_asked_for_and_is_too_old_is_not_gone() -> None:
+    old, young = (
+        LedgerRecord(r.ledger_id, replace(r.metadata, ctime_ms=ms), 1) for r, ms in ((ledger(1), 10), (ledger(2), 20))
+    )
+    client = FakeClient(old, young, ledger(3))
+    assert ids(client, options(ledger_ids=(1, 2), starting_timestamp_ms=20)) == [2]
+    assert ids(client, options(starting_timestamp_ms=21)) == [3]
+
+
+def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    client = FakeClient(ledger(1))
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"ledgerIds .*: 3, 9; failOnDataLoss"):
+        ids(client, options(ledger_ids=(1, 3, 9)))
+    assert ids(client, options(ledger_ids=(1, 3), fail_on_data_loss=False)) == [1]
+    assert "left out 1 ledgers" in caplog.text
+
+
+def sink_ledger(number: int, mark: Sequence[int] = (), entries: int | None = 10) -> LedgerRecord:
+    record = ledger(number, entries, **attempt_metadata(Write("q", 0), "0.0.0"))
+    return replace(record, metadata=with_mark(record.metadata, mark)) if mark else record
+
+
+def test_a_ledger_that_was_listed_before_its_write_was_committed_is_read_whole() -> None:
+    """The lead says that it is committed, and names a ledger that was still open, and one that was not there."""
+    client = FakeClient(sink_ledger(1, mark=[1, 2, 3]), sink_ledger(2), sink_ledger(3))
+    listed = FakeClient(sink_ledger(1, mark=[1, 2, 3]), sink_ledger(2, entries=None))
+    client.list_ledgers = listed.list_ledgers  # type: ignore[method-assign]
+    assert spans(client, options()) == [(1, 0, 9, 100), (2, 0, 9, 100), (3, 0, 9, 100)]
+
+
+class Ordered(FakeClient):
+    """Lists ids as the stores do: in the order of their bits."""
+
+    listed: tuple[LedgerId, ...] = ()
+
+    def list_ledgers(
+        self, scope_id: int, start_after: int | None, end_before: int | None
+    ) -> Iterator[list[LedgerRecord]]:
+        low = -1 if start_after is None else unsigned(start_after)
+        high = 1 << 64 if end_before is None else unsigned(end_before)
+        in_scope = [each for each in self.records if each.scope_id == scope_id]
+        self.listed = tuple(each for each in in_scope if low < unsigned(each.ledger_id) < high)
+        yield [self.records[each] for each in sorted(self.listed, key=lambda each: unsigned(each.ledger_id))]
+
+
+IDS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
+    [-(2**63), -(2**63) + 1, -2, -1, 0, 1, 2, 2**63 - 2, 2**63 - 1]
+)
+CONDITIONS: dict[type[Any], Callable[[int, int], bool]] = {
+    EqualTo: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
+
+
+@pytest.mark.parametrize("scope", [0, 5, -5])
+@settings(deadline=None)
+@given(st.data())
+def test_filters_and_ranges_leave_what_they_say_whatever_the_ids(scope: int, data: st.DataObject) -> None:
+    ids = data.draw(st.sets(IDS if scope else IDS.filter(lambda each: each >= 0), max_size=12))
+    client = Ordered(*(replace(ledger(1), ledger_id=LedgerId(scope, each)) for each in ids))
+    near = IDS | st.sampled_from(sorted(ids)) if ids else IDS
+    bounds, expected = Bounds(), set(ids)
+    for kind, value in data.draw(st.lists(st.tuples(st.sampled_from(list(CONDITIONS)), near), max_size=3)):
+        assert list(bounds.take([kind(("ledger_id",), value)])) == []
+        expected = {each for each in expected if CONDITIONS[kind](each, value)}
+    if data.draw(st.booleans()):
+        listed = data.draw(st.lists(near, max_size=4))
+        assert list(bounds.take([In(("ledger_id",), tuple(listed))])) == []
+        expected &= set(listed)
+    wanted = options(scope_id=scope)
+    if data.draw(st.booleans()):
+        first, last = sorted([data.draw(near), data.draw(near)])
+        end = data.draw(st.sampled_from([last, None]))
+        wanted = options(scope_id=scope, ledger_range=LedgerRange(first, end))
+        expected = {each for each in expected if first <= each and (end is None or each <= end)}
+    found = [each.ledger_id for page in selected_records(as_client(client), wanted, bounds) for each in page]
+    assert sorted(each.ledger_id for each in found) == sorted(expected)
+    whole = listing_ends(scope, wanted_range(wanted, bounds)) == (None, None)
+    run = wanted_range(wanted, bounds)
+    assert whole or all(each.ledger_id in run for each in client.listed), "more is listed than need be"
+
+
+def test_a_ledger_of_a_committed_write_that_can_not_be_looked_up_is_an_error() -> None:
+    client = FakeClient(sink_ledger(1, mark=[1, 2]))
+    client.unreadable = {2}
+    with pytest.raises(MetaStoreException, match="no gateway"):
+        spans(client, options())
+
+
+def spans(client: FakeClient, wanted: Options) -> list[tuple[int, int, int, int]]:
+    return [
+        (piece.ledger_id.ledger_id, piece.first_entry_id, piece.last_entry_id, piece.size)
+        for piece in readable_slices(as_client(client), wanted)
+    ]
+
+
+def test_closed_ledgers_need_no_further_question() -> None:
+    client = FakeClient(ledger(2), ledger(1, entries=3), ledger(3, entries=0))
+    assert spans(client, options()) == [(1, 0, 2, 30), (2, 0, 9, 100)]
+    assert client.opened == []
+
+
+def test_open_ledgers_are_read_up_to_their_last_add_confirmed_without_recovery() -> None:
+    client = FakeClient(ledger(1, entries=None), ledger(2, entries=3), ledger(3, entries=None))
+    client.last_confirmed[LedgerId.unscoped(1)] = 6
+    slices = readable_slices(as_client(client), options())
+    assert [(s.ledger_id.ledger_id, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
+    assert client.recovered == []
+    assert all(s.record.metadata.is_closed for s in slices)
+
+
+def test_recover_closes_open_ledgers_and_only_those() -> None:
+    client = FakeClient(ledger(1, entries=None), ledger(2, entries=3))
+    client.last_confirmed[LedgerId.unscoped(1)] = 6
+    assert spans(client, options(read_mode=ReadMode.RECOVER)) == [(1, 0, 7, 80), (2, 0, 2, 30)]
+    assert client.recovered == [LedgerId.unscoped(1)]
+
+
+def test_wrong_password_and_digest_type_name_the_ledger_before_anything_is_opened() -> None:
+    client = FakeClient(ledger(5), ledger(6, entries=None))
+    with pytest.raises(UnauthorizedAccessException, match="ledger 5"):
+        readable_slices(as_client(client), options(password=b"wrong"))
+    with pytest.raises(DigestMatchException, match="ledger 5"):
+        readable_slices(as_client(client), options(digest_type=DigestType.HMAC))
+    assert client.opened == []
+
+
+def no_pause(_seconds: float) -> None:
+    pass
+
+
+def read(
+    client: FakeClient,
+    piece: Slice,
+    wanted: Options,
+    losses: Losses | None = None,
+    pause: Callable[[float], None] = no_pause,
+) -> list[int]:
+    batches = slice_entries(as_client(client), piece, wanted, losses or Losses(), pause)
+    return [entry.entry_id for batch in batches for entry in batch]
+
+
+def whole(record: LedgerRecord) -> Slice:
+    return Shapes().slice_of(readable_record(record))
+
+
+def test_a_slice_is_read_from_the_bookies_alone() -> None:
+    client = FakeClient(ledger(1))
+    assert read(client, whole(ledger(1)).between(2, 7), options()) == [2, 3, 4, 5, 6, 7]
+    assert client.opened == client.asked == []
+    assert client.open_handles == 0
+
+
+def test_a_lost_entry_is_an_error_with_ledger_and_range() -> None:
+    client = FakeClient(ledger(1))
+    client.lost = {6}
+    batches = slice_entries(as_client(client), whole(ledger(1)), options(), Losses())
+    assert [entry.entry_id for _ in range(2) for entry in next(batches)] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(NoSuchEntryException, match=r"entries 6 to 9 of ledger 1 .*failOnDataLoss=false"):
+        next(batches)
+
+
+@pytest.mark.parametrize("lost", [{0}, {9}, {3, 4}, {0, 2, 9}, set(range(10)), {5, 6, 7}])
+def test_losses_are_skipped_and_counted_and_nothing_else_is(lost: set[int]) -> None:
+    client, losses = FakeClient(ledger(1)), Losses()
+    client.lost = lost
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=False), losses) == sorted(set(range(10)) - lost)
+    assert losses.entries == len(lost)
+
+
+def test_a_ledger_that_was_deleted_is_skipped_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    client, losses = FakeClient(), Losses()
+    client.lost = set(range(3, 10))
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=False), losses) == [0, 1, 2]
+    losses.report()
+    assert losses.entries == 7
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "skipped entries 3 to 9 of ledger 1",
+        "7 entries were lost and skipped (failOnDataLoss is false)",
+    ]
+    assert [getattr(record, "context") for record in caplog.records] == [  # noqa: B009
+        {"ledger_id": "1", "first": "3", "last": "9"},
+        {"lost_entries": "7"},
+    ]
+
+
+def moved(record: LedgerRecord, entry_id: int) -> LedgerRecord:
+    """The ledger with its entries from `entry_id` on another bookie."""
+    fragments = LedgerMetadata.new(["b:1"], 1, 1).with_ensemble(entry_id, ["c:1"]).fragments
+    last = record.metadata.last_entry_id
+    metadata = LedgerMetadata(1, 1, 1, fragments, password=b"pw").close(last, ENTRY_SIZE * (last + 1))
+    return LedgerRecord(record.ledger_id, metadata, record.version + 1)
+
+
+def test_a_ledger_that_moved_is_read_on_from_where_it_is_now() -> None:
+    client = FakeClient(moved(ledger(1), 0))
+    client.gone = {"b:1"}
+    assert read(client, whole(ledger(1)).between(1, 9), options()) == list(range(1, 10))
+    assert client.asked == [LedgerId.unscoped(1)]
+
+
+class Moved(FakeClient):
+    """Bookies that have given a ledger's entries away say that they have none."""
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        is_elsewhere = record.metadata.fragment_at(entry_id).ensemble != self.ensemble(record.ledger_id, entry_id)
+        return NoSuchEntryException(f"no entry {entry_id} here") if is_elsewhere else super().error_at(record, entry_id)
+
+    def ensemble(self, ledger_id: LedgerId, entry_id: int) -> tuple[str, ...]:
+        return self.records[ledger_id].metadata.fragment_at(entry_id).ensemble
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("first", [0, 3, 9])
+def test_what_moved_is_not_lost(fails: bool, first: int) -> None:
+    client, losses = Moved(moved(ledger(1), first)), Losses()
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=fails), losses) == list(range(10))
+    assert losses.entries == 0
+
+
+def test_what_moved_in_the_middle_of_losses_is_not_lost() -> None:
+    client, losses = Moved(ledger(1)), Losses()
+    client.lost = {2, 6}
+    found = slice_entries(as_client(client), whole(ledger(1)), options(fail_on_data_loss=False), losses, no_pause)
+    entries = [entry.entry_id for entry in next(found)] + [entry.entry_id for entry in next(found)]
+    assert losses.entries == 1
+    client.records[LedgerId(0, 1)] = moved(ledger(1), 5)
+    entries += [entry.entry_id for batch in found for entry in batch]
+    assert entries == [0, 1, 3, 4, 5, 7, 8, 9]
+    assert losses.entries == 2
+
+
+def test_nothing_is_called_lost_while_no_gateway_can_tell() -> None:
+    client, losses, pauses = FakeClient(ledger(1)), Losses(), list[float]()
+    client.lost = {4}
+    client.no_gateway = True
+
+    def pause(seconds: float) -> None:
+        assert losses.entries == 0
+        pauses.append(seconds)
+        client.no_gateway = len(pauses) < 3
+
+    skipping = options(fail_on_data_loss=False, num_retries=3)
+    assert read(client, whole(ledger(1)), skipping, losses, pause) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert losses.entries == 1
+    client.no_gateway = True
+    with pytest.raises(MetaStoreException, match="entries 4 to 9 of ledger 1"):
+        read(client, whole(ledger(1)), options(fail_on_data_loss=False, num_retries=2))
+
+
+class Breaking(FakeClient):
+    """The connection breaks once at each of these entries."""
+
+    breaks: frozenset[int] = frozenset()
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        if entry_id in self.breaks:
+            self.breaks = self.breaks - {entry_id}
+            return BookieHandleNotAvailableException("connection reset")
+        return super().error_at(record, entry_id)
+
+
+@given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39), max_size=4))
+def test_every_entry_comes_once_and_every_loss_counts_once_whatever_fails_between(
+    lost: set[int], breaks: set[int]
+) -> None:
+    client, losses = Breaking(ledger(1, 40)), Losses()
+    client.lost, client.breaks = lost, frozenset(breaks)
+    skipping = options(fail_on_data_loss=False, num_retries=4)
+    assert read(client, whole(ledger(1, 40)), skipping, losses) == sorted(set(range(40)) - lost)
+    assert losses.entries == len(lost)
+
+
+def test_a_dead_bookie_of_a_ledger_that_did_not_move_is_an_error() -> None:
+    client = FakeClient(ledger(1))
+    client.gone = {"b:1"}
+    with pytest.raises(BookieHandleNotAvailableException, match="entries 0 to 9 of ledger 1"):
+        read(client, whole(ledger(1)), options(fail_on_data_loss=False))
+
+
+def test_a_failure_that_passes_is_tried_again_after_a_growing_pause() -> None:
+    client, pauses = FakeClient(ledger(1)), list[float]()
+    client.gone = {"b:1"}
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            client.gone = set()
+
+    assert read(client, whole(ledger(1)), options(num_retries=3), pause=pause) == list(range(10))
+    assert pauses == [0.2, 0.4, 0.8]
+    client.gone = {"b:1"}
+    pauses.clear()
+    with pytest.raises(BookieHandleNotAvailableException, match="entries 0 to 9 of ledger 1"):
+        read(client, whole(ledger(1)), options(num_retries=2), pause=pause)
+    assert len(pauses) == 2
+
+
+def test_what_another_try_would_not_mend_is_told_at_once() -> None:
+    client, pauses = FakeClient(ledger(1)), list[float]()
+    client.lost = {0}
+    with pytest.raises(NoSuchEntryException):
+        read(client, whole(ledger(1)), options(), pause=pauses.append)
+    assert pauses == []
+
+
+def test_a_ledger_deleted_meanwhile_reports_what_the_bookies_said() -> None:
+    client = FakeClient()
+    client.lost = {0}
+    with pytest.raises(NoSuchEntryException, match="of ledger 1"):
+        read(client, whole(ledger(1)), options())
+
+
+class Meeting(FakeClient):
+    """Reads wait for others: one at a time they would wait in vain."""
+
+    def __init__(self, *records: LedgerRecord, readers: int) -> None:
+        super().__init__(*records)
+        self.met = threading.Barrier(readers, timeout=30)
+
+    def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
+        self.met.wait()
+        return super().open_record(record, password)
+
+
+def test_small_slices_are_read_ahead_side_by_side_and_handed_over_in_order() -> None:
+    records = [ledger(number) for number in range(16)]
+    slices = [whole(record) for record in records]
+    found = task_entries(as_client(Meeting(*records, readers=8)), slices, options(), Losses())
+    assert [(number.ledger_id, len(batch)) for number, batch in found] == [
+        (number, size) for number in range(16) for size in (4, 4, 2)
+    ]
+
+
+def test_what_fails_ahead_is_read_again_in_its_turn_and_large_slices_always_are() -> None:
+    large = ledger(1, 3000)
+    client, losses = FakeClient(ledger(0), large, ledger(2)), Losses()
+    client.lost = {3}
+    slices = [whole(record) for record in (ledger(0), large, ledger(2))]
+    found = task_entries(as_client(client), slices, options(fail_on_data_loss=False), losses)
+    entries = [(number.ledger_id, entry.entry_id) for number, batch in found for entry in batch]
+    counts = [(number, entry) for number, end in enumerate((10, 3000, 10)) for entry in range(end) if entry != 3]
+    assert entries == counts
+    assert losses.entries == 3
+    failing = task_entries(as_client(client), slices, options(), Losses())
+    with pytest.raises(NoSuchEntryException, match="entries 3 to 9 of ledger 0"):
+        list(failing)
+
+
+class TestWorkerClients:
+    def test_one_client_for_many_uses(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        for _ in range(3):
+            with clients.use("g"):
+                pass
+        assert len(made) == 1
+
+    def test_a_failure_throws_it_away_and_closes_it(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with pytest.raises(BKException), clients.use("g"):
+            raise BKException("no")
+        with clients.use("g"):
+            pass
+        assert [client.closed for client in made] == [True, False]
+
+    def test_a_reader_that_is_not_read_to_the_end_keeps_it(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+
+        def rows() -> Iterator[int]:
+            with clients.use("g"):
+                yield 1
+                yield 2
+
+        iterator = rows()
+        next(iterator)
+        iterator.close()  # type: ignore[attr-defined]
+        with clients.use("g"):
+            assert [client.closed for client in made] == [False]
+
+    def test_a_fork_makes_its_own_and_leaves_the_parents_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            pass
+        child = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: child)
+        with clients.use("g"):
+            pass
+        assert [client.closed for client in made] == [False, False]
+
+
+def _made(made: list[FakeClient]) -> FakeClient:
+    made.append(FakeClient())
+    return made[-1]
+
+
+def test_clients_differ_by_their_settings() -> None:
+    made: list[object] = []
+
+    def connect(gateways: str, settings: tuple[tuple[str, str], ...]) -> BookKeeper:
+        made.append((gateways, settings))
+        return as_client(FakeClient())
+
+    clients = WorkerClients(connect)
+    secured = (("bookie_tls", "native"),)
+    for given_settings in ((), secured, secured, ()):
+        with clients.use("g", given_settings):
+            pass
+    assert made == [("g", ()), ("g", secured)]

@@ -1,0 +1,421 @@
+"""The driver's side of a stream over ledgers in memory: what is asked of whom, offsets, tasks, losses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    DigestMatchException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
+from bookgate.thinclient.spark.options.read_options import OptionError, Options, parse_options
+from bookgate.thinclient.spark.reading.batch import EntriesPartition
+from bookgate.thinclient.spark.streaming import stream as stream_module
+from bookgate.thinclient.spark.streaming.stream import EntriesStreamReader
+
+ENTRY_SIZE = 10
+
+
+class Ledgers:
+    """A client's ledgers in memory; counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, LedgerRecord] = {}
+        self.confirmed: dict[int, int] = {}
+        self.errors: list[BKException] = []
+        self.metadata_reads: list[list[int]] = []
+        self.asked_bookies: list[list[int]] = []
+        self.ledger_manager = self
+
+    def add(self, number: int, entries: int, *, close: bool = True, custom: dict[str, bytes] | None = None) -> None:
+        metadata = LedgerMetadata.new(["a", "b"], 2, 2, password=b"p", custom_metadata=custom, ctime_ms=number * 1000)
+        self.records[number] = LedgerRecord(LedgerId(0, number), metadata, 0)
+        self.confirmed[number] = entries - 1
+        if close:
+            self.close(number)
+
+    def grow(self, number: int, entries: int) -> None:
+        self.confirmed[number] += entries
+
+    def mark(self, number: int, ids: Sequence[int]) -> None:
+        record = self.records[number]
+        self.records[number] = LedgerRecord(record.ledger_id, with_mark(record.metadata, ids), record.version + 1)
+
+    def ledger_ranges(self, scope: int, after: int | None, before: int | None) -> Iterator[Sequence[int]]:
+        low, high = -1 if after is None else after, 1 << 62 if before is None else before
+        yield [number for number in sorted(self.records) if low < number < high]
+
+    def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        self.metadata_reads.append([each.ledger_id for each in ids])
+        missing = NoSuchLedgerExistsOnMetadataServerException()
+        return [self.records.get(each.ledger_id, missing) for each in ids]
+
+    def list_ledgers(self, scope_id: int, start_after: int | None, end_before: int) -> Iterator[list[LedgerRecord]]:
+        yield [record for number, record in sorted(self.records.items()) if number < end_before]
+
+    def last_adds_confirmed(self, records: Sequence[LedgerRecord], password: bytes) -> list[int | BKException]:
+        for record in records:
+            self.open_record(record, password)
+        open_ones = [record for record in records if not record.metadata.is_closed]
+        self.asked_bookies.append([record.ledger_id.ledger_id for record in open_ones])
+        answers: list[int | BKException] = []
+        for record in records:
+            failed = self.errors and not record.metadata.is_closed
+            answers.append(self.errors.pop() if failed else self.confirmed[record.ledger_id.ledger_id])
+        return answers
+
+    def open_record(self, record: LedgerRecord, password: bytes) -> Ledgers:
+        if password != b"p":
+            raise UnauthorizedAccessException(str(record.ledger_id))
+        return self
+
+    def bookies(self, _which: object) -> list[object]:
+        return []
+
+    def close(self, number: int | None = None) -> None:
+        """Of a handle, or of a ledger."""
+        if number is None:
+            return
+        record, last = self.records[number], self.confirmed[number]
+        metadata = record.metadata.close(last, (last + 1) * ENTRY_SIZE)
+        self.records[number] = LedgerRecord(record.ledger_id, metadata, record.version + 1)
+
+    def __enter__(self) -> Ledgers:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def read(self, first: int, last: int) -> Iterator[Entry]:
+        yield Entry(0, last, last - 1, (last + 1) * ENTRY_SIZE, b"x" * ENTRY_SIZE)
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> Ledgers:
+    made = Ledgers()
+
+    class OneClient:
+        @contextmanager
+        def use(self, _gateways: str, _settings: object) -> Iterator[Ledgers]:
+            yield made
+
+    monkeypatch.setattr(stream_module, "clients", OneClient())
+    return made
+
+
+def options(**given: object) -> Options:
+    return parse_options({"gateways": "g:1", "password": "p", **{name: str(value) for name, value in given.items()}})
+
+
+class Query:
+    """What Spark does with a reader, trigger by trigger; offsets go through JSON as they do there."""
+
+    def __init__(self, **given: object) -> None:
+        self.options = options(**given)
+        self.reader = EntriesStreamReader(self.options)
+        self.offset = self._json(self.reader.initialOffset())
+        self.limit: ReadLimit = self.reader.getDefaultReadLimit()
+        self.read: list[tuple[int, int]] = []
+        self.batches: list[tuple[Any, Any]] = []
+
+    @staticmethod
+    def _json(document: Any) -> Any:
+        return json.loads(json.dumps(document))
+
+    def restart(self) -> None:
+        self.reader = EntriesStreamReader(self.options)
+
+    def trigger(self) -> list[tuple[int, int]]:
+        """The new rows; nothing when the offset stays as it is."""
+        end = self._json(self.reader.latestOffset(self.offset, self.limit))
+        if json.dumps(end) == json.dumps(self.offset):
+            return []
+        found = self.rows(self.offset, end)
+        self.batches.append((self.offset, end))
+        self.read += found
+        self.offset = end
+        self.reader.commit(end)
+        return found
+
+    def rows(self, start: Any, end: Any) -> list[tuple[int, int]]:
+        return rows_of(self.reader.partitions(start, end))
+
+
+def rows_of(partitions: Sequence[InputPartition]) -> list[tuple[int, int]]:
+    found = []
+    for partition in partitions:
+        assert isinstance(partition, EntriesPartition)
+        for piece in partition.slices:
+            assert piece.record.metadata.is_closed, "executors need no more than a snapshot"
+            assert piece.last_entry_id <= piece.record.metadata.last_entry_id
+            number = piece.ledger_id.ledger_id
+            found += [(number, entry) for entry in range(piece.first_entry_id, piece.last_entry_id + 1)]
+    return sorted(found)
+
+
+def entries(number: int, *which: int) -> list[tuple[int, int]]:
+    return [(number, entry) for entry in range(*which)]
+
+
+def test_only_what_can_have_changed_is_asked_for(ledgers: Ledgers) -> None:
+    for number in range(50):
+        ledgers.add(number, 2)
+    ledgers.add(50, 3, close=False)
+    query = Query()
+    assert len(query.trigger()) == 103
+    assert ledgers.metadata_reads == [list(range(51))]
+    ledgers.metadata_reads.clear()
+    ledgers.grow(50, 2)
+    ledgers.add(51, 1)
+    assert query.trigger() == [*entries(50, 3, 5), (51, 0)]
+    assert ledgers.metadata_reads == [[50, 51]], "planning asked again, or finished ledgers were"
+    assert ledgers.asked_bookies[-1] == [50]
+    ledgers.close(50)
+    assert query.trigger() == [], "a trigger for nothing"
+    ledgers.add(52, 1)
+    assert query.trigger() == [(52, 0)]
+    assert query.offset["ledgers"] == {}
+    ledgers.metadata_reads.clear()
+    assert query.trigger() == []
+    assert ledgers.metadata_reads == []
+
+
+def test_a_restarted_driver_plans_a_begun_batch_as_before(ledgers: Ledgers) -> None:
+    ledgers.add(1, 9, close=False)
+    ledgers.add(2, 4)
+    query = Query(maxEntriesPerTrigger=5)
+    while query.trigger():
+        pass
+    ledgers.grow(1, 5)
+    ledgers.close(1)
+    planned = [query.rows(start, end) for start, end in query.batches]
+    query.restart()
+    assert [query.rows(start, end) for start, end in query.batches] == planned
+    assert query.trigger() == entries(1, 9, 14)
+    assert sorted(query.read) == [*entries(1, 14), *entries(2, 4)]
+
+
+def test_readers_travel_to_the_tasks_without_the_drivers_state(ledgers: Ledgers) -> None:
+    ledgers.add(1, 1)
+    query = Query()
+    query.trigger()
+    copied = pickle.loads(pickle.dumps(query.reader))
+    assert list(copied.read(InputPartition(None))) == []
+    assert "_available" not in vars(copied)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxEntriesPerTrigger": 7}, ReadMaxRows(7)),
+        ({"maxBytesPerTrigger": "1k"}, ReadMaxBytes(1024)),
+        ({"maxEntriesPerTrigger": 7, "maxBytesPerTrigger": "1k"}, ReadMaxRows(7)),
+    ],
+)
+def test_the_limit_that_spark_is_told(given: dict[str, object], limit: ReadLimit) -> None:
+    assert EntriesStreamReader(options(**given)).getDefaultReadLimit() == limit
+
+
+def test_limits_hold_alone_and_together(ledgers: Ledgers) -> None:
+    ledgers.add(1, 100)
+    assert len(Query(maxEntriesPerTrigger=30).trigger()) == 30
+    assert len(Query(maxBytesPerTrigger=200).trigger()) == 20
+    assert len(Query(maxEntriesPerTrigger=30, maxBytesPerTrigger=200).trigger()) == 20
+    once = Query(maxEntriesPerTrigger=30, maxBytesPerTrigger=200)
+    once.limit = ReadAllAvailable()
+    assert len(once.trigger()) == 100
+    strange = Query()
+    strange.limit = ReadMinRows(5)
+    with pytest.raises(OptionError, match="ReadMinRows"):
+        strange.trigger()
+
+
+def test_available_now_ends_where_things_stood(ledgers: Ledgers) -> None:
+    ledgers.add(1, 10, close=False)
+    ledgers.add(2, 5)
+    query = Query(maxEntriesPerTrigger=4)
+    query.reader.prepareForTriggerAvailableNow()
+    ledgers.grow(1, 10)
+    ledgers.close(1)
+    ledgers.add(3, 7)
+    counts = []
+    while found := query.trigger():
+        counts.append(len(found))
+    assert counts == [4, 4, 4, 3]
+    assert sorted(query.read) == [*entries(1, 10), *entries(2, 5)]
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    while query.trigger():
+        pass
+    assert sorted(query.read) == [*entries(1, 20), *entries(2, 5), *entries(3, 7)]
+
+
+def test_progress_tells_where_everything_ends_and_how_far_behind_the_stream_is(ledgers: Ledgers) -> None:
+    query = Query(maxEntriesPerTrigger=6)
+    assert query.reader.reportLatestOffset() is None
+    ledgers.add(1, 10, close=False)
+    ledgers.add(2, 2)
+    query.trigger()
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert report["ledgers"] == {"1": 10}
+    assert report["metrics"] == {
+        "minOffsetsBehindLatest": "1",
+        "maxOffsetsBehindLatest": "5",
+        "avgOffsetsBehindLatest": "3.0",
+    }
+
+
+def test_selection_and_timestamps(ledgers: Ledgers) -> None:
+    for number in range(1, 6):
+        ledgers.add(number, 1, custom={"app": b"a" if number % 2 else b"b"})
+    assert Query(ledgerIds="2,4").trigger() == [(2, 0), (4, 0)]
+    assert Query(ledgerRange="3-").trigger() == [(3, 0), (4, 0), (5, 0)]
+    assert Query(startingTimestamp=4000).trigger() == [(4, 0), (5, 0)]
+    query = Query(**{"customMetadata.app": "a"})
+    assert query.trigger() == [(1, 0), (3, 0), (5, 0)]
+    ledgers.metadata_reads.clear()
+    assert query.trigger() == []
+    assert ledgers.metadata_reads == [], "ledgers that are not wanted were looked at again"
+
+
+def test_ledgers_of_a_sink_are_read_when_they_are_committed(ledgers: Ledgers) -> None:
+    for number in (1, 2):
+        ledgers.add(number, 1, custom=attempt_metadata(Write("q"), "0.0.0"))
+    ledgers.add(3, 1)
+    query, everything = Query(), Query(includeUncommitted=True)
+    assert query.trigger() == [(3, 0)]
+    assert len(everything.trigger()) == 3
+    ledgers.mark(1, [1, 2])
+    assert query.trigger() == [(1, 0), (2, 0)]
+
+
+def test_what_a_lead_names_is_read_though_the_lead_was_read_before(ledgers: Ledgers) -> None:
+    def add(number: int) -> None:
+        ledgers.add(number, 1, custom=attempt_metadata(Write("q"), "0.0.0"))
+
+    add(1)
+    ledgers.mark(1, [1, 2, 3])
+    query = Query()
+    assert query.trigger() == [(1, 0)]
+    # It was created behind the listing; whoever should set its mark died.
+    add(2)
+    assert query.trigger() == [(2, 0)]
+    add(3)
+    query.restart()
+    assert query.trigger() == [(3, 0)]
+    add(4)
+    query.restart()
+    for _ in range(2):
+        assert query.trigger() == [], "no lead names it"
+    assert query.reader._available._leads == [], "leads pile up"
+
+
+def test_a_deleted_ledger_is_an_error_that_names_it_or_given_up_once(
+    ledgers: Ledgers, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledgers.add(1, 8)
+    ledgers.add(2, 8)
+    query, brave = Query(maxEntriesPerTrigger=4), Query(maxEntriesPerTrigger=4, failOnDataLoss=False)
+    query.trigger()
+    brave.trigger()
+    del ledgers.records[1]
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"1 \(entries from 2 on\).*failOnDataLoss"):
+        query.trigger()
+    while brave.trigger():
+        pass
+    assert sorted(brave.read) == [*entries(1, 2), *entries(2, 8)]
+    assert brave.offset["ledgers"] == {}
+    assert caplog.text.count("went on without them") == 1
+
+
+def test_a_ledger_that_is_deleted_between_offset_and_tasks(ledgers: Ledgers) -> None:
+    for given in ({}, {"failOnDataLoss": "false"}):
+        ledgers.add(1, 3)
+        query = Query(**given)
+        end = query.reader.latestOffset(query.offset, query.limit)
+        del ledgers.records[1]
+        query.restart()
+        if given:
+            assert query.rows(query.offset, end) == []
+        else:
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"1 \(entries from 0 on\)"):
+                query.rows(query.offset, end)
+
+
+def test_a_ledger_asked_for_by_id_has_to_exist(ledgers: Ledgers) -> None:
+    ledgers.add(1, 3)
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="77"):
+        Query(ledgerIds="1,77").trigger()
+    assert Query(ledgerIds="1,77", failOnDataLoss=False).trigger() == entries(1, 3)
+
+
+def test_options_that_leave_a_begun_ledger_out_keep_its_place(ledgers: Ledgers) -> None:
+    ledgers.add(1, 8, close=False)
+    query = Query()
+    query.trigger()
+    ledgers.grow(1, 4)
+    ledgers.add(2, 1)
+    query.options = options(ledgerRange="2-")
+    query.restart()
+    assert query.trigger() == [(2, 0)]
+    query.options = options()
+    query.restart()
+    assert query.trigger() == entries(1, 8, 12)
+
+
+def test_errors_before_anything_is_read(ledgers: Ledgers) -> None:
+    ledgers.add(1, 3)
+    with pytest.raises(UnauthorizedAccessException):
+        Query(password="wrong").trigger()
+    with pytest.raises(DigestMatchException, match="ledger 1"):
+        Query(digestType="HMAC").trigger()
+
+
+def test_bookies_that_do_not_answer_are_asked_again(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    ledgers.add(1, 3, close=False)
+    ledgers.add(2, 3, close=False)
+    query = Query(numRetries=2)
+    monkeypatch.setattr(cast(Any, query.reader)._available, "_pause", pauses.append)
+    ledgers.errors = [BookieHandleNotAvailableException("b"), BookieHandleNotAvailableException("b")]
+    assert len(query.trigger()) == 6
+    assert len(pauses) == 1
+    ledgers.errors = [BookieHandleNotAvailableException("b")] * 9
+    with pytest.raises(BookieHandleNotAvailableException, match="ledger 1 may be read"):
+        query.trigger()
+
+
+def test_sizes_of_open_ledgers_are_measured_seldom(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    read = Ledgers.read
+
+    def counting(self: Ledgers, first: int, last: int) -> Iterator[Entry]:
+        measured.append(last)
+        return read(self, first, last)
+
+    monkeypatch.setattr(Ledgers, "read", counting)
+    ledgers.add(1, 1, close=False)
+    query = Query(maxBytesPerTrigger=1 << 20)
+    for _ in range(64):
+        query.trigger()
+        ledgers.grow(1, 1)
+    assert measured == [0, 1, 3, 7, 15, 31, 63][: len(measured)]
+    assert len(measured) in (6, 7)

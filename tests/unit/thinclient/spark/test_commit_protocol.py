@@ -1,0 +1,413 @@
+"""The sink's protocol: decisions by examples, and whole writes under arbitrary failures of drivers and tasks."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnknownOutcomeException,
+    WriteException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.commit_protocol import (
+    COMMITTED_KEY,
+    Committed,
+    Write,
+    attempt_metadata,
+    committed,
+    ids_text,
+    judge,
+    leads_not_shown,
+    parse_ids,
+    settled,
+    sink_state,
+    with_claim,
+    with_mark,
+)
+from bookgate.thinclient.spark.offsets import LedgerIds
+from bookgate.thinclient.spark.writing.commit import Committer, Lookups, LostCommitException, Written
+
+QUERY = "6f1c"
+
+
+def ledger(number: int, batch: int = 0, query: str = QUERY, entries: int = 3, mark: Sequence[int] = ()) -> LedgerRecord:
+    metadata = LedgerMetadata.new(["a", "b"], 2, 2, custom_metadata=attempt_metadata(Write(query, batch), "0.0.0"))
+    metadata = metadata.close(entries - 1, entries * 10)
+    return LedgerRecord(LedgerId(0, number), with_mark(metadata, mark) if mark else metadata, 1)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ids_come_back_from_their_text(ids: set[int]) -> None:
+    text = ids_text(ids)
+    found = {each for first, last in parse_ids(text) for each in range(first, last + 1)} if text else set()
+    assert found == ids
+
+
+def test_runs_of_ids_are_short() -> None:
+    assert ids_text([7, 1, 2, 3, 9, 10]) == "1-3,7,9-10"
+
+
+def test_what_a_reader_counts() -> None:
+    foreign = replace(ledger(1), metadata=LedgerMetadata.new(["a"], 1, 1))
+    assert committed([foreign]) == [foreign]
+    assert committed([ledger(2), ledger(3)]) == []
+    lead = ledger(2, mark=[2, 4])
+    assert committed([lead, ledger(3), ledger(4)]) == [lead, ledger(4)]
+    # A lead that was not committed yet when it was listed keeps back what was marked a moment later.
+    assert committed([ledger(2), ledger(4, mark=[2])]) == []
+    # Without the lead a mark speaks for itself.
+    assert committed([ledger(4, mark=[2]), ledger(5)]) == [ledger(4, mark=[2])]
+    seen = Committed()
+    seen.show([lead, ledger(3)])
+    assert seen.take([lead, ledger(3)]) == [lead]
+    assert seen.not_taken() == [4]
+
+
+def test_a_lead_that_a_listing_has_passed_is_to_be_looked_up_once() -> None:
+    seen, early, late = Committed(), ledger(30), ledger(40, mark=[2])
+    seen.show([early])
+    assert (seen.unknown_leads([early]), seen.take([early])) == ([], [])
+    seen.show([late])
+    assert seen.unknown_leads([late]) == [2]
+    assert seen.unknown_leads([late]) == [], "asked for twice"
+    seen.show([ledger(2, mark=[2, 30, 40])])
+    assert seen.take([late]) == [late]
+    assert seen.not_taken() == [2, 30]
+
+
+def test_of_two_leads_that_an_earlier_release_committed_the_first_counts() -> None:
+    """On whichever page of a listing they come."""
+    first, second = ledger(5, mark=[5, 7]), ledger(6, mark=[6])
+    assert committed([first, second, ledger(7)]) == [first, ledger(7)]
+    seen = Committed()
+    found = []
+    for page in ([first], [second, ledger(7)]):
+        seen.show(page)
+        found += seen.take(page)
+    assert found == [first, ledger(7)]
+
+
+def test_metadata_that_are_no_sinks_after_all_are_ordinary_ledgers() -> None:
+    for key, value in [("bookgate.sink.batch", b"x"), (COMMITTED_KEY, b"1-x"), (COMMITTED_KEY, b"")]:
+        record = ledger(1)
+        custom = {**record.metadata.custom_metadata, key: value}
+        odd = replace(record, metadata=replace(record.metadata, custom_metadata=custom))
+        assert sink_state(odd) is None
+        assert committed([odd]) == [odd]
+
+
+def test_what_the_driver_makes_of_other_ledgers() -> None:
+    write = Write(QUERY, 5)
+    others = [
+        ledger(1, 4, mark=[1, 2]),
+        ledger(2, 4),
+        ledger(3, 4),
+        ledger(4, 5),
+        ledger(5, 5),
+        ledger(6, 6),
+        ledger(7, 5, query="other"),
+    ]
+    verdict = judge(others, write, own=[5])
+    assert verdict.committed_by is None
+    assert [(record.ledger_id.ledger_id, lead) for record, lead in verdict.unmarked] == [(2, 1)]
+    assert [record.ledger_id.ledger_id for record in verdict.left_over] == [3, 4]
+    again = judge([*others, ledger(9, 5, mark=[8])], write, own=[5])
+    assert again.committed_by == ledger(9, 5, mark=[8])
+
+
+def claimed(number: int, lead: int) -> LedgerRecord:
+    record = ledger(number)
+    return replace(record, metadata=with_claim(record.metadata, lead))
+
+
+def test_what_is_claimed_goes_after_its_lead() -> None:
+    write, records = Write(QUERY), [claimed(30, 9), claimed(5, 4), ledger(4), ledger(9)]
+    left_over = judge(records, write).left_over
+    assert [record.ledger_id.ledger_id for record in left_over] == [4, 5, 9, 30]
+    assert judge(records, write, own=[9]).left_over == (ledger(4), claimed(5, 4)), "it is claimed for what is in hand"
+    assert leads_not_shown([claimed(30, 9), claimed(5, 4), ledger(4), ledger(6)]) == [9]
+    named = ledger(9, mark=[9, 30])
+    assert leads_not_shown([claimed(30, 9), named]) == []
+    assert judge([claimed(30, 9), named], write).unmarked == ((claimed(30, 9), 9),)
+
+
+def test_what_need_not_be_looked_up_again() -> None:
+    """All that is marked of earlier batches; a lead only when everything that it names was listed."""
+    records = [ledger(1, mark=[1, 2]), ledger(2, mark=[1]), ledger(3, mark=[3, 8]), ledger(4), ledger(5, 7, mark=[5])]
+    assert settled(records, Write(QUERY, 7), LedgerIds([1, 2, 3, 4, 5])) == [1, 2]
+    assert settled(records, Write(QUERY, 7), LedgerIds([1, 2, 3, 4, 5, 8])) == [1, 2, 3]
+
+
+# Whole writes
+
+
+class Crash(BaseException):
+    """The driver is gone."""
+
+
+class Store:
+    """Ledgers in memory behind the client's interface. `fate` decides what becomes of each change.
+
+    Ids come from blocks as two gateways hand them out: `gateway` says which one is asked next.
+    """
+
+    def __init__(self, gateway: Callable[[], int] | None = None) -> None:
+        self.records: dict[int, LedgerRecord] = {}
+        self.ids = (itertools.count(1001), itertools.count(1))
+        self.gateway = gateway or itertools.cycle([0, 1]).__next__
+        self.fate = iter(lambda: "done", None)
+        self.ledger_manager = self
+        self.on_change: Any = lambda: None
+        self.reads: list[int] = []
+
+    def write_ledger(self, write: Write, entries: int) -> Written:
+        number = next(self.ids[self.gateway()])
+        self.records[number] = replace(ledger(number, write.batch, write.query, entries), version=1)
+        return Written(LedgerId(0, number), entries)
+
+    def list_ledgers(self) -> Iterator[list[LedgerRecord]]:
+        for ids in self.ledger_ranges():
+            yield [self.records[number] for number in ids if number in self.records]
+
+    def ledger_ranges(self) -> Iterator[list[int]]:
+        for number in sorted(self.records):
+            if number in self.records:
+                yield [number]
+
+    def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
+        if ledger_id.ledger_id not in self.records:
+            raise NoSuchLedgerExistsOnMetadataServerException(str(ledger_id))
+        return self.records[ledger_id.ledger_id]
+
+    def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        missing = NoSuchLedgerExistsOnMetadataServerException()
+        self.reads += [each.ledger_id for each in ids]
+        return [self.records.get(each.ledger_id, missing) for each in ids]
+
+    def _change(self, ledger_id: LedgerId, version: int, new: LedgerRecord | None) -> None:
+        """Does it, loses the answer, loses the request, or ends the driver before or after."""
+        self.on_change()
+        fate = next(self.fate, "done")
+        if fate == "crash before":
+            raise Crash
+        if fate == "lost request":
+            raise MetaStoreException("no gateway")
+        if self.read_record(ledger_id).version != version:
+            raise MetadataVersionException(str(ledger_id))
+        if new is None:
+            del self.records[ledger_id.ledger_id]
+        else:
+            self.records[ledger_id.ledger_id] = new
+        if fate == "crash after":
+            raise Crash
+        if fate == "lost answer":
+            raise UnknownOutcomeException("no answer")
+
+    def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
+        created_ms = self.read_record(ledger_id).created_ms
+        new = LedgerRecord(ledger_id, metadata, version + 1, created_ms)
+        self._change(ledger_id, version, new)
+        return new
+
+    def remove(self, ledger_id: LedgerId, version: int) -> None:
+        self._change(ledger_id, version, None)
+
+    def visible(self) -> dict[Write, set[int]]:
+        """What a reader of everything sees."""
+        found: dict[Write, set[int]] = {}
+        for record in committed(list(self.records.values())):
+            state = sink_state(record)
+            assert state is not None
+            found.setdefault(state.write, set()).add(state.ledger_id)
+        return found
+
+
+def committer(store: Store, start: str = "run", lookups: Lookups | None = None) -> Committer:
+    return Committer(cast(BookKeeper, store), start, lookups or Lookups())
+
+
+WRITE = Write(QUERY, 3)
+
+
+def numbers(written: Sequence[Written]) -> set[int]:
+    return {each.ledger_id.ledger_id for each in written}
+
+
+def test_a_commit_marks_its_ledgers_and_deletes_what_other_attempts_left() -> None:
+    store = Store()
+    killed = store.write_ledger(WRITE, 2)
+    chosen = [store.write_ledger(WRITE, 3), store.write_ledger(WRITE, 4)]
+    speculative = store.write_ledger(WRITE, 4)
+    other = store.write_ledger(Write("another query", 3), 1)
+    committer(store).commit(WRITE, chosen)
+    assert store.visible() == {WRITE: numbers(chosen)}
+    assert set(store.records) == numbers([*chosen, other])
+    assert numbers([killed, speculative]).isdisjoint(store.records)
+    marks = [store.records[number].metadata.custom_metadata[COMMITTED_KEY] for number in sorted(numbers(chosen))]
+    assert marks == [b"1,1002", b"1"]
+
+
+def test_a_write_found_committed_is_not_written_twice() -> None:
+    store = Store()
+    first = [store.write_ledger(WRITE, 3)]
+    committer(store).commit(WRITE, first)
+    committer(store, "another run").commit(WRITE, [store.write_ledger(WRITE, 3)])
+    assert store.visible() == {WRITE: numbers(first)}
+    assert set(store.records) == numbers(first)
+
+
+def test_a_write_whose_lead_was_deleted_is_still_found_committed() -> None:
+    store = Store()
+    first = [store.write_ledger(WRITE, 3), store.write_ledger(WRITE, 3)]
+    committer(store).commit(WRITE, first)
+    del store.records[min(numbers(first))]
+    committer(store, "another run").commit(WRITE, [store.write_ledger(WRITE, 3)])
+    assert store.visible() == {WRITE: {max(numbers(first))}}
+
+
+def test_a_start_of_a_query_reads_once_what_is_settled() -> None:
+    store, lookups = Store(), Lookups()
+    foreign = store.write_ledger(Write("another query"), 1)
+    written: list[set[int]] = []
+    for batch in range(4):
+        write = Write(QUERY, batch)
+        chosen = [store.write_ledger(write, 1), store.write_ledger(write, 1)]
+        store.reads.clear()
+        committer(store, "run", lookups).commit(write, chosen)
+        # Its own are read before they are claimed, too.
+        expected = numbers(chosen) | (written[-1] if written else numbers([foreign]))
+        assert sorted(store.reads) == sorted([*expected, *numbers(chosen)])
+        written.append(numbers(chosen))
+
+
+def test_what_a_slow_attempt_of_an_earlier_batch_left_is_found_whatever_its_id() -> None:
+    for gateway in (0, 1):
+        store, lookups = Store(lambda: 0), Lookups()
+        for batch in range(3):
+            write = Write(QUERY, batch)
+            committer(store, "run", lookups).commit(write, [store.write_ledger(write, 1)])
+        store.gateway = itertools.repeat(gateway).__next__
+        late = store.write_ledger(Write(QUERY, 1), 1)
+        store.gateway = lambda: 0
+        write = Write(QUERY, 3)
+        committer(store, "run", lookups).commit(write, [store.write_ledger(write, 1)])
+        assert numbers([late]).isdisjoint(store.records)
+
+
+def test_a_driver_that_came_second_sees_what_the_first_goes_on_to_write() -> None:
+    """The first is a batch ahead: its ledgers lie between its commit and the ledgers of the second."""
+    store, next_write = Store(), Write(QUERY, 4)
+    first, second = committer(store, "first"), committer(store, "second")
+    first.commit(WRITE, [store.write_ledger(WRITE, 1)])
+    ahead = [store.write_ledger(next_write, 1)]
+    late = [store.write_ledger(WRITE, 1)]
+    second.commit(WRITE, late)
+    own = [store.write_ledger(next_write, 1)]
+    second.commit(next_write, own)
+    with pytest.raises(LostCommitException):
+        first.commit(next_write, ahead)
+    assert store.visible()[next_write] == numbers(own)
+
+
+def test_ledgers_that_are_not_what_the_task_wrote_are_refused() -> None:
+    store = Store()
+    written = store.write_ledger(WRITE, 3)
+    with pytest.raises(WriteException, match="closed it with 4"):
+        committer(store).commit(WRITE, [replace(written, entries=4)])
+    del store.records[written.ledger_id.ledger_id]
+    with pytest.raises(LostCommitException):
+        committer(store).commit(WRITE, [written])
+
+
+def test_abort_deletes_a_write_unless_it_is_committed() -> None:
+    store = Store()
+    written = [store.write_ledger(WRITE, 3), store.write_ledger(WRITE, 3)]
+    committer(store).commit(WRITE, written)
+    committer(store).abort(WRITE)
+    assert store.visible() == {WRITE: numbers(written)}
+    later = Write(QUERY, 4)
+    store.write_ledger(later, 3)
+    committer(store).abort(later)
+    assert set(store.records) == numbers(written)
+
+
+FATES = st.sampled_from(["done", "done", "done", "lost request", "lost answer", "crash before", "crash after"])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.lists(FATES, max_size=8), st.integers(0, 3), st.integers(0, 2)), max_size=6))
+def test_whatever_fails_a_write_is_committed_once(runs: list[tuple[list[str], int, int]]) -> None:
+    """Each run of the driver writes the batch anew, tries to commit, and on an error aborts, as Spark does."""
+    store = Store()
+    seen: set[int] | None = None
+    for number, (fates, tasks, strays) in enumerate([*runs, ([], 2, 1)]):
+        for _ in range(strays):
+            store.write_ledger(WRITE, 1)
+        written = [store.write_ledger(WRITE, 2) for _ in range(tasks)]
+        store.fate = iter(fates)
+        driver = committer(store, f"run {number}")
+        try:
+            try:
+                driver.commit(WRITE, written)
+            except BKException:
+                driver.abort(WRITE)
+        except (Crash, BKException):
+            pass
+        store.fate = iter(())
+        visible = store.visible().get(WRITE)
+        if seen is not None:
+            assert visible == seen, "what was committed has changed"
+        if visible is not None:
+            assert seen is not None or visible == numbers(written), "a part of a write was committed"
+            seen = visible
+    assert seen is not None
+    assert set(store.records) == seen, "something is left over"
+
+
+@given(st.integers(0, 10_000))
+def test_of_two_drivers_at_once_one_commits(seed: int) -> None:
+    """The second does a whole commit between two changes of the first."""
+    rng = random.Random(seed)
+    store = Store()
+    first = [store.write_ledger(WRITE, 2) for _ in range(rng.randint(1, 3))]
+    second = [store.write_ledger(WRITE, 2) for _ in range(rng.randint(1, 3))]
+    if rng.random() < 0.5:
+        first, second = second, first
+    moment = rng.randrange(8)
+    changes = itertools.count()
+
+    def interfere() -> None:
+        if next(changes) == moment:
+            store.on_change = lambda: None
+            losers.extend(loser("second", second))
+
+    def loser(name: str, written: Sequence[Written]) -> list[str]:
+        try:
+            committer(store, name).commit(WRITE, written)
+        except LostCommitException:
+            return [name]
+        return []
+
+    losers: list[str] = []
+    store.on_change = interfere
+    losers.extend(loser("first", first))
+    visible = store.visible()[WRITE]
+    assert visible in (numbers(first), numbers(second))
+    assert len(losers) <= 1
+    if losers:
+        assert visible == (numbers(second) if losers == ["first"] else numbers(first))

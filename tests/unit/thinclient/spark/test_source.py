@@ -1,0 +1,91 @@
+"""The data source as Spark handles it, without Spark running: pickling, empty plans, no connection at import."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import pyspark_bookkeeper
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.options.read_options import OptionError, Options
+from bookgate.thinclient.spark.reading import batch as source
+from bookgate.thinclient.spark.reading.batch import EntriesPartition, EntriesReader
+from bookgate.thinclient.spark.reading.planning import Shapes
+from bookgate.thinclient.spark.source import BookKeeperDataSource
+from bookgate.thinclient.spark.worker_client import WorkerClients
+
+GATEWAYS = {"gateways": "grpc://127.0.0.1:1"}
+
+
+def test_spark_finds_the_source_by_its_module_name() -> None:
+    assert pyspark_bookkeeper.DefaultSource is BookKeeperDataSource
+    assert BookKeeperDataSource.name() == "bookkeeper"
+
+
+@pytest.mark.parametrize("table", ["entries", "ledgers", "bookies", "copies", "held-ledgers"])
+def test_source_and_reader_travel_and_hold_no_connection(table: str) -> None:
+    made = BookKeeperDataSource({**GATEWAYS, "table": table})
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy.schema() == made.schema()
+    reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
+    assert set(vars(reader)) <= {"_options", "_bounds"}
+
+
+@pytest.mark.parametrize("table", ["entries", "ledgers"])
+def test_only_the_option_makes_a_reader_with_filters_since_spark_would_refuse_every_query(table: str) -> None:
+    made = {
+        option: BookKeeperDataSource({**GATEWAYS, "table": table, "pushdown": option}) for option in ("false", "true")
+    }
+    plain, filtered = (type(source.reader(source.schema())) for source in made.values())
+    assert plain.pushFilters is DataSourceReader.pushFilters
+    assert filtered.pushFilters is not DataSourceReader.pushFilters
+
+
+def test_partitions_travel() -> None:
+    metadata = LedgerMetadata.new(["b:1"], 1, 1).close(9, 90)
+    piece = Shapes().slice_of(LedgerRecord(LedgerId.unscoped(1), metadata, 1))
+    bookies = (BookieServiceInfo("b:1"),)
+    copy = pickle.loads(pickle.dumps(EntriesPartition([piece], bookies)))
+    assert isinstance(copy, InputPartition)
+    assert isinstance(copy, EntriesPartition)
+    assert copy.slices == [piece]
+    assert copy.bookies == bookies
+
+
+def test_the_partition_that_spark_makes_up_for_an_empty_plan_yields_nothing() -> None:
+    assert list(EntriesReader(Options(gateways="grpc://127.0.0.1:1")).read(InputPartition(None))) == []
+
+
+def test_partitions_are_a_list_even_when_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "readable_slices", lambda _client, _options, _bounds: [])
+    monkeypatch.setattr(source, "clients", WorkerClients(lambda *_: cast(BookKeeper, object())))
+    assert EntriesReader(Options(gateways="grpc://127.0.0.1:1")).partitions() == []
+
+
+def test_a_schema_of_the_users_own_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"columns of table 'entries' are fixed.*payload"):
+        BookKeeperDataSource(dict(GATEWAYS)).reader(StructType())
+
+
+def test_importing_the_source_opens_no_channel_and_starts_no_thread() -> None:
+    program = (
+        "import threading, grpc, grpc.aio\n"
+        "def refuse(*a, **k): raise SystemExit('a channel at import time')\n"
+        "grpc.aio.insecure_channel = grpc.insecure_channel = refuse\n"
+        "import pyspark_bookkeeper\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    root = Path(__file__).parents[4]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,1 @@
+"""The client without asyncio, and the thread whose event loop carries it."""

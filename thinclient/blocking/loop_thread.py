@@ -1,0 +1,149 @@
+"""The event loop in a background thread that carries all blocking clients of a process, and how others wait for it.
+
+The loop exists while somebody has acquired it; what is under way when the last one releases it ends with
+ClientClosedException. After a fork the child makes its own, if the parent had not used gRPC yet. Pages of asynchronous
+generators are fetched one ahead, so that the hop between threads is paid once a page, while the page before is used.
+
+Any thread may call anything here. Not its job: what runs on the loop (`blocking`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError, Future
+from contextlib import closing
+from typing import Any, ClassVar, TypeVar
+
+from bookgate.ledger.errors import ClientClosedException
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """The process's event loop for blocking clients, counted by its users."""
+
+    # Reentrant: an iterator that is collected while the lock is held starts its own ending.
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _current: ClassVar[LoopThread | None] = None
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = _new_loop()
+        self._users = 0
+        self._thread = threading.Thread(target=self._run, name="bookgate-client", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> LoopThread:
+        """The running loop, made if there is none in this process."""
+        with cls._lock:
+            if cls._current is None or cls._current.pid != os.getpid():
+                cls._current = cls()
+            cls._current._users += 1
+            return cls._current
+
+    def release(self) -> None:
+        """One user less; the last one stops the loop."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self.pid != os.getpid():
+                return
+            if type(self)._current is self:
+                type(self)._current = None
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    @property
+    def running(self) -> bool:
+        """The loop still takes work."""
+        return self.pid == os.getpid() and not self.loop.is_closed() and self._users > 0
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop and waits for it; an interrupted wait cancels it."""
+        return result_of(self.start(coroutine))
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine on the loop."""
+        if self.pid != os.getpid():
+            coroutine.close()
+            raise ClientClosedException("this client was made before a fork; make another one in this process")
+        with self._lock:
+            if self.running:
+                return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        coroutine.close()
+        raise ClientClosedException("the client is closed")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(_end_tasks())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+
+os.register_at_fork(after_in_child=lambda: setattr(LoopThread, "_lock", threading.RLock()))
+
+
+async def _end_tasks() -> None:
+    """Cancels whatever else runs, so that nobody waits for it in another thread."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def result_of(future: Future[T]) -> T:
+    """Waits for it. Raises its error, or ClientClosedException where the loop ended first."""
+    try:
+        return future.result()
+    except CancelledError as error:
+        raise ClientClosedException("the client was closed while the call was under way") from error
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def flat(batches: Generator[list[T], None, None]) -> Generator[T, None, None]:
+    """The elements of lists; closing it closes what gives the lists."""
+    with closing(batches):
+        for batch in batches:
+            yield from batch
+
+
+def iterate(thread: LoopThread, pages: AsyncIterator[T]) -> Generator[T, None, None]:
+    """Pages of an asynchronous generator, one fetched ahead."""
+    turn = asyncio.Lock()
+
+    async def fetch() -> T | None:
+        async with turn:
+            return await anext(pages, None)
+
+    async def finish() -> None:
+        # A cancelled fetch has to leave the generator before it can be closed.
+        async with turn:
+            aclose: Callable[[], Awaitable[None]] | None = getattr(pages, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+    pending: Future[T | None] = thread.start(fetch())
+    try:
+        while (page := result_of(pending)) is not None:
+            pending = thread.start(fetch())
+            yield page
+    finally:
+        pending.cancel()
+        if thread.running:
+            thread.start(finish())

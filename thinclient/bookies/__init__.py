@@ -1,0 +1,1 @@
+"""Connections to bookies: TCP, TLS, authentication, both protocol versions, reconnecting."""

@@ -1,0 +1,435 @@
+"""One bookie, as the client sees it: requests go out pipelined, answers come back in any order.
+
+States: *idle* (no connection; the next request makes one), *connecting* (requests wait: the transport, then TLS and
+authentication where they are set up), *open*, *pausing* (attempts have failed: requests fail at once until it is
+tried again, see `reconnect_backoff`), *closed* (for good). Whatever ends a connection fails everything that is
+outstanding on it, with an error that names the bookie, and leads back to idle. A request ends exactly once: with its
+answer, at its deadline, or with the connection. A bookie that lets requests pass their deadlines and says nothing at
+all for `GIVEN_UP_AFTER` seconds has its connection dropped, since nobody else tells that a machine is gone.
+
+An answer belongs to the request with the same transaction id and operation; others are dropped. Bytes that are not
+the entry protocol end the connection. What is sent in one turn of the event loop leaves in one write; while the
+transport's buffer is full frames wait here, each until its request's deadline, bounded by the handles' windows.
+
+There is no future and no task for a request: the caller passes a `sink`, called with its own token and either the
+response or the error.
+
+Not its job: who is asked and what an answer means (`core`), finding the address (`pool`), the steps before a
+connection is open (`handshake`), the binary protocol (`connection_v2`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, NamedTuple
+
+from bookgate.ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    ClientClosedException,
+    SecurityException,
+    TimeoutException,
+    TooManyRequestsException,
+)
+from bookgate.ledger.wire import v3
+from bookgate.ledger.wire.frames import FrameError
+from bookgate.ledger.wire.messages import (
+    ADD_ENTRY,
+    AddResponse,
+    AuthResponse,
+    BatchReadResponse,
+    ForceLedgerResponse,
+    GetBookieInfoResponse,
+    ListEntriesResponse,
+    Operation,
+    ReadLacResponse,
+    ReadResponse,
+    Request,
+    Response,
+    StartTlsResponse,
+    Status,
+    StatusResponse,
+    WriteLacResponse,
+)
+from bookgate.ledger.wire.v3 import ProtocolError, decode_response
+from bookgate.runtime.logs import log_bug, log_event
+from bookgate.thinclient.bookies.reconnect_backoff import ReconnectPauses
+from bookgate.thinclient.bookies.wire import Wire
+
+_log = logging.getLogger(__name__)
+
+GIVEN_UP_AFTER = 10.0
+"""Seconds without a byte after which a connection whose requests time out is dropped."""
+
+_CLOSE_TIMEOUT = 2.0
+"""Seconds for transports that were aborted to say that they are gone; they do so in the next turns of the loop."""
+
+Sink = Callable[[Any, Response | None, BKException | None], None]
+"""Called on the event loop, never from within `send`: (token, response, None) or (token, None, error)."""
+
+Connector = Callable[[Callable[[], asyncio.BufferedProtocol], str, int], Awaitable[object]]
+"""Opens a transport to host and port for a protocol; the real one is `tcp_connector`."""
+
+_OPERATIONS: dict[type, int] = {
+    AddResponse: Operation.ADD_ENTRY,
+    ReadResponse: Operation.READ_ENTRY,
+    BatchReadResponse: Operation.BATCH_READ_ENTRY,
+    ReadLacResponse: Operation.READ_LAC,
+    WriteLacResponse: Operation.WRITE_LAC,
+    ForceLedgerResponse: Operation.FORCE_LEDGER,
+    GetBookieInfoResponse: Operation.GET_BOOKIE_INFO,
+    ListEntriesResponse: Operation.GET_LIST_OF_ENTRIES_OF_LEDGER,
+    AuthResponse: Operation.AUTH,
+    StartTlsResponse: Operation.START_TLS,
+}
+
+STORED = AddResponse(0, Status.EOK, 0, 0)
+"""What a sink gets for an add that was stored: the token tells which, the ids here tell nothing."""
+
+
+class Address(NamedTuple):
+    """Where a bookie listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _not_counted(_metric: str) -> None:
+    """For connections without a client."""
+
+
+class ConnectionSettings(NamedTuple):
+    """Seconds and bytes.
+
+    `backpressure_timeout` is how long a connection's buffer may stay full before what waits for it is refused; None:
+    requests wait until their deadlines. `setup` is what stands between the transport and an open connection.
+    `on_counted` is called with the name of a client's metric.
+    """
+
+    connect_timeout: float
+    max_frame_size: int
+    send_buffer_size: int
+    backpressure_timeout: float | None = None
+    setup: Setup | None = None
+    on_counted: Callable[[str], None] = _not_counted
+
+
+async def tcp_connector(factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
+    """Opens a TCP connection; asyncio and uvloop switch Nagle's algorithm off by themselves."""
+    return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+Setup = Callable[["BookieConnection", Wire, Address], Awaitable[asyncio.Transport]]
+"""Makes a fresh connection usable and returns the transport to use from then on. Raises BKException."""
+
+
+class BookieConnection:
+    """The pipelined connection to one bookie, made when it is needed and again after it was lost."""
+
+    wire_class: ClassVar[type[Wire]] = Wire
+    answers_have_txn_ids: ClassVar[bool] = True
+    """Whether each answer names the request that it belongs to."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        resolve: Callable[[str], Awaitable[Address]],
+        settings: ConnectionSettings,
+        connector: Connector = tcp_connector,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._resolve = resolve
+        self._settings = settings
+        self._connector = connector
+        self._loop = asyncio.get_running_loop()
+        self._address: Address | None = None
+        self._wire: Wire | None = None
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: set[Wire] = set()
+        """Those whose transports are not closed yet."""
+        self._pauses = ReconnectPauses(rng or random.SystemRandom())
+        self._outstanding: dict[int, tuple[int, float, Sink, Any]] = {}
+        self._frames: list[bytes] = []
+        self._waiting: dict[int, bytes] = {}
+        """Frames by transaction id, while there is no connection or its buffer is full."""
+        self._flush_scheduled = False
+        self._writable = False
+        self._full_since: float | None = None
+        self._silent_since: float | None = None
+        """When a request first passed its deadline since the bookie was last heard."""
+        self.losses = 0
+        """Open connections that were lost."""
+        self._closed = False
+        self._all_closed: asyncio.Future[None] | None = None
+
+    def __str__(self) -> str:
+        if self._address is None or str(self._address) == self.bookie_id:
+            return self.bookie_id
+        return f"{self.bookie_id} ({self._address})"
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def outstanding_count(self) -> int:
+        return len(self._outstanding)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests not yet handed to the transport."""
+        return len(self._waiting) + len(self._frames)
+
+    def send(self, operation: int, txn_id: int, frame: bytes, deadline: float, sink: Sink, token: Any) -> None:
+        """Sends a request's frame. `deadline` is in the loop's time; the sink is called in any case, later."""
+        if self._writable:
+            self._outstanding[txn_id] = (operation, deadline, sink, token)
+            self._frames.append(frame)
+            if not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._loop.call_soon(self._flush)
+            return
+        refusal = self._refusal()
+        if refusal is not None:
+            self._loop.call_soon(sink, token, None, refusal)
+            return
+        self._outstanding[txn_id] = (operation, deadline, sink, token)
+        self._waiting[txn_id] = frame
+        if self._transport is None and self._connecting is None:
+            task = self._connecting = self._loop.create_task(self._connect())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def encode(self, request: Request) -> bytes:
+        """The frame of a request in this connection's protocol. Raises ValueError for one that it has no words for."""
+        return v3.encode_request(request)
+
+    def decode(self, packet: bytes) -> Response:
+        """A response in this connection's protocol. Raises ProtocolError."""
+        return decode_response(packet)
+
+    def _refusal(self) -> BKException | None:
+        """Why a request can't even wait."""
+        if self._closed:
+            return ClientClosedException(f"the client is closed; bookie {self} can't be asked any more")
+        if self._transport is not None:
+            return self._overloaded()
+        if self._connecting is not None:
+            return None
+        pause = self._pauses.remaining(self._loop.time())
+        last = self._pauses.last_error
+        if not pause or last is None:
+            return None
+        return type(last)(f"bookie {self} is not asked: it is tried again in {pause:.1f} s, since: {last}")
+
+    def _overloaded(self) -> BKException | None:
+        limit, since = self._settings.backpressure_timeout, self._full_since
+        if limit is None or since is None or self._loop.time() - since < limit:
+            return None
+        return TooManyRequestsException(
+            f"bookie {self} takes in no requests: {self._settings.send_buffer_size} bytes wait for it and have for "
+            f"{limit:g} s or more"
+        )
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._transport is None or not self._writable:
+            return
+        frames, self._frames = self._frames, []
+        if self._waiting:
+            frames += self._waiting.values()
+            self._waiting.clear()
+        if frames:
+            self._transport.writelines(frames)
+
+    async def _connect(self) -> None:
+        setup, timeout = self._settings.setup, self._settings.connect_timeout
+        wire = self._wire = self.wire_class(self, self._settings.max_frame_size, setup is not None)
+        try:
+            async with asyncio.timeout(timeout):
+                address = self._address = await self._resolve(self.bookie_id)
+                await self._connector(lambda: wire, *address)
+            if setup is not None:
+                wire.transport = await setup(self, wire, address)
+                wire.open()
+                self.on_opened(wire)
+        except TimeoutError:
+            self.on_lost(wire, self.loss(f"could not be reached within {timeout:g} s", None))
+        except BKException as error:
+            self.on_lost(wire, type(error)(f"bookie {self} could not be reached: {error}"))
+        except (OSError, ValueError, OverflowError, FrameError, ProtocolError) as error:  # no host name, no port
+            self.on_lost(wire, self.loss(f"could not be reached: {error}", error))
+        except Exception as error:  # an authentication provider's own: what waits must hear of it
+            log_bug(_log, "bookie_not_reached", error, bookie=self)
+            self.on_lost(wire, self.loss(f"could not be reached: {type(error).__name__}: {error}", None))
+
+    # What the wire tells
+
+    def on_transport(self, wire: Wire, opened: bool) -> None:
+        """There is a transport; `opened` when nothing more is to be set up."""
+        self._wires.add(wire)
+        if wire is not self._wire:
+            wire.transport.abort()
+        elif opened:
+            self.on_opened(wire)
+
+    def on_opened(self, wire: Wire) -> None:
+        """The connection stands."""
+        if wire is not self._wire:
+            wire.transport.abort()
+            return
+        wire.heard = False
+        self._transport = wire.transport
+        self._connecting = None
+        self._writable = True
+        self._silent_since = None
+        log_event(_log, "bookie_connected", bookie=self)
+        self._transport.set_write_buffer_limits(high=self._settings.send_buffer_size)
+        self._flush()
+
+    def on_writable(self, wire: Wire, writable: bool) -> None:
+        """The transport's buffer is full, or has room again."""
+        if wire is not self._wire or self._transport is None:
+            return
+        self._writable = writable
+        self._full_since = None if writable else self._loop.time()
+        if writable:
+            self._flush()
+
+    def on_response(self, wire: Wire, response: Response) -> None:
+        """An answer; one that belongs to no request is dropped."""
+        request = self._outstanding.get(response.txn_id)
+        if request is None or wire is not self._wire:
+            return
+        operation = response.operation if type(response) is StatusResponse else _OPERATIONS[type(response)]
+        if request[0] != operation:
+            return
+        del self._outstanding[response.txn_id]
+        request[2](request[3], response, None)
+
+    def on_stored(self, wire: Wire, txn_id: int) -> None:
+        """The answer "stored" to an add, by its transaction id alone; the sink gets `STORED`."""
+        request = self._outstanding.get(txn_id)
+        if request is None or request[0] != ADD_ENTRY or wire is not self._wire:
+            return
+        del self._outstanding[txn_id]
+        request[2](request[3], STORED, None)
+
+    def loss(self, reason: str, error: Exception | None) -> BKException:
+        """What the requests of a connection get that ended for a reason."""
+        if isinstance(error, ssl.SSLError):  # in TLS 1.3 a client learns after the handshake that it was refused
+            return SecurityException(f"bookie {self} {reason}")
+        return BookieHandleNotAvailableException(f"bookie {self} {reason}")
+
+    def on_lost(self, wire: Wire, error: BKException) -> None:
+        """The connection could not be made or is gone: everything outstanding fails, the next request makes another."""
+        if wire is not self._wire:
+            return
+        if self._transport is not None and (wire.heard or wire.proven):
+            self._pauses.succeeded()
+        else:
+            self._pauses.failed(self._loop.time(), error)
+        if self._transport is None:
+            self._settings.on_counted("per_channel_bookie_client_FAILED_CONNECTION_COUNTER")
+            log_event(_log, "bookie_not_reached", bookie=self, error=error)
+        else:
+            self.losses += 1
+            log_event(_log, "bookie_lost", bookie=self, error=error)
+        self._drop_wire()
+        self._fail_outstanding(error)
+
+    def on_transport_lost(self, wire: Wire) -> None:
+        """A transport is closed; perhaps one that was dropped long before."""
+        self._wires.discard(wire)
+        if not self._wires and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    # Endings
+
+    def expire(self, now: float) -> None:
+        """Ends the requests whose deadline has passed; their late answers will be dropped."""
+        late = [txn_id for txn_id, request in self._outstanding.items() if request[1] <= now]
+        for txn_id in late:
+            unsent = self._waiting.pop(txn_id, None) is not None
+            request = self._outstanding.pop(txn_id, None)
+            if request is not None:
+                self.forget(txn_id, unsent)
+                self._settings.on_counted("per_channel_bookie_client_TIMEOUT")
+                request[2](request[3], None, TimeoutException(f"bookie {self} did not answer in time"))
+        wire = self._wire
+        if wire is not None and self._transport is not None:
+            wire.trim()
+            self._judge_silence(wire, now, bool(late))
+        overload = self._overloaded() if self._waiting else None
+        if overload is not None:
+            self._refuse_waiting(overload)
+
+    def forget(self, txn_id: int, unsent: bool) -> None:
+        """A request has ended without an answer."""
+
+    def _judge_silence(self, wire: Wire, now: float, late: bool) -> None:
+        if wire.heard:
+            wire.heard, wire.proven, self._silent_since = False, True, None
+            self._pauses.succeeded()
+        elif late and self._silent_since is None:
+            self._silent_since = now
+        elif late and self._silent_since is not None and now - self._silent_since >= GIVEN_UP_AFTER:
+            silence = now - self._silent_since
+            self.on_lost(wire, self.loss(f"has said nothing for {silence:.0f} s and was asked; it is given up", None))
+
+    def _refuse_waiting(self, error: BKException) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for txn_id in waiting:
+            request = self._outstanding.pop(txn_id, None)
+            if request is not None:
+                self.forget(txn_id, True)
+                request[2](request[3], None, error)
+
+    def postpone(self, seconds: float) -> None:
+        """Moves every deadline."""
+        self._outstanding = {
+            txn_id: (operation, deadline + seconds, sink, token)
+            for txn_id, (operation, deadline, sink, token) in self._outstanding.items()
+        }
+
+    def close(self) -> None:
+        """Ends the connection for good; what is outstanding fails with ClientClosedException."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._drop_wire()
+        self._fail_outstanding(ClientClosedException(f"the client was closed while bookie {self} was asked"))
+
+    async def wait_closed(self) -> None:
+        """After `close`: returns once its task and its sockets are gone."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
+        if self._wires:
+            self._all_closed = self._loop.create_future()
+            await asyncio.wait([self._all_closed], timeout=_CLOSE_TIMEOUT)
+
+    def _drop_wire(self) -> None:
+        wire, self._wire = self._wire, None
+        self._transport = None
+        self._connecting = None
+        self._writable = False
+        self._full_since = None
+        if wire is not None and wire in self._wires:
+            wire.transport.abort()
+
+    def _fail_outstanding(self, error: BKException) -> None:
+        outstanding, self._outstanding = self._outstanding, {}
+        self._frames.clear()
+        self._waiting.clear()
+        for _, _, sink, token in outstanding.values():
+            sink(token, None, error)

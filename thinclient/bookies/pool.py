@@ -1,0 +1,271 @@
+"""All bookies that a client speaks to: their connections and addresses, and the scan that ends late requests.
+
+A bookie has one connection of the client's protocol, or several, of which a ledger always uses the same one. Beside
+them stands, once it is asked for, one of v2 for batch reads (`batch_connection`) and, in a client of v2, one of v3.
+
+A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is made;
+an id of the form host:port that discovery does not know, or that it can't be asked about, is taken literally. Of
+bookies that the client was told of (`tell`) discovery is asked from the second connection on, since the first may have
+gone to where the bookie is no more.
+When the event loop itself was held up (by what the application does on it), frames were not sent and answers not read:
+that time does not count, and all deadlines move by it.
+
+Transaction ids come from one counter, so that one encoded frame can go to several bookies. Where connections begin in
+clear and go on in TLS it begins at a number that nobody can guess: bookies answer inside TLS what they were asked
+before it, which may have been asked by somebody in between, and an answer is known by its transaction id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterable
+from functools import partial
+from typing import Protocol, Self
+
+from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
+from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException
+from bookgate.ledger.metadata_store import ServiceDiscovery
+from bookgate.ledger.wire import v2
+from bookgate.ledger.wire.fast_requests import AddRequestEncoder
+from bookgate.ledger.wire.messages import (
+    FREE_DISK_SPACE,
+    BatchReadRequest,
+    GetBookieInfoRequest,
+    Operation,
+    Request,
+    Response,
+    Status,
+)
+from bookgate.ledger.wire.v3 import encode_request
+from bookgate.thinclient.bookies.auth import ClientAuthProvider, load_provider
+from bookgate.thinclient.bookies.connection import (
+    Address,
+    BookieConnection,
+    ConnectionSettings,
+    Connector,
+    tcp_connector,
+)
+from bookgate.thinclient.bookies.connection_v2 import V2AddRequestEncoder, V2Connection
+from bookgate.thinclient.bookies.handshake import setup_for
+from bookgate.thinclient.config import ClientConfig, TlsMode
+from bookgate.thinclient.metrics import ClientMetrics
+
+V2 = "v2"
+V3 = "v3"
+
+_SCAN_INTERVAL = 0.25
+_SECRET_BITS = 62
+"""Of transaction ids, which the entry protocol has 63 for."""
+
+
+class AddEncoder(Protocol):
+    """Encodes the ordinary adds of one ledger."""
+
+    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
+        """The frame of one add."""
+
+
+class BookiePool:
+    """Connections by bookie id. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        discovery: ServiceDiscovery,
+        settings: ConnectionSettings,
+        connector: Connector = tcp_connector,
+        *,
+        wire_protocol: str = V3,
+        channels: int = 1,
+        rng: random.Random | None = None,
+        secret_txn_ids: bool = False,
+    ) -> None:
+        self._discovery = discovery
+        self._settings = settings
+        self._connector = connector
+        self._wire_protocol = wire_protocol
+        self._channels = channels
+        self._rng = rng or random.SystemRandom()
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[tuple[str, str, int], BookieConnection] = {}
+        self._scan_timer: asyncio.TimerHandle | None = None
+        self._scan_due = 0.0
+        self._closed = False
+        self._told: dict[str, Address] = {}
+        self._told_and_used: set[str] = set()
+        self.next_txn_id = itertools.count(1 + (self._rng.getrandbits(_SECRET_BITS) if secret_txn_ids else 0)).__next__
+        """Unique among all requests of this client."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ClientConfig,
+        discovery: ServiceDiscovery,
+        connector: Connector,
+        rng: random.Random,
+        auth_provider: ClientAuthProvider | None = None,
+        metrics: ClientMetrics | None = None,
+    ) -> Self:
+        """The pool that a configuration asks for. Raises IncorrectParameterException for an unusable auth_provider."""
+        if auth_provider is None and config.auth_provider is not None:
+            auth_provider = load_provider(config.auth_provider, config.auth_token_file, config.auth_token)
+        settings = ConnectionSettings(
+            config.connect_timeout,
+            config.max_frame_size,
+            config.send_buffer_size,
+            config.backpressure_timeout,
+            setup_for(config.tls_to_bookies, auth_provider),
+        )
+        if metrics is not None:
+            settings = settings._replace(on_counted=metrics.count)
+        pool = cls(
+            discovery,
+            settings,
+            connector,
+            wire_protocol=config.wire_protocol,
+            channels=config.num_channels_per_bookie,
+            rng=rng,
+            secret_txn_ids=config.tls_to_bookies.mode is TlsMode.START_TLS,
+        )
+        if metrics is not None:
+            kind = "NON_TLS" if config.tls_to_bookies.mode is TlsMode.OFF else "TLS"
+            metrics.gauges[f"per_channel_bookie_client_ACTIVE_{kind}_CHANNEL_COUNTER"] = pool.connected_count
+        return pool
+
+    def connected_count(self) -> int:
+        """Connections that are open."""
+        return sum(connection.connected for connection in self._connections.values())
+
+    def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
+        """The connection to a bookie for a ledger's requests; it is opened by the first one."""
+        return self._connection(self._wire_protocol, bookie_id, ledger_id)
+
+    def add_encoder(self, ledger_id: int, master_key: bytes) -> AddEncoder:
+        """Encodes the ordinary adds of a ledger in the protocol of `connection`."""
+        if self._wire_protocol == V3:
+            return AddRequestEncoder(ledger_id, master_key)
+        return V2AddRequestEncoder(ledger_id, master_key)
+
+    def batch_connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
+        """The same for batch reads: a connection that speaks v2, beside that of `connection` if that one speaks v3.
+
+        A request is a frame of `bookgate.ledger.wire.v2.encode_request(BatchReadRequest(txn_id, …))`, sent as operation
+        BATCH_READ_ENTRY; its answer is a BatchReadResponse. A bookie that has no batch reads drops the connection: the
+        request ends with BookieHandleNotAvailableException, nothing else is touched.
+        """
+        return self._connection(V2, bookie_id, ledger_id)
+
+    def _connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
+        key = (protocol, bookie_id, ledger_id % self._channels)
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = self._new_connection(protocol, bookie_id, ledger_id)
+            if self._closed:
+                connection.close()
+            elif self._scan_timer is None:
+                self._scan_later()
+        return connection
+
+    def _new_connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
+        if protocol == V3:
+            return BookieConnection(bookie_id, self._address, self._settings, self._connector, self._rng)
+        beside = partial(self._connection, V3, bookie_id, ledger_id)
+        return V2Connection(bookie_id, self._address, self._settings, self._connector, self._rng, v3=beside)
+
+    def tell(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Where bookies are, as somebody knows already: service discovery is asked only when one is not there."""
+        for info in bookies:
+            endpoint = info.endpoint(BOOKIE_RPC)
+            address = None if endpoint is None else Address(endpoint.host, endpoint.port)
+            if address is not None and self._told.get(info.bookie_id) != address:
+                self._told[info.bookie_id] = address
+                self._told_and_used.discard(info.bookie_id)
+
+    async def free_bytes(self, bookie_id: str) -> int:
+        """Free bytes of the bookie's ledger directories. Raises BKException."""
+        request = GetBookieInfoRequest(self.next_txn_id(), FREE_DISK_SPACE)
+        timeout = self._settings.connect_timeout
+        response = await self.request(bookie_id, Operation.GET_BOOKIE_INFO, request, timeout)
+        free = getattr(response, "free_disk_space", None)
+        if response.status != Status.EOK or free is None:
+            raise BookieHandleNotAvailableException(f"bookie {bookie_id} did not tell its free space")
+        return int(free)
+
+    async def request(self, bookie_id: str, operation: Operation, request: Request, timeout: float) -> Response:
+        """One request and its answer, for what is not done by the thousand. Raises what ended the request."""
+        answer: asyncio.Future[Response] = self._loop.create_future()
+
+        def sink(_token: object, response: Response | None, error: BKException | None) -> None:
+            if answer.done():
+                return
+            if response is not None:
+                answer.set_result(response)
+            else:
+                answer.set_exception(error or BookieHandleNotAvailableException(f"bookie {bookie_id} gave no answer"))
+
+        ledger_id = getattr(request, "ledger_id", 0)
+        if isinstance(request, BatchReadRequest):
+            connection, frame = self.batch_connection(bookie_id, ledger_id), v2.encode_request(request)
+        else:
+            connection, frame = self.connection(bookie_id, ledger_id), encode_request(request)
+        deadline = self._loop.time() + timeout
+        connection.send(operation, request.txn_id, frame, deadline, sink, None)
+        return await answer
+
+    def close(self) -> None:
+        """Closes every connection; what is outstanding fails with ClientClosedException."""
+        self._closed = True
+        if self._scan_timer is not None:
+            self._scan_timer.cancel()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    async def close_and_wait(self) -> None:
+        """The same, and returns once no task and no socket is left."""
+        self.close()
+        for connection in list(self._connections.values()):
+            await connection.wait_closed()
+
+    def _scan_later(self) -> None:
+        self._scan_due = self._loop.time() + _SCAN_INTERVAL
+        self._scan_timer = self._loop.call_at(self._scan_due, self._scan)
+
+    def _scan(self) -> None:
+        now = self._loop.time()
+        held_up = now - self._scan_due
+        for connection in list(self._connections.values()):
+            if held_up > _SCAN_INTERVAL:
+                connection.postpone(held_up)
+            connection.expire(now)
+        if not self._closed:
+            self._scan_later()
+
+    async def _address(self, bookie_id: str) -> Address:
+        told = self._told.get(bookie_id)
+        if told is None:
+            return await self._looked_up(bookie_id)
+        if bookie_id not in self._told_and_used:
+            self._told_and_used.add(bookie_id)
+            return told
+        try:
+            return await self._looked_up(bookie_id)
+        except BKException:
+            return told
+
+    async def _looked_up(self, bookie_id: str) -> Address:
+        info, reason = BookieServiceInfo.legacy(bookie_id), "discovery did not answer in time"
+        # What can be taken literally need not wait until discovery gives up: that takes as long as a whole connect.
+        literal = info.endpoint(BOOKIE_RPC) is not None
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout / 4 if literal else None):
+                info = (await self._discovery.bookie_service_info(bookie_id)).info
+                reason = f"it is registered without an endpoint of protocol {BOOKIE_RPC}"
+        except TimeoutError:
+            pass
+        except BKException as error:
+            reason = str(error)
+        endpoint = info.endpoint(BOOKIE_RPC)
+        if endpoint is None:
+            raise BookieHandleNotAvailableException(f"its address is unknown: {reason}")
+        return Address(endpoint.host, endpoint.port)

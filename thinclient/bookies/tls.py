@@ -1,0 +1,84 @@
+"""TLS to bookies: which files, which checks, and what went wrong in words.
+
+Two ways: `start-tls` begins in clear, asks by the START_TLS request and goes on inside TLS on the same connection, as
+BookKeeper's own client does; `native` is TLS from the first byte. Certificate files that have changed are taken up by
+the next connection; one that can't be read any more leaves the last good ones in use no longer: the connection fails
+with the reason, since a certificate that was withdrawn must not live on.
+
+Source: docs/protocol/wire.md#start_tls. Not its job: the steps on the wire (`handshake`), TLS to the gateways
+(`gateways.uri`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from bookgate.ledger.errors import SecurityException
+from bookgate.thinclient.config import BookieTls
+
+
+class TlsContexts:
+    """The SSL context for the files as they are now."""
+
+    def __init__(self, settings: BookieTls) -> None:
+        self._settings = settings
+        self._stamps: tuple[object, ...] | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def current(self) -> ssl.SSLContext:
+        """A context, made anew when a file has changed. Raises SecurityException that names what can't be used."""
+        stamps = tuple(_stamp(path) for path in (self._settings.ca, self._settings.cert, self._settings.key))
+        if self._context is None or stamps != self._stamps:
+            self._context = None
+            self._context = _make(self._settings)
+            self._stamps = stamps
+        return self._context
+
+
+def _stamp(path: Path | None) -> object:
+    if path is None:
+        return None
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise SecurityException(f"TLS file {path} can't be read: {error.strerror or error}") from error
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _make(settings: BookieTls) -> ssl.SSLContext:
+    if (settings.cert is None) != (settings.key is None):
+        raise SecurityException("a client certificate needs both its certificate and its key file")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.verify_host_name
+    try:
+        if settings.ca is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(settings.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise SecurityException(f"TLS file {settings.ca} holds no PEM certificates of authorities: {error}") from error
+    if settings.cert is None or settings.key is None:
+        return context
+    try:
+        context.load_cert_chain(settings.cert, settings.key, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise SecurityException(
+            f"the client certificate {settings.cert} with key {settings.key} can't be used: {error}"
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    """Instead of OpenSSL's question at the terminal."""
+    raise ValueError("the key is protected by a password; give one without")
+
+
+def explain(error: BaseException) -> str:
+    """Why TLS failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message or error}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}"
+    return f"TLS failed: {error or type(error).__name__}"

@@ -1,0 +1,137 @@
+"""One connection's end of the entry protocol v3: frames in, answers to the connection that owns it.
+
+It begins as a mailbox while TLS and authentication are set up (packets wait for `receive`), and hands packets on from
+`open` on; without a setup it is open at once. Bytes that are no frames or no answers end it. Not its job: requests,
+their deadlines and what the end of a connection means for them (`connection`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from bookgate.ledger.wire.fast_responses import found_entry, stored_txn_id
+from bookgate.ledger.wire.frames import FrameDecoder, FrameError
+from bookgate.ledger.wire.messages import ADD_ENTRY, READ_ENTRY
+from bookgate.ledger.wire.v3 import ProtocolError, decode_response
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.bookies.connection import BookieConnection
+
+_OPERATION_AT = 5
+"""Where nearly every answer has the number of its operation: behind tag and length of the header, and its version."""
+
+
+class Wire(asyncio.BufferedProtocol):
+    """One connection's end. A lost one may still call back; only the owner's present one is listened to.
+
+    With a setup it begins as a mailbox: packets wait for `receive`, until `open`.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, owner: BookieConnection, max_frame_size: int, setting_up: bool) -> None:
+        self._owner = owner
+        self._max_frame_size = max_frame_size
+        self._decoder = FrameDecoder(max_frame_size)
+        self._mailbox: deque[bytes] | None = deque() if setting_up else None
+        self._reader: asyncio.Future[None] | None = None
+        self._ended: Exception | None = None
+        self.heard = False
+        """Something was received since the last scan."""
+        self.proven = False
+        """Something was received in an earlier one."""
+        self.hint = ""
+        """What it may mean when the bookie closes the connection without a word."""
+
+    # asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._owner.on_transport(self, opened=self._mailbox is None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard = True
+        try:
+            packets = self._decoder.buffer_updated(nbytes)
+            if self._mailbox is None:
+                self.take(packets)
+            else:
+                self._mailbox += map(bytes, packets)
+                self._wake()
+        except (FrameError, ProtocolError) as error:
+            self._end(f"sent what is not the entry protocol ({error}); the connection is closed", error)
+
+    def pause_writing(self) -> None:
+        self._owner.on_writable(self, False)
+
+    def resume_writing(self) -> None:
+        self._owner.on_writable(self, True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.on_transport_lost(self)
+        self._end(f"lost the connection: {exc or 'closed by the bookie'}", exc)
+
+    def trim(self) -> None:
+        """Gives back what the answers since the last call did not need of the receive buffer."""
+        self._decoder.trim()
+
+    # Answers of an open connection
+
+    def take(self, packets: Sequence[memoryview]) -> None:
+        """Hands answers to the owner. Raises ProtocolError."""
+        owner = self._owner
+        for packet in packets:
+            kind = packet[_OPERATION_AT] if len(packet) > _OPERATION_AT else 0
+            if kind == ADD_ENTRY and (txn_id := stored_txn_id(packet)) is not None:
+                owner.on_stored(self, txn_id)
+            elif kind == READ_ENTRY and (found := found_entry(packet)) is not None:
+                owner.on_response(self, found)
+            else:
+                owner.on_response(self, decode_response(packet))
+
+    # While the connection is set up
+
+    async def receive(self) -> bytes:
+        """The next packet. Raises FrameError for what is none, and ConnectionError once the connection is gone."""
+        while not self._mailbox:
+            if self._ended is not None:
+                raise self._ended
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        return self._mailbox.popleft()
+
+    def begin_tls(self) -> bool:
+        """Forgets what came in clear; False if there was anything, which nobody vouches for."""
+        clean = not self._mailbox and not self._decoder.pending
+        self._decoder = FrameDecoder(self._max_frame_size)
+        return clean
+
+    def abandon(self) -> None:
+        """Closes the transport in the middle of a TLS handshake, of which event loops don't always tell the end."""
+        self.transport.abort()
+        asyncio.get_running_loop().call_soon(self._owner.on_transport_lost, self)
+
+    def open(self) -> None:
+        """Ends the setup. Raises ConnectionError or FrameError if the connection has ended meanwhile."""
+        if self._ended is not None:
+            raise self._ended
+        self._mailbox = None
+
+    def _end(self, reason: str, error: Exception | None) -> None:
+        if self._mailbox is None:
+            reason += "" if self.heard or self.proven else self.hint
+            self._owner.on_lost(self, self._owner.loss(reason, error))
+            return
+        # `handshake` knows what the end of a connection means at the step at hand.
+        self._ended = error or ConnectionResetError("closed by the bookie")
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

@@ -1,0 +1,116 @@
+"""`bookgate bench`: how fast this cluster writes and reads, from here."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import typer
+
+from bookgate.ledger.metadata import DigestType
+from bookgate.runtime.command_line.groups import new_group
+from bookgate.runtime.command_line.output import AsJson, print_json, progress
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, Password, with_client
+from bookgate.thinclient.commands.ledger import Digests
+from bookgate.thinclient.tools.load import LoadResult, random_load, sequential_load, write_load
+
+bench_app = new_group("Measures writing and reading: rates and latencies.")
+
+
+class Order(enum.StrEnum):
+    """In which order entries are read."""
+
+    SEQUENTIAL = "sequential"
+    RANDOM = "random"
+
+
+@bench_app.command("write")
+def bench_write(
+    context: typer.Context,
+    size: Annotated[int, typer.Option(min=0, help="Payload bytes of an entry.")] = 1024,
+    entries: Annotated[int | None, typer.Option(min=1, help="So many entries; else as long as --seconds says.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long, without --entries.")] = 10.0,
+    outstanding: Annotated[int, typer.Option(min=1, help="Appends under way at a time.")] = 1000,
+    ensemble_size: Annotated[int, typer.Option(min=1, help="Bookies that the ledger is spread over.")] = 3,
+    write_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that get each entry.")] = 3,
+    ack_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that must have stored an entry.")] = 2,
+    digest: Annotated[Digests, typer.Option(help="Digest of the entries.")] = Digests.CRC32C,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the ledger and print its id.")] = False,
+    password: Password = "",
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes to a ledger of its own, closes it, and deletes it unless told to keep it.
+
+    JSON: {"ledger_id" (with --keep), "payload_bytes", "outstanding", "quorums", "entries", "bytes", "seconds",
+    "entries_per_second", "megabytes_per_second", and latencies in milliseconds}.
+
+    \b
+    Example: bookgate bench write --size 1024 --seconds 10 --keep
+    """
+    quorums = ensemble_size, write_quorum_size, ack_quorum_size
+
+    async def work(bookkeeper: BookKeeper) -> tuple[int, LoadResult]:
+        handle = await bookkeeper.create_ledger(*quorums, DigestType[digest.name], password.encode())
+        try:
+            async with handle:
+                with progress("writing", entries, "entries") as done:
+                    result = await write_load(
+                        handle,
+                        b"b" * size,
+                        outstanding=outstanding,
+                        entries=entries,
+                        seconds=None if entries else seconds,
+                        progress=done,
+                    )
+        finally:
+            if not keep:
+                await bookkeeper.delete_ledger(handle.ledger_id)
+        return handle.ledger_id.ledger_id, result
+
+    ledger_id, result = with_client(context, gateways, work)
+    facts: dict[str, Any] = {"ledger_id": ledger_id} if keep else {}
+    facts |= {"payload_bytes": size, "outstanding": outstanding, "quorums": "/".join(map(str, quorums))}
+    _print(facts | result.summary(), as_json)
+
+
+@bench_app.command("read")
+def bench_read(
+    context: typer.Context,
+    ledger_id: LedgerNumber,
+    order: Annotated[Order, typer.Option(help="From the first entry on, or at random places.")] = Order.SEQUENTIAL,
+    entries: Annotated[int | None, typer.Option(min=1, help="So many; default: all (random: 10,000).")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Entries a read.")] = 1000,
+    outstanding: Annotated[int, typer.Option(min=1, help="Random reads under way at a time.")] = 10,
+    password: Password = "",
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reads a ledger, for one that `bench write --keep` has left. Latencies are those of a read of --batch entries.
+
+    JSON: {"ledger_id", "order", "batch", and what `bookgate bench write` has}.
+
+    \b
+    Example: bookgate bench read 7 --order random
+    """
+
+    async def work(bookkeeper: BookKeeper) -> LoadResult:
+        async with await bookkeeper.open_ledger(ledger_id, password.encode()) as handle:
+            wanted = entries or (10_000 if order is Order.RANDOM else handle.last_add_confirmed + 1)
+            with progress("reading", wanted, "entries") as done:
+                if order is Order.SEQUENTIAL:
+                    return await sequential_load(handle, batch=batch, entries=entries, progress=done)
+                return await random_load(handle, outstanding=outstanding, entries=wanted, width=batch, progress=done)
+
+    result = with_client(context, gateways, work)
+    _print({"ledger_id": ledger_id, "order": order.value, "batch": batch} | result.summary(), as_json)
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        shown = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+        print(f"{name.replace('_', ' '):24}{shown}")

@@ -1,0 +1,284 @@
+"""More of `bookgate ledger`, for operators: metadata to files and back, a test of the cluster, renamed bookies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bookgate.ledger import metadata_codec
+from bookgate.ledger.bookie_info import check_bookie_id
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    LedgerExistException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
+from bookgate.runtime.command_line.groups import new_group
+from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_result, progress
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, with_client, with_metadata
+from bookgate.thinclient.commands.ledger import describe
+from bookgate.thinclient.handles.metadata_cas import update
+from bookgate.thinclient.tools.sanity import simple_test as run_simple_test
+
+metadata_app = new_group("A ledger's metadata: to a file and back.")
+admin_app = new_group("Ledgers, for operators.")
+admin_app.add_typer(metadata_app, name="metadata")
+
+_NOT_CLOSED = (
+    "its end and the bookies that are replaced later are not in there, and restored it would end too early: entries "
+    "that were acknowledged would not be named any more"
+)
+
+Dump = Annotated[Path, typer.Argument(metavar="FILE", help="Metadata as the store has it.", show_default=False)]
+
+
+@metadata_app.command()
+def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = None, as_json: AsJson = False) -> None:
+    """Shows the metadata of a ledger: the same as `bookgate ledger show`.
+
+    JSON: as `bookgate ledger show` has it.
+
+    \b
+    Example: bookgate ledger metadata show 7
+    """
+    print_result(describe(with_client(context, gateways, lambda client: client.read_record(ledger_id))), as_json)
+
+
+@metadata_app.command()
+def dump(
+    context: typer.Context, ledger_id: LedgerNumber, file: Dump, gateways: Gateways = None, as_json: AsJson = False
+) -> None:
+    """Writes the metadata to a file, as BookKeeper stores them, password included: keep it safe.
+
+    Of a ledger that is not closed it is what is true now: bookies that are replaced later and the end are not in it.
+
+    JSON: {"ledger_id", "file", "bytes", "version"}.
+
+    \b
+    Example: bookgate ledger metadata dump 7 ledger-7.metadata
+    """
+    record = with_client(context, gateways, lambda client: client.read_record(ledger_id))
+    content = metadata_codec.encode(metadata_codec.without_password(record.metadata))
+    # Readable by nobody else, also where another file stood before: it has the password.
+    file.touch(0o600)
+    if file.is_file():
+        file.chmod(0o600)
+    file.write_bytes(content)
+    if not record.metadata.is_closed:
+        typer.echo(f"warning: ledger {ledger_id} is not closed; {_NOT_CLOSED}", err=True)
+    print_result({"ledger_id": ledger_id, "file": str(file), "bytes": len(content), "version": record.version}, as_json)
+
+
+@metadata_app.command()
+def restore(
+    context: typer.Context,
+    ledger_id: LedgerNumber,
+    file: Dump,
+    replace_existing: Annotated[
+        bool, typer.Option("--update", help="Replace the metadata of a ledger that exists.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also metadata of a ledger that was open, or that name less than is there.")
+    ] = False,
+    yes: Yes = False,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Creates a ledger's metadata from a file of `dump`, or of BookKeeper's own; --update replaces what is there.
+
+    Wrong metadata loses entries: bookies delete what no metadata names, and readers believe what it says. So metadata
+    of a ledger that was not closed are refused, as are those that would take a closed ledger's end or fragments away;
+    --update shows what would change before it asks.
+
+    JSON: the ledger, as `bookgate ledger show` has it.
+
+    \b
+    Example: bookgate ledger metadata restore 7 ledger-7.metadata
+    """
+    metadata = metadata_codec.decode(file.read_bytes())
+    if not (metadata.is_closed or force):
+        fail(
+            f"{file} was made of ledger {ledger_id} before it was closed; {_NOT_CLOSED}. `bookgate ledger adopt` makes "
+            "metadata from what bookies hold; --force restores these all the same"
+        )
+    present: LedgerRecord | None = None
+    if replace_existing:
+        present = with_client(context, gateways, lambda client: client.read_record(ledger_id))
+        less = loss_of(present.metadata, metadata)
+        if less is not None and not force:
+            fail(f"ledger {ledger_id}: {less}; --force replaces its metadata all the same")
+        for line in difference(present.metadata, metadata):
+            typer.echo(line, err=True)
+        confirm(f"Replace the metadata of ledger {ledger_id}", yes)
+
+    async def work(factory: LedgerManagerFactory) -> LedgerRecord:
+        manager, name = factory.ledger_manager, LedgerId.unscoped(ledger_id)
+        if present is not None:
+            # What was shown is what is replaced.
+            return await manager.write(name, metadata, present.version)
+        try:
+            return await manager.create(name, metadata)
+        except LedgerExistException:
+            fail(f"ledger {ledger_id} exists; --update replaces its metadata")
+
+    print_result(describe(with_metadata(context, gateways, work)), as_json)
+
+
+def loss_of(present: LedgerMetadata, restored: LedgerMetadata) -> str | None:
+    """What `restored` would no longer name of a ledger, None where it names as much."""
+    if present.is_closed and not restored.is_closed:
+        return "it is closed, and the file says that it is not"
+    if len(restored.fragments) < len(present.fragments):
+        return f"it has {len(present.fragments)} fragments, and the file only {len(restored.fragments)}"
+    if present.is_closed and restored.last_entry_id < present.last_entry_id:
+        return f"it ends at entry {present.last_entry_id}, and in the file at {restored.last_entry_id}"
+    return None
+
+
+def difference(present: LedgerMetadata, restored: LedgerMetadata) -> list[str]:
+    """What would change, a line each; passwords are not shown."""
+    names = ("state", "last_entry_id", "length", "ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type")
+    pairs = [(name, getattr(present, name), getattr(restored, name)) for name in names]
+    for number in range(max(len(present.fragments), len(restored.fragments))):
+        old, new = ([*each.fragments, *[None] * (number + 1)][number] for each in (present, restored))
+        pairs.append((f"fragment {number}", old, new))
+    pairs.append(("custom metadata", dict(present.custom_metadata), dict(restored.custom_metadata)))
+    lines = [f"{name}: {old} becomes {new}" for name, old, new in pairs if old != new]
+    return [*lines, "the password changes"] if present.password != restored.password else lines
+
+
+@admin_app.command("simple-test")
+def simple_test(
+    context: typer.Context,
+    ensemble_size: Annotated[int, typer.Option("--ensemble-size", "-e", min=1, help="Bookies to spread over.")] = 3,
+    write_quorum_size: Annotated[int, typer.Option("--write-quorum-size", "-w", min=1, help="Copies.")] = 2,
+    ack_quorum_size: Annotated[int, typer.Option("--ack-quorum-size", "-a", min=1, help="Answers to wait for.")] = 2,
+    entries: Annotated[int, typer.Option("--entries", "-n", min=1, help="Entries to write.")] = 1000,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Creates a ledger, writes entries one by one, reads them back and deletes it. Exit code 1 when they differ.
+
+    JSON: {"ledger_id", "entries", "passed"}.
+
+    \b
+    Example: bookgate ledger simple-test -e 3 -w 2 -a 2 -n 1000
+    """
+    quorums = ensemble_size, write_quorum_size, ack_quorum_size
+
+    async def work(bookkeeper: BookKeeper) -> tuple[int, bool]:
+        with progress("writing and reading", 2 * entries, "entries") as done:
+            return await run_simple_test(bookkeeper, quorums, entries, done)
+
+    ledger_id, passed = with_client(context, gateways, work)
+    print_result({"ledger_id": ledger_id, "entries": entries, "passed": passed}, as_json)
+    if not passed:
+        raise typer.Exit(1)
+
+
+@admin_app.command("replace-bookie")
+def replace_bookie(
+    context: typer.Context,
+    old: Annotated[str, typer.Argument(help="The id that ledgers name now.", show_default=False)],
+    new: Annotated[str, typer.Argument(help="The id to name instead.", show_default=False)],
+    limit: Annotated[int | None, typer.Option(min=1, help="Change at most so many ledgers.")] = None,
+    rate: Annotated[float, typer.Option(min=0.1, help="Ledgers to change a second.")] = 5.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    yes: Yes = False,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes another bookie id into the metadata of all ledgers that name the old one. It moves no entries.
+
+    For a bookie that keeps its data and gets another id. Stop it first; then update its cookie and start it.
+
+    JSON: {"old", "new", "looked_at", "named", "changed", "failed": [{"ledger_id", "error"}], "dry_run"}.
+
+    \b
+    Example: bookgate ledger replace-bookie 10.0.0.1:3181 bookie-1 --dry-run
+    """
+    check_bookie_id(new)
+    if not dry_run:
+        confirm(f"Write {new} for {old} into the metadata of all ledgers", yes)
+
+    async def work(bookkeeper: BookKeeper) -> _Renaming:
+        present = await bookkeeper.bookies(BookieSet.ALL)
+        if any(bookie.bookie_id == old and (bookie.writable or bookie.read_only) for bookie in present):
+            fail(f"bookie {old} is registered; stop it before ledgers name another id for its data")
+        renaming = _Renaming(bookkeeper, old, new, limit, 0.0 if dry_run else 1 / rate, dry_run)
+        with progress("looking at ledgers", None, "ledgers") as done:
+            await renaming.run(done)
+        return renaming
+
+    renaming = with_client(context, gateways, work)
+    print_result(renaming.summary(), as_json)
+    if renaming.failed:
+        raise typer.Exit(1)
+
+
+class _Renaming:
+    """One run over all ledgers; each is changed by compare-and-set, so that what its writer does meanwhile stands."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, old: str, new: str, limit: int | None, pause: float, dry_run: bool
+    ) -> None:
+        self._bookkeeper = bookkeeper
+        self._old, self._new = old, new
+        self._limit = limit
+        self._pause = pause
+        self._dry_run = dry_run
+        self._looked_at = self._named = self._changed = 0
+        self.failed: list[dict[str, object]] = []
+
+    async def run(self, done: Callable[[int], None]) -> None:
+        async for page in self._bookkeeper.list_ledgers():
+            for record in page:
+                if self._limit is not None and self._named >= self._limit:
+                    return
+                self._looked_at += 1
+                if any(self._old in fragment.ensemble for fragment in record.metadata.fragments):
+                    await self._change(record)
+            done(self._looked_at)
+
+    async def _change(self, record: LedgerRecord) -> None:
+        self._named += 1
+        if self._dry_run:
+            return
+        try:
+            await update(self._bookkeeper.ledger_manager, record, self._renamed)
+            self._changed += 1
+        except NoSuchLedgerExistsOnMetadataServerException:
+            # Deleted meanwhile: nothing names the old id any more.
+            self._named -= 1
+        except BKException as error:
+            self.failed.append({"ledger_id": record.ledger_id.ledger_id, "error": str(error)})
+        await asyncio.sleep(self._pause)
+
+    def _renamed(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
+        fragments = tuple(
+            replace(each, ensemble=tuple(self._new if bookie == self._old else bookie for bookie in each.ensemble))
+            for each in metadata.fragments
+        )
+        if any(len(set(each.ensemble)) < len(each.ensemble) for each in fragments):
+            raise IllegalOpException(f"an ensemble has {self._new} already; it would hold two copies")
+        return None if fragments == metadata.fragments else replace(metadata, fragments=fragments)
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "old": self._old,
+            "new": self._new,
+            "looked_at": self._looked_at,
+            "named": self._named,
+            "changed": self._changed,
+            "failed": self.failed,
+            "dry_run": self._dry_run,
+        }

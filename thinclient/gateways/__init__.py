@@ -1,0 +1,1 @@
+"""Metadata over gRPC: the channel to several gateways, calls and streams, watches, discovery, registration."""

@@ -1,0 +1,317 @@
+"""The metadata gateways of one client: balance, failover, and the one layer that repeats calls.
+
+Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. One that failed, or
+says that it has lost its store, is asked last (`gateway`). A gateway that dies without a word (its machine or its
+process stands still) is found out by HTTP/2 pings within a second.
+
+A call is repeated, with exponential back-off and jitter, until its deadline. What may be repeated differs:
+
+* a call that changes nothing is repeated after any failure of transport or store. When the answer takes long and
+  another gateway has a connection, that one is asked as well, and the first answer counts;
+* a call that changes something is repeated only when it surely was not carried out: there was no connection, the
+  gateway refused it for lack of room, or says so itself (trailing metadata `bookgate-not-done`). Otherwise
+  LostAnswerException is raised, an UnknownOutcomeException, and whoever knows what the call means may find out.
+
+More gateways than the configured ones are learnt from discovery (`membership`); they are asked once they have a
+connection. Not its job: what a failure means (`failures`), what calls mean (`metadata`, `discovery`,
+`registration`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from grpc.aio import AioRpcError
+
+from bookgate.ledger.errors import (
+    BKException,
+    ClientClosedException,
+    MetaStoreException,
+    TooManyRequestsException,
+    UnknownOutcomeException,
+)
+from bookgate.thinclient.gateways.failures import REFUSED, LostAnswerException, check_transient, surely_not_done
+from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
+from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+_CONNECT_TIMEOUT = 2.5
+_CONNECT_PATIENCE = 0.4
+"""Seconds for a connection while there are other gateways to ask; it is made on in the background."""
+
+_HEDGE_AFTER = 0.4
+"""Seconds without an answer after which another gateway is asked as well."""
+
+_CHANGES = 5
+"""How often a change is sent while its answer is lost; each time with the whole timeout."""
+
+_MOST_GATEWAYS = 16
+"""Gateways that are learnt from discovery only up to so many in all: each is a connection."""
+
+
+class Attempts:
+    """The attempts of one call: whom to ask next, until the deadline; None for a call that never gives up."""
+
+    def __init__(self, owner: GatewayChannel, what: str, timeout: float | None) -> None:
+        self._owner = owner
+        self._what = what
+        self._loop = asyncio.get_running_loop()
+        self._timeout = timeout
+        self._deadline = None if timeout is None else self._loop.time() + timeout
+        self._pause = _FIRST_PAUSE
+        self._round: list[Gateway] = []
+        self._errors: dict[str, str] = {}
+        self._current: Gateway | None = None
+
+    @property
+    def remaining(self) -> float:
+        """Seconds to the deadline."""
+        return 3600.0 if self._deadline is None else self._deadline - self._loop.time()
+
+    @property
+    def share(self) -> float:
+        """Seconds for the gateway at hand, so that those not asked yet in this round get as much."""
+        return max(self.remaining / (1 + len(self._round)), 0.001)
+
+    async def next(self) -> Gateway:
+        """A gateway with a connection. Raises MetaStoreException, with every address and its error, at the deadline."""
+        while True:
+            self._owner.check_open()
+            if not self._round:
+                if self._errors:
+                    await self._wait()
+                self._round = self._owner.in_order()
+            if self.remaining <= 0:
+                raise self.exhausted()
+            gateway = self._round.pop(0)
+            patience = _CONNECT_PATIENCE if self._round else _CONNECT_TIMEOUT
+            if gateway.connected or await gateway.connect(min(self.remaining, patience)):
+                self._current = gateway
+                return gateway
+            self.failed(gateway, "no connection")
+
+    def failed(self, gateway: Gateway, reason: str) -> None:
+        """Notes a failed attempt."""
+        self._errors[gateway.address] = reason
+        gateway.failed(self._loop.time(), reason)
+        self._owner.passed_over += 1
+        self._owner.trouble.set()
+
+    def progressed(self) -> None:
+        """Something came: time and pauses begin anew."""
+        self._pause = _FIRST_PAUSE
+        self._errors.clear()
+        if self._current is not None:
+            self._current.answered()
+        if self._timeout is not None:
+            self._deadline = self._loop.time() + self._timeout
+
+    def exhausted(self) -> BKException:
+        """The error of a call whose time is up."""
+        errors = "; ".join(f"{address}: {reason}" for address, reason in self._errors.items()) or "no answer"
+        within = "" if self._timeout is None else f" within {self._timeout:g} s"
+        message = (
+            f"no metadata gateway could {self._what}{within} ({errors}). Is one running at these addresses, with TLS "
+            "at both ends (grpcs://, and tls_ca that vouches for it) or at none (grpc://)?"
+        )
+        if self._errors and all(REFUSED.name in reason for reason in self._errors.values()):
+            return TooManyRequestsException(message)
+        return MetaStoreException(message)
+
+    async def _wait(self) -> None:
+        pause = self._pause * self._owner.rng.uniform(0.5, 1.0)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        if self.remaining <= pause:
+            raise self.exhausted()
+        await asyncio.sleep(pause)
+
+
+class GatewayChannel:
+    """All gateways that a client knows. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        uri: str,
+        timeout: float,
+        rng: random.Random,
+        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+        connector: OpenChannel = open_channel,
+    ) -> None:
+        """Raises IncorrectParameterException for an address that is none, or TLS files that can't be used."""
+        parsed = parse_gateways(uri, tls)
+        self._credentials = None if parsed.tls is None else parsed.tls.credentials()
+        self._connector = connector
+        self._gateways = [Gateway(address, self._credentials, connector) for address in parsed.addresses]
+        self._retired: list[Gateway] = []
+        self._turn = rng.randrange(len(self._gateways))
+        self._closed = False
+        self.timeout = timeout
+        self.rng = rng
+        self.revision = 0
+        """The highest store revision seen: no answer may be older."""
+        self.cluster: str | None = None
+        """Instance id of the cluster that a bookie belongs to: what another one lists is no listing."""
+        self.passed_over = 0
+        """How often a gateway failed a call, or had no connection for it, and was passed over."""
+        self.trouble = asyncio.Event()
+        """Set when a gateway failed: there may be others."""
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return [gateway.address for gateway in self._gateways]
+
+    async def learn(self, addresses: Iterable[str]) -> None:
+        """Takes over what discovery says: new gateways are tried, learnt ones that it no longer names are left."""
+        named = set(addresses)
+        if self._closed:
+            return
+        gone = [gateway for gateway in self._gateways if gateway.learnt and gateway.address not in named]
+        self._gateways = [gateway for gateway in self._gateways if gateway not in gone]
+        new = sorted(named - set(self.addresses))
+        room = max(_MOST_GATEWAYS - len(self._gateways), 0)
+        for address in self.rng.sample(new, min(room, len(new))):
+            self._gateways.append(Gateway(address, self._credentials, self._connector, learnt=True))
+        # Streams on a gateway that is about to stop end by themselves.
+        self._retired += gone
+        for gateway in [gateway for gateway in self._retired if not gateway.connected]:
+            self._retired.remove(gateway)
+            await gateway.close()
+
+    def in_order(self) -> list[Gateway]:
+        """All gateways: healthy ones first, next in turn at the head."""
+        self._turn += 1
+        start = self._turn % len(self._gateways)
+        now = asyncio.get_running_loop().time()
+        rotated = self._gateways[start:] + self._gateways[:start]
+        return sorted(rotated, key=lambda gateway: (not gateway.healthy(now), not gateway.connected and gateway.learnt))
+
+    def check_open(self) -> None:
+        """Raises ClientClosedException once it is closed."""
+        if self._closed:
+            raise ClientClosedException("the client is closed")
+
+    @contextmanager
+    def outstanding(self, what: str) -> Iterator[None]:
+        """Around a call: gRPC cancels whoever waits for it when the channel is closed, which is no cancellation."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise ClientClosedException(f"the client was closed while a gateway was asked to {what}") from None
+
+    def attempts(self, what: str, timeout: float | None) -> Attempts:
+        """The attempts of a call that the caller carries out itself (a stream)."""
+        return Attempts(self, what, timeout)
+
+    async def call(
+        self,
+        what: str,
+        invoke: Callable[[Gateway, float], Awaitable[T]],
+        *,
+        changes: bool = False,
+        only_at: Gateway | None = None,
+    ) -> T:
+        """Carries out a unary call: `invoke` gets a gateway and the seconds left.
+
+        `only_at` is asked once and no other: the gateway that may have carried out this change already. Whatever comes
+        of this attempt, that of the first is not known. Raises MetaStoreException when none answers,
+        LostAnswerException when a call that `changes` something was sent and its answer lost,
+        UnauthorizedAccessException.
+        """
+        attempts = Attempts(self, what, self.timeout)
+        if changes:
+            return await self._change(attempts, what, invoke, only_at)
+        return await self._ask(attempts, what, invoke)
+
+    async def change_repeatedly(self, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> tuple[T, bool]:
+        """Carries out a change that may be sent again after its answer was lost: the caller can tell whose it was.
+
+        The answer, and whether an earlier attempt may have been carried out. Raises as `call` does for the first one;
+        from then on UnknownOutcomeException.
+        """
+        for attempt in range(_CHANGES):
+            try:
+                return await self.call(what, invoke, changes=True), attempt > 0
+            except UnknownOutcomeException as error:
+                lost = error
+            except BKException as error:
+                # Nothing was done this time, whatever the reason; what an earlier attempt did is still not known.
+                if attempt == 0:
+                    raise
+                raise UnknownOutcomeException(f"{lost}; {error}") from error
+        raise lost
+
+    async def _change(
+        self,
+        attempts: Attempts,
+        what: str,
+        invoke: Callable[[Gateway, float], Awaitable[T]],
+        only_at: Gateway | None,
+    ) -> T:
+        while True:
+            gateway = only_at or await attempts.next()
+            try:
+                with self.outstanding(what):
+                    answer = await invoke(gateway, max(attempts.remaining, 0.001))
+            except AioRpcError as error:
+                reason = check_transient(gateway, what, error, changes=not surely_not_done(error))
+                attempts.failed(gateway, reason)
+                if only_at or not surely_not_done(error):
+                    raise LostAnswerException(
+                        f"gateway {gateway.address} was asked to {what} and its answer was lost ({reason}); it may or "
+                        "may not have happened",
+                        gateway,
+                    ) from error
+            else:
+                gateway.answered()
+                return answer
+
+    async def _ask(self, attempts: Attempts, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> T:
+        """A call that changes nothing: the first answer counts."""
+        running: dict[asyncio.Future[T], Gateway] = {}
+        try:
+            while True:
+                gateway = self._another(running) if running else await attempts.next()
+                if gateway is not None:
+                    running[asyncio.ensure_future(invoke(gateway, attempts.share))] = gateway
+                patience = _HEDGE_AFTER if len(running) == 1 and len(self._gateways) > 1 else None
+                done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for call in [call for call in running if call in done]:
+                    gateway = running.pop(call)
+                    try:
+                        with self.outstanding(what):
+                            answer = call.result()
+                    except AioRpcError as error:
+                        attempts.failed(gateway, check_transient(gateway, what, error))
+                        continue
+                    gateway.answered()
+                    for slow in running.values():
+                        attempts.failed(slow, "it was slow")
+                    return answer
+        finally:
+            for call in running:
+                call.cancel()
+
+    def _another(self, running: dict[asyncio.Future[T], Gateway]) -> Gateway | None:
+        """A healthy gateway with a connection that is not being asked; at most two are at a time."""
+        if len(running) > 1:
+            return None
+        now = asyncio.get_running_loop().time()
+        asked = set(running.values())
+        return next((g for g in self.in_order() if g not in asked and g.connected and g.healthy(now)), None)
+
+    async def close(self) -> None:
+        """Closes all channels; calls under way fail."""
+        self._closed = True
+        for gateway in (*self._gateways, *self._retired):
+            await gateway.close()

@@ -1,0 +1,66 @@
+"""What a gateway's failure means: whether asking again may help, and whether a change was surely not carried out."""
+
+from __future__ import annotations
+
+import grpc
+from grpc.aio import AioRpcError
+
+from bookgate.ledger.errors import BKException, MetaStoreException, UnauthorizedAccessException, UnknownOutcomeException
+from bookgate.ledger.wire.gateway_headers import NOT_DONE
+from bookgate.thinclient.gateways.gateway import Gateway
+
+REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
+"""The gateway has no room for the call, and has not begun it."""
+NO_GATEWAY = grpc.StatusCode.UNIMPLEMENTED
+"""What answers serves something else, also a proxy's 404: the next gateway is asked, and nothing was begun here."""
+_TRANSIENT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED,
+    REFUSED,
+    NO_GATEWAY,
+)
+_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
+"""gRPC's own words where a call found no connection."""
+
+_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+class LostAnswerException(UnknownOutcomeException):
+    """A change was sent to a gateway and its answer lost. A gateway that still lives knows the change by its token."""
+
+    def __init__(self, message: str, gateway: Gateway) -> None:
+        super().__init__(message)
+        self.gateway = gateway
+
+
+def surely_not_done(error: AioRpcError) -> bool:
+    """True for a change that the gateway refused, or that never reached it."""
+    if error.code() in (REFUSED, NO_GATEWAY):
+        return True
+    if any(key == NOT_DONE for key, _ in error.trailing_metadata() or ()):
+        return True
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_SENT)
+
+
+def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes: bool = False) -> str:
+    """The failure in words if asking again may help. Raises the typed error otherwise."""
+    reason = f"{error.code().name}: {error.details() or 'no details'}"
+    if error.code() in _TRANSIENT:
+        return reason
+    message = f"gateway {gateway.address} could not {what}: {reason}"
+    if error.code() in _DENIED:
+        raise UnauthorizedAccessException(message) from error
+    if changes and error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+        raise UnknownOutcomeException(f"{message}; it may or may not have happened") from error
+    raise MetaStoreException(message) from error
+
+
+def failure_in_words(gateway: Gateway, what: str, error: AioRpcError) -> str:
+    """For what never gives up: also what asking again hardly cures is tried again, after a pause."""
+    try:
+        return check_transient(gateway, what, error)
+    except BKException as permanent:
+        return str(permanent)

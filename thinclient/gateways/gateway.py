@@ -1,0 +1,152 @@
+"""One metadata gateway: its channel and stubs, how it has done so far, and which process answers there.
+
+One that failed is asked last, for a pause that grows, and then only once it has a connection again, which is made in
+the background; one that says that it has lost its store is asked last until it has it back. Its process tells an id
+with each answer (`bookgate-instance`), so that a change may name the process that it is meant for.
+
+Not its job: whom a call asks, and what is asked again (`channel`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from grpc.aio import AioRpcError, Channel, UnaryUnaryCall
+
+from bookgate.ledger.wire.gateway_headers import INSTANCE
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
+from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
+from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
+
+if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type checker only
+    from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
+    from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceAsyncStub
+    from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryAsyncStub
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_FIRST_ASKED_LAST = 1.0
+_LONGEST_ASKED_LAST = 10.0
+"""Seconds for which a gateway that failed is asked last: at first, and at most."""
+
+_TELLS_NO_INSTANCE = "none"
+
+
+class Gateway:
+    """One gateway: its channel, made on first use, and its stubs."""
+
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None,
+        connector: OpenChannel = open_channel,
+        *,
+        learnt: bool = False,
+    ) -> None:
+        self.address = address
+        self.learnt = learnt
+        """Known from discovery only: perhaps out of this client's reach."""
+        self.suspended = False
+        """It has lost its metadata store, and said so."""
+        self.instance: str | None = None
+        """Id of the process that answered last; `none` where it told none, None while nothing was heard."""
+        self._credentials = credentials
+        self._connector = connector
+        self._channel: Channel | None = None
+        self._metadata: LedgerMetadataServiceAsyncStub | None = None
+        self._discovery: ServiceDiscoveryAsyncStub | None = None
+        self._registration: RegistrationServiceAsyncStub | None = None
+        self._failures = 0
+        self._asked_last_until = 0.0
+
+    @property
+    def channel(self) -> Channel:
+        if self._channel is None:
+            self._channel = self._connector(self.address, self._credentials)
+        return self._channel
+
+    @property
+    def metadata(self) -> LedgerMetadataServiceAsyncStub:
+        if self._metadata is None:
+            self._metadata = LedgerMetadataServiceStub(self.channel)
+        return self._metadata
+
+    @property
+    def discovery(self) -> ServiceDiscoveryAsyncStub:
+        if self._discovery is None:
+            self._discovery = ServiceDiscoveryStub(self.channel)
+        return self._discovery
+
+    @property
+    def registration(self) -> RegistrationServiceAsyncStub:
+        if self._registration is None:
+            self._registration = RegistrationServiceStub(self.channel)
+        return self._registration
+
+    @property
+    def connected(self) -> bool:
+        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
+
+    def healthy(self, now: float) -> bool:
+        """To be asked in its turn. One that is not for want of a connection gets it made in the background."""
+        untried = self._failures == 0 and not self.learnt
+        if not untried and not self.connected:
+            self.channel.get_state(try_to_connect=True)
+            return False
+        return self._asked_last_until <= now and not self.suspended
+
+    def failed(self, now: float, reason: str) -> None:
+        """Asked last for a while."""
+        if not self._failures:
+            log_event(_log, "gateway_failed", gateway=self.address, error=reason)
+        self._asked_last_until = now + min(_FIRST_ASKED_LAST * 2 ** min(self._failures, 16), _LONGEST_ASKED_LAST)
+        self._failures += 1
+
+    def answered(self) -> None:
+        if self._failures:
+            log_event(_log, "gateway_answers", gateway=self.address, failures=self._failures)
+        self._failures = 0
+        self._asked_last_until = 0.0
+
+    async def connect(self, timeout: float) -> bool:
+        """True once there is a connection; False when it is refused or not there in time."""
+        channel = self.channel
+        state = channel.get_state(try_to_connect=True)
+        try:
+            async with asyncio.timeout(timeout):
+                while state is not grpc.ChannelConnectivity.READY:
+                    if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                        return False
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            return False
+        return True
+
+    async def answer(self, call: UnaryUnaryCall[Any, T]) -> T:
+        """The call's answer, noting which process gave it."""
+        try:
+            answer = await call
+        except AioRpcError as error:
+            self.instance = instance_told(error.trailing_metadata()) or self.instance
+            raise
+        self.instance = instance_told(await call.trailing_metadata()) or _TELLS_NO_INSTANCE
+        return answer
+
+    async def close(self) -> None:
+        """Ends every call of this channel."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def instance_told(trailing: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    """The id of the gateway process that sent this trailing metadata, if it told one."""
+    return next((str(value) for key, value in trailing or () if key == INSTANCE), None)

@@ -1,0 +1,53 @@
+"""The channels of real gRPC, and how they behave. A simulator opens its own in their place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import grpc
+from grpc.aio import Channel
+
+from bookgate.ledger.errors import IllegalOpException
+
+OpenChannel = Callable[[str, grpc.ChannelCredentials | None], Channel]
+"""A channel to `host:port`; without credentials in plain text."""
+
+_MAX_MESSAGE = 64 * 1024 * 1024
+_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE),
+    ("grpc.enable_retries", 0),
+    # A gateway that stands still is found out within their sum, while anything is asked of it. Pings go out only where
+    # nothing came in, and only while a call or a stream is open.
+    ("grpc.keepalive_time_ms", 300),
+    ("grpc.keepalive_timeout_ms", 400),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A ping of another kind under way would stand in for it, with a timeout of a minute.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.ping_timeout_ms", 400),
+]
+
+_grpc_process: int | None = None
+"""The process that has used gRPC first; None before."""
+
+
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> Channel:
+    """Connects with the first call. Raises IllegalOpException in a child of a process that has used gRPC."""
+    _check_process()
+    if credentials is not None:
+        return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def _check_process() -> None:
+    """gRPC's threads do not survive a fork: a child of a process that has used it would wait for ever."""
+    global _grpc_process
+    _grpc_process = _grpc_process or os.getpid()
+    if _grpc_process != os.getpid():
+        raise IllegalOpException(
+            f"process {_grpc_process} used gRPC before it forked process {os.getpid()}, which therefore can't; "
+            "fork before the first client connects, or start the process with `spawn`"
+        )

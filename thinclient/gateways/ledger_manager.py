@@ -1,0 +1,386 @@
+"""Ledger metadata over RPC: the shared `LedgerManager` interface, carried out by the gateways.
+
+Calls that change something and whose answer was lost are resolved here, by what the change means (M6):
+
+* create with a given id: asked again; LEDGER_EXISTS is success when the ledger carries this call's creator token, and
+  an unknown outcome when somebody has changed it since, with which the token went;
+* create with a generated id: asked again of the same gateway process, which knows the request by its token
+  (`pinned_create`). If that one is gone, or which it was is not known, nobody can tell whether a ledger came into
+  being: UnknownOutcomeException (an empty ledger may be left over);
+* write: asked again with the same expected version; BAD_VERSION is success when the stored value is the one written and
+  the version is the next, and an unknown outcome when others have changed it further;
+* remove: asked again; "not found" then counts as done.
+
+No answer is older than what this client has seen (M4): requests carry the highest revision seen. What comes in streams,
+many records and listings, is `streams`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from bookgate.ledger.creator import Creator, comparable, creator_of
+from bookgate.ledger.errors import BKException, LedgerExistException, MetadataVersionException, UnknownOutcomeException
+from bookgate.ledger.id_set import decode_ids
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import from_format, to_format
+from bookgate.ledger.metadata_store import (
+    CreateRequest,
+    LedgerManager,
+    LedgerManagerFactory,
+    LedgerMetadataListener,
+    LedgerRecord,
+    Membership,
+    RegistrationManager,
+    ServiceDiscovery,
+)
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.thinclient.gateways.channel import GatewayChannel
+from bookgate.thinclient.gateways.discovery import RpcServiceDiscovery
+from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
+from bookgate.thinclient.gateways.membership import GatewayList
+from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
+from bookgate.thinclient.gateways.pinned_create import change_at_one_instance
+from bookgate.thinclient.gateways.registration import RpcRegistrationManager
+from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_scope
+from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.watch import MetadataWatch
+
+T = TypeVar("T")
+Answer = Awaitable[wire.LedgerMetadataResponse]
+Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
+
+_SUCCESS = StatusCode.SUCCESS
+
+_MAX_BATCH_BYTES = 3 * 1024 * 1024
+"""Of one batch of creations; a gateway takes requests of 4 MiB."""
+
+
+class RpcLedgerManager(LedgerManager):
+    """The gateways' LedgerMetadataService behind the shared interface."""
+
+    def __init__(self, gateways: GatewayChannel) -> None:
+        self._gateways = gateways
+        self._watch = MetadataWatch(gateways)
+        self._rng = gateways.rng
+
+    async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+        request = self._creation(CreateRequest(ledger_id, metadata))
+        if ledger_id is None:
+            return await self._create_generated(request)
+        return await self._create_given(ledger_id, request)
+
+    def _creation(self, wanted: CreateRequest) -> wire.LedgerMetadataRequest:
+        token = wanted.metadata.creator_token or self._rng.randrange(1, 1 << 62)
+        message = to_format(replace(wanted.metadata, creator_token=token))
+        request = wire.LedgerMetadataRequest(metadata=message, request_token=self._token())
+        return request if wanted.ledger_id is None else scoped(request, wanted.ledger_id)
+
+    async def _create_generated(self, request: wire.LedgerMetadataRequest) -> LedgerRecord:
+        response, _ = await change_at_one_instance(
+            self._gateways,
+            "create a ledger",
+            lambda gateway, timeout, metadata: gateway.answer(
+                gateway.metadata.Create(request, timeout=timeout, metadata=metadata)
+            ),
+        )
+        return self._record(response, "create a ledger")
+
+    async def _create_given(
+        self, ledger_id: LedgerId, request: wire.LedgerMetadataRequest, *, repeated: bool = False
+    ) -> LedgerRecord:
+        what = f"create ledger {ledger_id}"
+        response, again = await self._change_repeatedly(what, request, _create)
+        if response.code == StatusCode.LEDGER_EXISTS and (again or repeated):
+            return await self._own_creation(ledger_id, from_format(request.metadata))
+        return self._record(response, what)
+
+    async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        """Creates many ledgers, thousands in one round trip. See `LedgerManager.create_many`."""
+        results: list[LedgerRecord | BKException] = []
+        for batch in _batches([self._creation(each) for each in requests]):
+            results += await self._create_batch(batch)
+        return results
+
+    async def _create_batch(self, requests: Sequence[wire.LedgerMetadataRequest]) -> list[LedgerRecord | BKException]:
+        what = f"create {len(requests)} ledgers"
+        batch = wire.BatchCreateRequest(requests=requests)
+        try:
+            response, again = await change_at_one_instance(
+                self._gateways,
+                what,
+                lambda gateway, timeout, metadata: gateway.answer(
+                    gateway.metadata.BatchCreate(batch, timeout=timeout, metadata=metadata)
+                ),
+            )
+        except UnknownOutcomeException as error:
+            return [await self._resolve_creation(request, error) for request in requests]
+        except BKException as error:
+            return [error] * len(requests)
+        if response.code != StatusCode.SUCCESS or len(response.responses) != len(requests):
+            return [code_error(response.code, response.message, what)] * len(requests)
+        return [await self._created(*each, again) for each in zip(requests, response.responses, strict=True)]
+
+    async def _created(
+        self, request: wire.LedgerMetadataRequest, response: wire.LedgerMetadataResponse, again: bool
+    ) -> LedgerRecord | BKException:
+        """One ledger of a batch. UNEXPECTED: the store's answer was lost to the gateway."""
+        if response.code == StatusCode.UNEXPECTED or (again and response.code == StatusCode.LEDGER_EXISTS):
+            return await self._resolve_creation(request, UnknownOutcomeException(response.message))
+        return self._record_or_error(response, "create a ledger")
+
+    async def _resolve_creation(
+        self, request: wire.LedgerMetadataRequest, lost: UnknownOutcomeException
+    ) -> LedgerRecord | BKException:
+        if not request.HasField("ledger_id"):
+            return lost
+        try:
+            ledger_id = LedgerId(request.ledger_scope_id, request.ledger_id)
+            return await self._create_given(ledger_id, request, repeated=True)
+        except BKException as error:
+            return error
+
+    async def _own_creation(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerRecord:
+        """The ledger exists after an attempt whose answer was lost: is it this client's?"""
+        record = await self._read_to_resolve(ledger_id, f"create ledger {ledger_id}")
+        creator = creator_of(record, metadata)
+        if creator is Creator.SELF:
+            return record
+        if creator is Creator.ANOTHER:
+            raise LedgerExistException(f"ledger {ledger_id} exists already")
+        raise UnknownOutcomeException(
+            f"ledger {ledger_id} exists and may be the one that was to be created, but who created it can't be told"
+        )
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        what = f"read the metadata of ledger {ledger_id}"
+        request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
+        response = await self._gateways.call(
+            what, lambda gateway, timeout: gateway.answer(gateway.metadata.Read(request, timeout=timeout))
+        )
+        return self._record(response, what)
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        """Reads many ledgers, thousands in one round trip. See `LedgerManager.read_many`."""
+        found: dict[LedgerId, LedgerRecord | BKException] = {}
+        for scope_id in dict.fromkeys(each.scope_id for each in ledger_ids):
+            wanted = {each.ledger_id for each in ledger_ids if each.scope_id == scope_id}
+            results = await read_scope(self._gateways, wanted, scope_id, self._record_or_error)
+            found.update({LedgerId(scope_id, number): result for number, result in results.items()})
+        return [found[ledger_id] for ledger_id in ledger_ids]
+
+    def _record_or_error(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord | BKException:
+        try:
+            return self._record(response, what)
+        except BKException as error:
+            return error
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        what = f"write the metadata of ledger {ledger_id}"
+        request = scoped(
+            wire.LedgerMetadataRequest(
+                metadata=to_format(metadata), expected_version=expected_version, request_token=self._token()
+            ),
+            ledger_id,
+        )
+        response, repeated = await self._change_repeatedly(what, request, _write)
+        if response.code == StatusCode.SUCCESS and not response.HasField("metadata"):
+            return LedgerRecord(ledger_id, metadata, response.version)
+        if repeated and response.code == StatusCode.LEDGER_NOT_FOUND:
+            raise UnknownOutcomeException(f"could not {what}: its answer was lost, and the ledger is gone by now")
+        if repeated and response.code == StatusCode.BAD_VERSION:
+            return self._own_write(await self._read_to_resolve(ledger_id, what), metadata, expected_version)
+        return self._record(response, what)
+
+    async def _read_to_resolve(self, ledger_id: LedgerId, what: str) -> LedgerRecord:
+        """The record as it is after an attempt whose answer was lost. Without it that attempt stays unknown."""
+        try:
+            return await self.read(ledger_id)
+        except BKException as error:
+            raise UnknownOutcomeException(f"could not {what}: its answer was lost, and now {error}") from error
+
+    @staticmethod
+    def _own_write(stored: LedgerRecord, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """The version moved after an attempt whose answer was lost: was it this write?"""
+        if stored.version == expected_version + 1:
+            if comparable(stored.metadata) == comparable(metadata):
+                return stored
+            raise MetadataVersionException(
+                f"metadata of ledger {stored.ledger_id} was changed by another client to version {stored.version}"
+            )
+        raise UnknownOutcomeException(
+            f"metadata of ledger {stored.ledger_id} is at version {stored.version} by now; whether this write made "
+            f"version {expected_version + 1} can't be told"
+        )
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        what = f"delete ledger {ledger_id}"
+        request = scoped(wire.LedgerMetadataRequest(), ledger_id)
+        if expected_version is not None:
+            request.expected_version = expected_version
+        response, repeated = await self._change_repeatedly(what, request, _remove)
+        if response.code == StatusCode.SUCCESS or (repeated and response.code == StatusCode.LEDGER_NOT_FOUND):
+            return
+        raise code_error(response.code, response.message, what)
+
+    def ledger_ranges(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
+    ) -> AsyncIterator[Sequence[int]]:
+        return self._ranges(scope_id, start_after, end_before)
+
+    async def _ranges(
+        self, scope_id: int, start_after: int | None, end_before: int | None
+    ) -> AsyncIterator[Sequence[int]]:
+        async for response in pages_of(self._gateways, scope_id, start_after, end_before, include_metadata=False):
+            yield decode_ids(response.serialized_ranges)
+
+    async def ledger_records(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
+    ) -> AsyncIterator[list[LedgerRecord]]:
+        """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty."""
+        async for response in pages_of(
+            self._gateways, scope_id, start_after, end_before, include_metadata=True, limit=page_size
+        ):
+            yield [self._record(ledger, "read a listed ledger") for ledger in response.ledgers]
+
+    async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self._watch.add(ledger_id, listener)
+
+    async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        self._watch.remove(ledger_id, listener)
+
+    async def close(self) -> None:
+        """Ends the watch stream."""
+        await self._watch.close()
+
+    # Carrying out
+
+    async def _change_repeatedly(
+        self, what: str, request: wire.LedgerMetadataRequest, send: Send
+    ) -> tuple[wire.LedgerMetadataResponse, bool]:
+        """The answer, and whether an earlier attempt of this very change may have been carried out."""
+        response, again = await self._gateways.change_repeatedly(
+            what, lambda gateway, timeout: send(gateway, request, timeout)
+        )
+        # Before the answer is looked at: a read that follows from it must not be older (M4).
+        self._note(response)
+        return response, again
+
+    def _record(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord:
+        self._note(response)
+        if response.code != _SUCCESS:
+            raise code_error(response.code, response.message, what)
+        return record_of(response)
+
+    def _note(self, response: wire.LedgerMetadataResponse) -> None:
+        self._gateways.revision = max(self._gateways.revision, response.revision)
+
+    def _token(self) -> bytes:
+        return self._rng.randbytes(16)
+
+
+def _create(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:
+    return gateway.answer(gateway.metadata.Create(request, timeout=timeout))
+
+
+def _write(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:
+    return gateway.answer(gateway.metadata.Write(request, timeout=timeout))
+
+
+def _remove(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:
+    return gateway.metadata.Remove(request, timeout=timeout)
+
+
+def _batches(requests: Sequence[wire.LedgerMetadataRequest]) -> Iterator[list[wire.LedgerMetadataRequest]]:
+    """The requests in runs that a gateway takes."""
+    batch: list[wire.LedgerMetadataRequest] = []
+    size = 0
+    for request in requests:
+        length = request.ByteSize() + 8
+        if batch and (len(batch) == MAX_BATCH or size + length > _MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(request)
+        size += length
+    if batch:
+        yield batch
+
+
+class RpcLedgerManagerFactory(LedgerManagerFactory):
+    """A metadata store reached through gateways: `grpc://host:port,host:port`."""
+
+    def __init__(
+        self,
+        uri: str,
+        timeout: float = 10.0,
+        rng: random.Random | None = None,
+        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+        connector: OpenChannel = open_channel,
+    ) -> None:
+        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls, connector)
+        self._discovery = RpcServiceDiscovery(self.gateways)
+        self._manager = RpcLedgerManager(self.gateways)
+        self._registration = RpcRegistrationManager(self.gateways, self._discovery)
+        self._list = GatewayList(self.gateways, self._discovery)
+        self._connected = False
+
+    async def initialize(self) -> None:
+        """Checks that a gateway answers, and learns of the others.
+
+        Raises MetaStoreException naming every address and its error.
+        """
+        await self._discovery.cluster_info()
+        await self._list.start()
+        self._connected = True
+
+    @property
+    def ledger_manager(self) -> RpcLedgerManager:
+        return self._manager
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        return self._discovery
+
+    @property
+    def registration_manager(self) -> RegistrationManager:
+        return self._registration
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    def join(self, membership: Membership) -> None:
+        super().join(membership)
+        self.gateways.cluster = membership.instance_id
+
+    async def revision(self) -> int:
+        """The highest revision that this client has seen."""
+        return self.gateways.revision
+
+    async def catch_up(self, revision: int | None) -> None:
+        """From now on no answer is older. For None a gateway is asked for the store's revision."""
+        if revision is None:
+            revision = await self._discovery.current_revision()
+        self.gateways.revision = max(self.gateways.revision, revision)
+
+    async def close(self) -> None:
+        self._connected = False
+        await self._list.close()
+        await self._registration.close()
+        await self._manager.close()
+        await self._discovery.close()
+        await self.gateways.close()
+
+
+def create_factory(uri: str, settings: object = None) -> RpcLedgerManagerFactory:
+    """The driver of `grpc://` and `grpcs://` metadata URIs: a bookie without a metadata store of its own.
+
+    Settings of other stores do not concern it. Raises IncorrectParameterException.
+    """
+    return RpcLedgerManagerFactory(uri)

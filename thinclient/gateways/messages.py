@@ -1,0 +1,58 @@
+"""Between the gateway's messages and the shared vocabulary: ids, records, codes."""
+
+from __future__ import annotations
+
+from bookgate.ledger import metadata_codec
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    IncorrectParameterException,
+    LedgerExistException,
+    MetadataFormatException,
+    MetadataVersionException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+
+_EXCEPTIONS: dict[int, type[BKException]] = {
+    StatusCode.BAD_REQUEST: IncorrectParameterException,
+    StatusCode.NOT_IMPLEMENTED: IllegalOpException,
+    StatusCode.LEDGER_METADATA_ERROR: MetadataFormatException,
+    StatusCode.LEDGER_EXISTS: LedgerExistException,
+    StatusCode.LEDGER_NOT_FOUND: NoSuchLedgerExistsOnMetadataServerException,
+    StatusCode.BAD_VERSION: MetadataVersionException,
+}
+
+
+def scoped(request: wire.LedgerMetadataRequest, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
+    """Puts a ledger's id into a request; scope 0 is left out."""
+    request.ledger_id = ledger_id.ledger_id
+    if ledger_id.scope_id:
+        request.ledger_scope_id = ledger_id.scope_id
+    return request
+
+
+def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
+    """The ledger that a response describes. Raises MetadataFormatException."""
+    ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
+    try:
+        metadata = metadata_codec.from_format(response.metadata)
+    except MetadataFormatException as error:
+        raise MetadataFormatException(f"ledger {ledger_id}: {error}") from error
+    created_ms = response.created_ms if response.HasField("created_ms") else None
+    incarnation = response.incarnation if response.HasField("incarnation") else None
+    return LedgerRecord(ledger_id, metadata, response.version, created_ms, incarnation)
+
+
+def code_error(code: int, message: str, what: str) -> BKException:
+    """The exception for a code other than SUCCESS."""
+    try:
+        name = StatusCode.Name(code)
+    except ValueError:
+        name = f"code {code}"
+    kind = _EXCEPTIONS.get(code, MetaStoreException)
+    return kind(f"could not {what}: {message or name}")

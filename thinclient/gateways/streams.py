@@ -1,0 +1,161 @@
+"""Metadata that comes in streams from the gateways: many ledgers' records, and the listing of all ledgers.
+
+A stream that breaks off, stands still or ends early is gone on with at the next gateway: a read of many asks for those
+that are missing, a listing goes on after the last id received. A listing ends with the gateway's end mark or with an
+error, and never goes back (M5). Of a client that belongs to a cluster, each page is of that one. Whatever came gives
+the rest its whole time anew.
+
+Not its job: what an answer says of a ledger, and changes (`metadata`); whom to ask (`channel`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from grpc.aio import AioRpcError
+
+from bookgate.ledger.errors import BKException, MetaStoreException, WrongClusterException
+from bookgate.ledger.id_set import unsigned
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
+from bookgate.thinclient.gateways.channel import GatewayChannel
+from bookgate.thinclient.gateways.failures import check_transient
+from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.messages import code_error
+
+T = TypeVar("T")
+
+Outcome = Callable[[wire.LedgerMetadataResponse, str], LedgerRecord | BKException]
+"""What an answer says, given what was asked in words."""
+
+MAX_BATCH = 10_000
+"""Ledgers in one batch; the gateways' own limit."""
+
+
+async def read_scope(
+    gateways: GatewayChannel, wanted: set[int], scope_id: int, outcome: Outcome
+) -> dict[int, LedgerRecord | BKException]:
+    """By id what `outcome` makes of the answer for each wanted ledger of one scope.
+
+    Raises MetaStoreException when nothing new comes in time.
+    """
+    results: dict[int, LedgerRecord | BKException] = {}
+    what = "read the metadata of many ledgers"
+    attempts = gateways.attempts(what, gateways.timeout)
+    while missing := sorted(wanted - results.keys())[:MAX_BATCH]:
+        gateway = await attempts.next()
+        request = wire.BatchReadRequest(ledger_ids=missing, min_revision=gateways.revision, batched_answers=True)
+        if scope_id:
+            request.ledger_scope_id = scope_id
+        reason = "the stream ended early"
+        call = gateway.metadata.BatchRead(request)
+        try:
+            with gateways.outstanding(what):
+                async for response in _each_within(aiter(call), attempts.share):
+                    known = len(results)
+                    # A gateway that knows no batches sends an answer a message.
+                    for answer in response.batch or (response,):
+                        if answer.ledger_id in wanted:
+                            one = f"read the metadata of ledger {answer.ledger_id}"
+                            results[answer.ledger_id] = outcome(answer, one)
+                    if len(results) > known:
+                        attempts.progressed()
+        except AioRpcError as error:
+            reason = check_transient(gateway, what, error)
+        except TimeoutError:
+            reason = "the stream stood still"
+        finally:
+            call.cancel()
+        if not results.keys() >= set(missing):
+            attempts.failed(gateway, reason)
+    return results
+
+
+async def pages_of(
+    gateways: GatewayChannel,
+    scope_id: int,
+    after: int | None,
+    before: int | None,
+    *,
+    include_metadata: bool,
+    limit: int = 0,
+) -> AsyncIterator[wire.GetLedgerRangesResponse]:
+    """All non-empty pages of an iteration, resumed where it broke off, up to the end mark."""
+    # A page may take the whole timeout; when it does not come, another gateway has as long.
+    attempts = gateways.attempts("list ledgers", 2 * gateways.timeout)
+    while True:
+        gateway = await attempts.next()
+        request = wire.GetLedgerRangesRequest(
+            limit_per_response=limit, include_metadata=include_metadata, min_revision=gateways.revision
+        )
+        for name, value in (("ledger_scope_id", scope_id or None), ("start_after", after), ("end_before", before)):
+            if value is not None:
+                setattr(request, name, value)
+        reason = "the listing broke off before its end"
+        call = gateway.metadata.Iterate(request)
+        try:
+            with gateways.outstanding("list ledgers"):
+                async for page in _each_within(aiter(call), gateways.timeout):
+                    await _require_cluster(gateways, gateway, page)
+                    if _check_page(page, after, scope_id):
+                        after = page.last_ledger_id
+                        yield page
+                        # Only now: the time that the consumer took is not the gateways'.
+                        attempts.progressed()
+                    if page.end:
+                        return
+        except AioRpcError as error:
+            reason = check_transient(gateway, "list ledgers", error)
+        except TimeoutError:
+            reason = f"the listing stood still for {gateways.timeout:g} s"
+        except WrongClusterException as error:
+            reason = str(error)
+        finally:
+            call.cancel()
+        attempts.failed(gateway, reason)
+
+
+async def _require_cluster(gateways: GatewayChannel, gateway: Gateway, page: wire.GetLedgerRangesResponse) -> None:
+    """Raises WrongClusterException for a page of another cluster than the one that this client belongs to, if any.
+
+    A gateway of a version that does not say it is asked.
+    """
+    if gateways.cluster is None:
+        return
+    found = page.cluster_instance_id
+    if not found:
+        request = discovery.GetClusterInfoRequest()
+        found = (await gateway.discovery.GetClusterInfo(request, timeout=gateways.timeout)).instance_id
+    if found != gateways.cluster:
+        raise WrongClusterException(f"it lists cluster {found}, not {gateways.cluster}")
+
+
+async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterator[T]:
+    """The items of a stream. Raises TimeoutError when the next one takes longer than `timeout` seconds."""
+    while True:
+        try:
+            async with asyncio.timeout(timeout):
+                item = await anext(stream)
+        except StopAsyncIteration:
+            return
+        yield item
+
+
+def _check_page(page: wire.GetLedgerRangesResponse, after: int | None, scope_id: int) -> bool:
+    """True for a page with ledgers. Raises MetaStoreException for one that breaks the rules of an iteration."""
+    if page.code != StatusCode.SUCCESS:
+        raise code_error(page.code, page.message, "list ledgers")
+    if not page.count:
+        return False
+    if after is not None and not _follows(page.last_ledger_id, after, scope_id):
+        raise MetaStoreException(f"the gateway's listing went back from ledger {after} to {page.last_ledger_id}")
+    return True
+
+
+def _follows(last: int, after: int, scope_id: int) -> bool:
+    """Scope 0 has no negative ids, so all of its ledgers lie behind one."""
+    return (scope_id == 0 and after < 0) or unsigned(last) > unsigned(after)

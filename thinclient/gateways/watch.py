@@ -1,0 +1,195 @@
+"""Watching ledgers: all watches of a client on one stream to one gateway.
+
+The stream exists while there is a listener. When it breaks, is silent for longer than the gateway's bookmarks allow, or
+the gateway says that it is draining, another gateway is subscribed to from the versions seen last, so that nothing is
+missed and nothing is told twice (M3). A listener hears the newest record only, in growing versions, and of a removal
+exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from grpc.aio import AioRpcError
+
+from bookgate.ledger.errors import BKException, ClientClosedException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerMetadataListener, LedgerRecord
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.gateways.channel import GatewayChannel
+from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.messages import record_of, scoped
+
+_LOG = logging.getLogger(__name__)
+
+_LONGEST_SILENCE = 25.0
+"""Seconds; a gateway sends a bookmark at least every 10."""
+
+_Outgoing = asyncio.Queue[wire.LedgerMetadataRequest | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Listening:
+    """A listener, what its client had seen of the store when it came, and the version that it was told last."""
+
+    listener: LedgerMetadataListener
+    since: int
+    told: int | None = None
+
+
+class MetadataWatch:
+    """The listeners of one client."""
+
+    def __init__(self, gateways: GatewayChannel) -> None:
+        self._gateways = gateways
+        self._loop = asyncio.get_running_loop()
+        self._listeners: dict[LedgerId, list[_Listening]] = {}
+        self._records: dict[LedgerId, LedgerRecord] = {}
+        self._outgoing: _Outgoing = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """The listener hears the present state soon, then every change."""
+        # Also where others listen already: this client may have seen a newer state elsewhere than they have.
+        self._listeners.setdefault(ledger_id, []).append(_Listening(listener, self._gateways.revision))
+        self._outgoing.put_nowait(self._subscribe(ledger_id))
+        if self._task is None:
+            self._task = keep_running("watch of ledgers", self._run)
+
+    def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
+        """Takes a listener away; an unknown one is ignored."""
+        listeners = self._listeners.get(ledger_id, [])
+        found = next((each for each in listeners if each.listener == listener), None)
+        if found is not None:
+            listeners.remove(found)
+            if not listeners:
+                self._forget(ledger_id)
+                request = scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id)
+                self._outgoing.put_nowait(request)
+        if not self._listeners and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def close(self) -> None:
+        """Ends the stream; listeners hear nothing more."""
+        self._listeners.clear()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        attempts = self._gateways.attempts("watch ledgers", None)
+        while True:
+            try:
+                gateway = await attempts.next()
+            except ClientClosedException:
+                return
+            reason = "the stream ended"
+            try:
+                async for response in self._responses(gateway):
+                    attempts.progressed()
+                    _note_health(gateway, response.event)
+                    if response.event == wire.WatchEvent.DRAINING:
+                        reason = "it is about to stop"
+                        break
+                    self._take(response)
+            except TimeoutError:
+                reason = f"silent for {_LONGEST_SILENCE:g} s"
+            except AioRpcError as error:
+                reason = failure_in_words(gateway, "watch ledgers", error)
+            gateway.suspended = False
+            attempts.failed(gateway, reason)
+
+    async def _responses(self, gateway: Gateway) -> AsyncIterator[wire.LedgerMetadataResponse]:
+        outgoing = self._outgoing = asyncio.Queue()
+        for ledger_id in self._listeners:
+            self._outgoing.put_nowait(self._subscribe(ledger_id))
+        call = gateway.metadata.Watch(self._requests(self._outgoing))
+        stream = aiter(call)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_LONGEST_SILENCE):
+                        response = await anext(stream)
+                except StopAsyncIteration:
+                    return
+                yield response
+        finally:
+            call.cancel()
+            # gRPC's task that sends the requests outlives a stream which the gateway has ended.
+            outgoing.put_nowait(None)
+
+    @staticmethod
+    async def _requests(queue: _Outgoing) -> AsyncIterator[wire.LedgerMetadataRequest]:
+        while (request := await queue.get()) is not None:
+            yield request
+
+    def _subscribe(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
+        """Asks for the present state while somebody has not heard anything, else for what is newer than the known."""
+        request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
+        if ledger_id in self._records and all(each.told is not None for each in self._listeners.get(ledger_id, ())):
+            known = self._records[ledger_id]
+            request.expected_version = known.version
+            if known.incarnation is not None:
+                request.incarnation = known.incarnation
+        return request
+
+    def _take(self, response: wire.LedgerMetadataResponse) -> None:
+        self._gateways.revision = max(self._gateways.revision, response.revision)
+        if response.event not in (wire.WatchEvent.STATE, wire.WatchEvent.REMOVED):
+            return
+        ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
+        if response.code == StatusCode.LEDGER_NOT_FOUND:
+            listeners = list(self._listeners.get(ledger_id, ()))
+            self._forget(ledger_id)
+            for each in listeners:
+                self._tell(ledger_id, each.listener, None)
+        elif response.code == StatusCode.SUCCESS:
+            try:
+                record = record_of(response)
+            except BKException:
+                return  # damaged metadata of one ledger: there is nothing to tell, and the others are not to suffer
+            self._take_record(record, response.revision)
+        elif response.code == StatusCode.LEDGER_METADATA_ERROR:
+            # A listener hears records only; the next one that can be read comes by itself.
+            log_event(_LOG, "watched_ledger_damaged", logging.WARNING, ledger=ledger_id, error=response.message)
+
+    def _take_record(self, record: LedgerRecord, revision: int) -> None:
+        listeners = self._listeners.get(record.ledger_id)
+        if listeners is None:
+            return
+        known = self._records.get(record.ledger_id)
+        if known is None or known.version < record.version:
+            self._records[record.ledger_id] = record
+        for each in list(listeners):
+            # An answer that was under way when the listener came may be older than what its client has seen.
+            if each in listeners and each.since <= revision and (each.told is None or each.told < record.version):
+                each.told = record.version
+                self._tell(record.ledger_id, each.listener, record)
+
+    def _tell(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord | None) -> None:
+        try:
+            listener(ledger_id, record)
+        except Exception as error:  # the stream serves other listeners too
+            message = f"a listener of ledger {ledger_id} failed"
+            self._loop.call_exception_handler({"message": message, "exception": error})
+
+    def _forget(self, ledger_id: LedgerId) -> None:
+        self._listeners.pop(ledger_id, None)
+        self._records.pop(ledger_id, None)
+
+
+def _note_health(gateway: Gateway, event: wire.WatchEvent) -> None:
+    """A gateway without its store is asked last until it has it back."""
+    if event == wire.WatchEvent.SUSPENDED:
+        gateway.suspended = True
+    elif event == wire.WatchEvent.RESUMED:
+        gateway.suspended = False

@@ -1,0 +1,61 @@
+"""A ledger whose entry ids the application chooses (BookKeeper's advanced ledgers), in the hands of its writer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.advanced_writing import AdvancedLedgerWriter
+from bookgate.thinclient.core.writing import LedgerWriter, PendingAdd, WriterRules
+from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Payload
+from bookgate.thinclient.handles.in_flight_window import InFlightWindow, OrderedWindow
+
+
+class AdvancedWriteHandle(BaseWriteHandle):
+    """The one writer of an advanced ledger. Use it as an async context manager, or call `close`.
+
+    Ids may come in any order, each once. An entry is acknowledged when it and all from 0 up to it are stored, so every
+    id must come in the end: `close` ends the ledger before the first that did not, and fails what waits for it.
+    """
+
+    _writer: AdvancedLedgerWriter
+    _window: OrderedWindow
+
+    def _make_window(self, config: ClientConfig) -> InFlightWindow:
+        return OrderedWindow(
+            config.max_in_flight_entries, config.max_in_flight_bytes, lambda: self._writer.lowest_missing
+        )
+
+    def _make_writer(self, record: LedgerRecord, rules: WriterRules) -> LedgerWriter:
+        metadata = record.metadata
+        return AdvancedLedgerWriter(
+            record.ledger_id,
+            metadata.last_fragment.ensemble,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            rules,
+        )
+
+    async def append(self, entry_id: int, payload: Payload) -> int:
+        """Appends an entry under `entry_id`; returns the id once it and all lower ones are acknowledged.
+
+        Waits while the bounds of `ClientConfig` on what is under way are reached, unless the entry is the lowest that
+        is missing, which the others wait for. Raises DuplicateEntryIdException, and what `WriteHandle.append` raises.
+        """
+        self._writer.check_id(entry_id)
+        data = self._check(payload)
+        await self._window.wait_for(entry_id, len(data))
+        return await self._begin_with_future(data, entry_id)
+
+    def append_nowait(self, entry_id: int, payload: Payload) -> asyncio.Future[int]:
+        """Appends without waiting for room; the caller bounds what it has under way. The future gives the entry id."""
+        self._writer.check_id(entry_id)
+        data = self._check(payload)
+        self._window.enter(len(data))
+        return self._begin_with_future(data, entry_id)
+
+    def _begin_add(self, entry_id: int, size: int) -> PendingAdd:
+        add = self._writer.begin_add_at(entry_id, size)
+        self._window.hand_out()
+        return add

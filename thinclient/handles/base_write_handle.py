@@ -1,0 +1,429 @@
+"""A ledger in the hands of its writer: what every kind of writer does.
+
+The rules stand in `core.writing`; here they meet connections, time and the application's futures. Everything runs on
+the event loop that the client was made on. Not its job: how entries come and get their ids (`write_handle`,
+`advanced_write_handle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+from bookgate.ledger.entry import HEADER_SIZE, encode_entry
+from bookgate.ledger.errors import (
+    AddEntryQuorumTimeoutException,
+    BKException,
+    ClientClosedException,
+    DuplicateEntryIdException,
+    IncorrectParameterException,
+    LedgerClosedException,
+    LedgerFencedException,
+    LedgerIdTakenException,
+    WriteException,
+)
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.bookies.connection import Sink
+from bookgate.thinclient.bookies.pool import AddEncoder
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
+from bookgate.thinclient.handles import first_refusal
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
+from bookgate.thinclient.handles.deferred_sync import UnforcedAdds, forgotten
+from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger, writer_rules
+from bookgate.thinclient.handles.explicit_lac_timer import ExplicitLacTimer
+from bookgate.thinclient.handles.in_flight_window import InFlightWindow
+from bookgate.thinclient.handles.metadata_cas import close_by_writer, update
+from bookgate.thinclient.metrics import SAMPLED
+
+_log = logging.getLogger(__name__)
+
+Payload = bytes | bytearray | memoryview
+
+
+Send = Callable[[int, int, bytes, float, Sink, Any], None]
+"""`BookieConnection.send`."""
+
+
+class BaseWriteHandle:
+    """What the handles of every kind of writer have in common."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        record: LedgerRecord,
+        secrets: LedgerSecrets,
+        *,
+        deferred_sync: bool = False,
+        id_given: bool | None = None,
+    ) -> None:
+        """`id_given` tells of a ledger created just now whether the application chose its id; None for older ones."""
+        metadata = record.metadata
+        self._id_given = id_given
+        self._explaining: asyncio.Task[None] | None = None
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._writer = self._make_writer(record, writer_rules(context.config, deferred_sync))
+        self._deferred_sync = deferred_sync
+        self._write_quorum_size = metadata.write_quorum_size
+        self._number = record.ledger_id.ledger_id
+        self._digest = secrets.digest
+        self._encoder: AddEncoder = context.pool.add_encoder(self._number, secrets.master_key)
+        self._unforced: UnforcedAdds | None = None
+        if deferred_sync:
+            ensemble = metadata.last_fragment.ensemble
+            self._encoder = self._unforced = UnforcedAdds(context.pool, self._number, secrets.master_key, ensemble)
+        self._window = self._make_window(context.config)
+        self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
+        self._targets: list[tuple[Member, Send, Sink]] = []
+        self._aim()
+        context.open_ends[self._changer] = None
+        self._explicit_lac: ExplicitLacTimer | None = None
+        if context.config.explicit_lac_interval:
+            self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, metadata)
+        self._quorum_timer: asyncio.TimerHandle | None = None
+        if context.config.add_quorum_timeout:
+            self._watch_head(None)
+        self._max_payload = context.config.max_packet_size - HEADER_SIZE - secrets.digest.length
+        self._add_timeout = context.config.add_timeout
+        self._closing: asyncio.Task[None] | None = None
+        self._lost = False
+
+    def _make_writer(self, record: LedgerRecord, rules: WriterRules) -> LedgerWriter:
+        metadata = record.metadata
+        return LedgerWriter(
+            record.ledger_id,
+            metadata.last_fragment.ensemble,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            rules=rules,
+        )
+
+    def _make_window(self, config: ClientConfig) -> InFlightWindow:
+        return InFlightWindow(config.max_in_flight_entries, config.max_in_flight_bytes)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        # The body's own error is what the caller must see; a ledger that stays open can be recovered.
+        await asyncio.gather(self.close(), return_exceptions=True)
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._changer.record.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._changer.record.metadata
+
+    @property
+    def record(self) -> LedgerRecord:
+        return self._changer.record
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest entry id up to which everything is acknowledged; -1 for none."""
+        return self._writer.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of the entries up to the last add confirmed."""
+        return self._writer.confirmed_length
+
+    @property
+    def failed_bookies(self) -> dict[str, BKException]:
+        """Bookies of the ensemble that failed, could not be replaced and are not written to for a while."""
+        return self._writer.failed_bookies
+
+    async def force(self) -> None:
+        """Returns once everything acknowledged so far is durable on every bookie of the ensemble.
+
+        With deferred sync the last add confirmed moves then, and not before. Raises the first bookie's error; nothing
+        is lost by it, `force` can be called again. LedgerClosedException after `close`, or what ended the ledger.
+        """
+        if self._writer.error is not None:
+            raise self._writer.error.with_traceback(None)
+        if self._closing is not None:
+            raise LedgerClosedException(f"ledger {self.ledger_id} is closed; it can't be forced any more")
+        with self._context.metrics.timed("FORCE"):
+            await self._force()
+
+    async def _force(self) -> None:
+        entry_id, length = self._writer.sequence_head, self._writer.acknowledged_length
+        if entry_id == NO_ENTRY:
+            return
+        await asyncio.gather(*map(self._force_bookie, self._writer.ensemble))
+        if self._writer.error is not None:
+            raise self._writer.error.with_traceback(None)
+        self._writer.on_forced(entry_id, length)
+        if self._unforced is not None and self._writer.last_add_pushed == entry_id:
+            self._unforced.forced()
+
+    async def _force_bookie(self, bookie_id: str) -> None:
+        pool = self._context.pool
+        if self._unforced is not None and self._unforced.may_have_forgotten(bookie_id):
+            self._end(forgotten(self.ledger_id, bookie_id, self.last_add_confirmed))
+            return
+        request = ForceLedgerRequest(pool.next_txn_id(), self._number)
+        response = await pool.request(bookie_id, Operation.FORCE_LEDGER, request, self._add_timeout)
+        if response.status != EOK:
+            raise status_error(response.status, bookie_id, self.ledger_id, "the force", WriteException)
+
+    async def close(self, *, force: bool = True) -> None:
+        """Waits for outstanding appends to be acknowledged or to fail, then closes the ledger in the metadata.
+
+        The ledger ends at `last_add_confirmed`, for every reader and for good. With deferred sync it is forced first,
+        so that nothing acknowledged is cut off; if that fails the ledger stays open, and `close(force=False)` ends it
+        at what was forced before. Repeated calls share the first one's outcome, that call aside. Raises
+        LedgerFencedException when another client has taken the ledger over (it closes it), MetadataVersionException
+        when it was closed otherwise, MetaStoreException when the metadata is out of reach.
+        """
+        failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
+        if self._closing is None or (failed and self._deferred_sync and not force):
+            self._closing = self._loop.create_task(self._close(force))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, force: bool) -> None:
+        self._give_up(self._writer.unreachable())
+        try:
+            await self._window.wait_until_idle()
+        finally:
+            self._stop()
+        if isinstance(self._writer.error, LedgerFencedException | LedgerIdTakenException):
+            raise self._writer.error
+        if self._deferred_sync and force and self._writer.error is None:
+            await self._force()
+        transform = close_by_writer(self.ledger_id, self.last_add_confirmed, self.length)
+        changer = self._changer
+        changer.record = await update(self._context.ledger_manager, changer.record, transform)
+        last, length = self.last_add_confirmed, self.length
+        log_event(_log, "ledger_closed", ledger=self.ledger_id, last_entry=last, length=length)
+
+    def _stop(self) -> None:
+        self._changer.stop()
+        if self._explicit_lac is not None:
+            self._explicit_lac.stop()
+        if self._quorum_timer is not None:
+            self._quorum_timer.cancel()
+        self._context.open_ends.pop(self._changer, None)
+
+    def _give_up(self, adds: Sequence[PendingAdd]) -> None:
+        if adds:
+            self._settle(adds, LedgerClosedException(f"ledger {self.ledger_id} was closed; an entry before is missing"))
+
+    # Adding
+
+    def _check(self, payload: Payload) -> bytes:
+        """The bytes to append, once it is certain that they can be: nothing is counted before."""
+        if self._writer.error is not None:
+            # One error serves many callers; without this each would hang its frames on the same traceback.
+            raise self._writer.error.with_traceback(None)
+        if self._closing is not None:
+            raise LedgerClosedException(f"ledger {self.ledger_id} is closed; entries can't be appended any more")
+        data = payload if isinstance(payload, bytes) else _bytes(payload)
+        if len(data) > self._max_payload:
+            raise IncorrectParameterException(
+                f"an entry of {len(data)} bytes is too large for ledger {self.ledger_id}: at most "
+                f"{self._max_payload} bytes fit (the bookies' frame limit is {self._context.config.max_frame_size})"
+            )
+        return data
+
+    def _watch_head(self, before: PendingAdd | None) -> None:
+        """Ends the ledger when one and the same add keeps all others waiting for `add_quorum_timeout`."""
+        head = self._writer.oldest_incomplete
+        if head is not None and head is before:
+            seconds = self._context.config.add_quorum_timeout
+            self._end(
+                AddEntryQuorumTimeoutException(
+                    f"ledger {self.ledger_id} takes no more entries: entry {head.entry_id} was acknowledged by "
+                    f"{head.acks} bookies of {', '.join(self._writer.ensemble)} within {seconds:g} s, and needs "
+                    f"{self.metadata.ack_quorum_size}. Open it with recovery, and write on in a new one",
+                    ledger_id=self.ledger_id,
+                    first_entry_id=self.metadata.last_fragment.first_entry_id,
+                    bookies=self._writer.failed_bookies,
+                )
+            )
+            return
+        self._quorum_timer = self._loop.call_later(
+            self._context.config.add_quorum_timeout, self._watch_head, self._writer.oldest_incomplete
+        )
+
+    def _lac_state(self) -> LedgerWriter:
+        return self._writer
+
+    def _begin_add(self, entry_id: int, size: int) -> PendingAdd:
+        """For writers that are given their entry ids."""
+        raise NotImplementedError
+
+    def _begin_with_future(self, payload: bytes, entry_id: int = NO_ENTRY) -> asyncio.Future[int]:
+        add = self._begin(payload, entry_id)
+        future: asyncio.Future[int] = self._loop.create_future()
+        add.token = future
+        return future
+
+    def _begin(self, payload: bytes, entry_id: int = NO_ENTRY) -> PendingAdd:
+        """Sends an entry for which the window has counted already."""
+        size = len(payload)
+        try:
+            if self._closing is not None:
+                raise LedgerClosedException(f"ledger {self.ledger_id} was closed before the entry could be appended")
+            add = self._writer.begin_add(size) if entry_id == NO_ENTRY else self._begin_add(entry_id, size)
+        except BKException as error:
+            self._window.leave(1, size)
+            self._window.release(size)
+            if self._writer.error is not None:
+                self._ended(self._writer.unreachable())
+            elif not isinstance(error, DuplicateEntryIdException):
+                self._window.fail(error)
+            raise
+        if not add.entry_id & SAMPLED:
+            add.began = perf_counter()
+        packet = add.packet = encode_entry(
+            self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
+        )
+        txn_id = self._context.pool.next_txn_id()
+        frame = self._encoder.encode(txn_id, add.entry_id, packet)
+        deadline = self._loop.time() + self._add_timeout
+        for index in add.indexes:
+            _, send, sink = self._targets[index]
+            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
+        if add.unsettled < self._write_quorum_size:
+            self._began_short(add)
+        return add
+
+    def _began_short(self, add: PendingAdd) -> None:
+        """An add went to fewer bookies than its write set has."""
+        if self._writer.change_wanted:
+            self._changer.start()
+        if not add.unsettled:
+            self._window.release(add.size)
+
+    def _on_answer(self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
+        add.unsettled -= 1
+        if not add.unsettled:
+            self._window.release(add.size)
+        if response is not None and response.status == 0:
+            confirmed = self._writer.on_ack(add, member)
+            if confirmed:
+                self._settle(confirmed, None)
+            return
+        if response is not None:
+            what = f"the add of entry {add.entry_id}"
+            error = status_error(response.status, member.bookie_id, self.ledger_id, what, WriteException)
+        self._on_failure(member, error or WriteException(), add)
+
+    def _on_failure(self, member: Member, error: BKException, add: PendingAdd | None) -> None:
+        self._context.health.on_error(member.bookie_id, error)
+        self._context.metrics.count("ADD_ENTRY_UR")
+        if self._explaining is not None:
+            return
+        untouched = self._id_given is not None and self._writer.sequence_head == NO_ENTRY and self._writer.error is None
+        failed = self._writer.on_failure(member, error, add)
+        if untouched and self._writer.error is error and isinstance(error, first_refusal.REFUSALS):
+            self._changer.stop()
+            self._explaining = self._loop.create_task(self._explain(error, failed))
+        elif self._writer.error is not None:
+            self._ended(failed)
+        elif self._writer.change_wanted:
+            self._changer.start()
+
+    async def _explain(self, error: BKException, failed: Sequence[PendingAdd]) -> None:
+        """Ends a new ledger whose first entries were refused; those who wait for them hear why."""
+        record, id_given = self.record, bool(self._id_given)
+        try:
+            self._writer.error = await first_refusal.explained(self._context, record, error, id_given=id_given)
+        finally:
+            self._ended(failed)
+
+    # Changes of the ensemble, and the end
+
+    def _on_changed(self, changed: Changed) -> None:
+        self._aim()
+        deadline = self._loop.time() + self._add_timeout
+        for add, index in changed.resend:
+            if not add.unsettled:
+                self._window.retain(add.size)
+            add.unsettled += 1
+            txn_id = self._context.pool.next_txn_id()
+            frame = self._encoder.encode(txn_id, add.entry_id, add.packet)
+            _, send, sink = self._targets[index]
+            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
+        if changed.confirmed:
+            self._settle(changed.confirmed, None)
+        if self._writer.error is not None:
+            self._ended(changed.failed)
+
+    def _aim(self) -> None:
+        """Where the adds of each index go, and who takes their answers."""
+        pool, known = self._context.pool, {target[0]: target for target in self._targets}
+        self._targets = [
+            known.get(member)
+            or (member, pool.connection(member.bookie_id, self._number).send, partial(self._on_answer, member))
+            for member in self._writer.members
+        ]
+
+    def _end(self, error: BKException) -> None:
+        """The ledger takes no more entries."""
+        if self._explaining is not None:
+            self._explaining.cancel()
+        self._ended(self._writer.abort(error))
+
+    def _ended(self, failed: Sequence[PendingAdd]) -> None:
+        error = self._writer.error
+        assert error is not None
+        if not self._lost:
+            self._lost = True
+            lac = self.last_add_confirmed
+            level = logging.INFO if isinstance(error, ClientClosedException) else logging.WARNING
+            log_event(_log, "writer_ended", level, ledger=self.ledger_id, last_add_confirmed=lac, error=error)
+        self._stop()
+        self._settle(failed, error)
+        self._window.fail(error)
+
+    def _settle(self, adds: Sequence[PendingAdd], error: BKException | None) -> None:
+        """Tells the application, in entry order."""
+        size = 0
+        for add in adds:
+            size += add.size
+            future: Any = add.token
+            if future is None or future.done():
+                continue
+            if error is None:
+                future.set_result(add.entry_id)
+            else:
+                future.set_exception(error)
+        self._window.leave(len(adds), size)
+        if adds:
+            self._count(adds, error is None)
+
+    def _count(self, adds: Sequence[PendingAdd], stored: bool) -> None:
+        stats = self._context.metrics.add_entry
+        if not stored:
+            stats.failures += len(adds)
+            return
+        stats.successes += len(adds)
+        sampled = -adds[0].entry_id & SAMPLED
+        if sampled < len(adds):
+            stats.succeeded.record(perf_counter() - adds[sampled].began)
+
+
+def _bytes(payload: object) -> bytes:
+    """A copy, which its owner can't change while it waits. Raises IncorrectParameterException for other types."""
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise IncorrectParameterException(f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}")

@@ -1,0 +1,91 @@
+"""What the handles of one client share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from bookgate.ledger.digest import Digest, digest_for, ledger_master_key
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    ReadException,
+    UnauthorizedAccessException,
+    exception_for_status,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.wire.messages import Status
+from bookgate.thinclient.bookies.pool import BookiePool
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.read_health import ReadHealth
+from bookgate.thinclient.metrics import ClientMetrics
+from bookgate.thinclient.placement.chooser import Placement
+from bookgate.thinclient.placement.quarantine import BookieHealth
+
+
+class OpenEnd(Protocol):
+    """What a client has to end when it is closed: a writer, a reader, a watch."""
+
+    def client_closed(self, error: BKException) -> None:
+        """Whoever waits for it gets the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """The metadata, the bookies and the settings of one client."""
+
+    ledger_manager: LedgerManager
+    pool: BookiePool
+    config: ClientConfig
+    placement: Placement
+    metrics: ClientMetrics
+    health: BookieHealth
+    open_ends: WeakKeyDictionary[OpenEnd, None] = field(default_factory=WeakKeyDictionary)
+    """The oldest first."""
+    read_health: ReadHealth = field(default_factory=ReadHealth)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSecrets:
+    """What a ledger's password gives: the key for the bookies and the digest of its entries."""
+
+    master_key: bytes
+    digest: Digest
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata, password: bytes, config: ClientConfig) -> LedgerSecrets:
+        """The oldest metadata name no digest type; the settings do, then."""
+        digest_type = metadata.digest_type or DigestType[config.undeclared_digest_type.upper()]
+        return cls(ledger_master_key(password), digest_for(digest_type, password))
+
+
+def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
+    """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a ledger with a scope."""
+    unscoped(record.ledger_id)
+    stored = record.metadata.password
+    if stored is not None and stored != password:
+        raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
+    return LedgerSecrets.of(record.metadata, password, config)
+
+
+def unscoped(ledger_id: LedgerId) -> LedgerId:
+    """Requests to bookies carry 64-bit ids: entries of a scoped ledger would become those of another one (D1)."""
+    if ledger_id.scope_id:
+        raise IllegalOpException(
+            f"ledger {ledger_id} has a scope; entries of scoped ledgers can't be written or read, their metadata can"
+        )
+    return ledger_id
+
+
+def status_error(
+    status: int, bookie_id: str, ledger_id: LedgerId, what: str, default: type[BKException] = ReadException
+) -> BKException:
+    """The error for a bookie's answer that is not OK; `default` where the operation decides."""
+    try:
+        name = Status(status).name
+    except ValueError:
+        name = f"status {status}"
+    return exception_for_status(status, default, f"bookie {bookie_id} answered {name} to {what} of ledger {ledger_id}")

@@ -1,0 +1,49 @@
+"""Adds that need not be durable when they are answered, and who may have forgotten some of them.
+
+A bookie that was restarted has lost what it had not synced, and answers a force well all the same. The client sees
+that its connection was lost: then what was stored over it and not forced can't be counted on (P1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bookgate.ledger.errors import WriteException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.fast_requests import AddRequestEncoder
+from bookgate.ledger.wire.messages import DEFERRED_SYNC
+from bookgate.thinclient.bookies.pool import BookiePool
+
+
+class UnforcedAdds:
+    """Encodes the adds of one ledger with deferred sync, and remembers the connections that they began on."""
+
+    def __init__(self, pool: BookiePool, ledger_id: int, master_key: bytes, ensemble: Iterable[str]) -> None:
+        self._encoder = AddRequestEncoder(ledger_id, master_key, write_flags=DEFERRED_SYNC)
+        self._connections = {bookie_id: pool.connection(bookie_id, ledger_id) for bookie_id in ensemble}
+        self._losses: dict[str, int] | None = None
+        """Connections lost by bookie when the first add that is not forced began; None: there is no such add."""
+
+    def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
+        """The frame of one add."""
+        if self._losses is None:
+            self._losses = {bookie_id: connection.losses for bookie_id, connection in self._connections.items()}
+        return self._encoder.encode(txn_id, entry_id, body)
+
+    def may_have_forgotten(self, bookie_id: str) -> bool:
+        """The bookie's connection was lost since an add began that is not forced yet."""
+        return self._losses is not None and self._connections[bookie_id].losses != self._losses[bookie_id]
+
+    def forced(self) -> None:
+        """Everything that has begun is durable."""
+        self._losses = None
+
+
+def forgotten(ledger_id: LedgerId, bookie_id: str, last_forced: int) -> WriteException:
+    """The error of a ledger that has lost count of what its bookies hold."""
+    return WriteException(
+        f"ledger {ledger_id} takes no more entries: the connection to bookie {bookie_id} was lost while entries were "
+        "not forced, and a bookie that was restarted has them no more. Everything up to entry "
+        f"{last_forced}, the last that was forced, is kept",
+        ledger_id=ledger_id,
+    )

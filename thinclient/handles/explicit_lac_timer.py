@@ -1,0 +1,91 @@
+"""Sends a writer's last add confirmed at intervals (`core.explicit_lac` says when) to the bookies of its write set.
+
+The answers are counted and change nothing: a bookie that missed it hears of the next. Durability is not its job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from bookgate.ledger.entry import encode_lac
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.quorum import write_set
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import Operation, Response, Status
+from bookgate.ledger.wire.v3 import encode_request
+from bookgate.thinclient.core.explicit_lac import ExplicitLacRule
+from bookgate.thinclient.core.writing import LedgerWriter
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
+
+
+class ExplicitLacTimer:
+    """Runs until `stop`."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        writer: Callable[[], LedgerWriter],
+        number: int,
+        secrets: LedgerSecrets,
+        metadata: LedgerMetadata,
+    ) -> None:
+        """`writer` is a method of the handle: the timer keeps it, and the client with it can end both."""
+        self._context = context
+        self._writer = writer
+        self._number = number
+        self._secrets = secrets
+        self._write_quorum_size = metadata.write_quorum_size
+        self._ack_quorum_size = metadata.ack_quorum_size
+        self._rule = ExplicitLacRule()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._later()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _later(self) -> asyncio.TimerHandle:
+        return self._loop.call_later(self._context.config.explicit_lac_interval, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._later()
+        writer = self._writer()
+        lac = self._rule.due(writer.last_add_confirmed, writer.previous_last_add_confirmed)
+        if lac is not None:
+            self._send(lac)
+
+    def _send(self, lac: int) -> None:
+        pool = self._context.pool
+        body = encode_lac(self._secrets.digest, self._number, lac)
+        request = messages.WriteLacRequest(pool.next_txn_id(), self._number, lac, self._secrets.master_key, body)
+        frame = encode_request(request)
+        deadline = self._loop.time() + self._context.config.add_timeout
+        ensemble = self._writer().ensemble
+        written = _Written(self._context, self._ack_quorum_size, self._write_quorum_size)
+        for index in write_set(lac, len(ensemble), self._write_quorum_size):
+            connection = pool.connection(ensemble[index], self._number)
+            connection.send(Operation.WRITE_LAC, request.txn_id, frame, deadline, _on_answer, written)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What is still to be heard of one explicit LAC."""
+
+    context: ClientContext
+    acks_missing: int
+    unanswered: int
+    began: float = field(default_factory=perf_counter)
+
+
+def _on_answer(written: _Written, response: Response | None, _error: BKException | None) -> None:
+    written.unanswered -= 1
+    stats = written.context.metrics.operations["WRITE_LAC"]
+    if response is not None and response.status == Status.EOK:
+        written.acks_missing -= 1
+        if not written.acks_missing:
+            stats.success(perf_counter() - written.began)
+    if not written.unanswered and written.acks_missing > 0:
+        stats.failure(perf_counter() - written.began)

@@ -1,0 +1,178 @@
+"""Asking bookies how far a ledger may be read: carries out `TryLastConfirmedRead` and `LongPollRead` of the core.
+
+Answers that come after a call has ended still tell a LAC: `learn` hears of it. A long poll that is no longer wanted
+stays with its bookie until that answers, at most for the time given; what it answers is heard and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from bookgate.ledger.entry import Entry, decode_entry
+from bookgate.ledger.errors import BKException, DigestMatchException
+from bookgate.ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.wire.messages import EOK, LAST_ENTRY, READ_ENTRY, ReadRequest, ReadResponse, Response, Status
+from bookgate.ledger.wire.v3 import encode_request
+from bookgate.thinclient.core.last_confirmed import TryLastConfirmedRead
+from bookgate.thinclient.core.tailing import LastConfirmedAndEntry, LongPollRead, PollTimes
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
+
+Learn = Callable[[int], None]
+"""Hears a LAC that a bookie told."""
+
+_MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
+
+
+async def try_read_last_confirmed(
+    context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, known: int, learn: Learn
+) -> int:
+    """The first LAC above `known` that a bookie tells, else the best known once all have answered.
+
+    Raises LedgerRecoveryException when no bookie gives a valid answer, UnauthorizedAccessException.
+    """
+    read = TryLastConfirmedRead(record.ledger_id, record.metadata, known)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def sink(index: int, response: Response | None, error: BKException | None) -> None:
+        bookie_id = read.bookies[index]
+        try:
+            if error is not None:
+                raise error
+            lac, _ = _lac_and_entry(response, bookie_id, record, secrets, None)
+        except BKException as failed:
+            if response is not None and response.status in _MISSING_STATUSES:
+                read.on_answer(index, NO_ENTRY)
+            else:
+                read.on_error(index, failed)
+        else:
+            read.on_answer(index, lac)
+            learn(lac)
+        if read.done and not done.done():
+            done.set_result(None)
+
+    deadline = loop.time() + context.config.read_timeout
+    ledger_id = record.ledger_id.ledger_id
+    for index, bookie_id in enumerate(read.bookies):
+        request = ReadRequest(context.pool.next_txn_id(), ledger_id, LAST_ENTRY)
+        connection = context.pool.connection(bookie_id, ledger_id)
+        connection.send(READ_ENTRY, request.txn_id, encode_request(request), deadline, sink, index)
+    await done
+    if read.error is not None:
+        raise read.error
+    return read.result
+
+
+class LongPoll:
+    """One wait for an entry above the LAC. Await `result`; `cancel` it when it is no longer wanted."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        record: LedgerRecord,
+        secrets: LedgerSecrets,
+        entry_id: int,
+        known: int,
+        learn: Learn,
+        *,
+        timeout: float | None = None,
+        parallel: bool = False,
+    ) -> None:
+        """Starts it. `timeout`: seconds for which each bookie may hold its answer back."""
+        config = context.config
+        self._context = context
+        self._record = record
+        self._secrets = secrets
+        self._learn = learn
+        self._timeout = config.long_poll_timeout if timeout is None else timeout
+        self._loop = asyncio.get_running_loop()
+        times = PollTimes(config.first_speculative_lac_timeout, config.max_speculative_lac_timeout)
+        self._read = LongPollRead(
+            record.metadata, entry_id, known, parallel=parallel, times=times, health=context.read_health
+        )
+        self.result: asyncio.Future[LastConfirmedAndEntry] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._began = self._loop.time()
+        self._go_on(self._read.begin(self._loop.time()))
+
+    def cancel(self) -> None:
+        """Ends the wait."""
+        self.result.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _go_on(self, to_ask: Sequence[str]) -> None:
+        for bookie_id in to_ask:
+            self._poll(bookie_id)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.result.done():
+            return
+        if self._read.done:
+            stats = self._context.metrics.operations["READ_LAST_CONFIRMED_AND_ENTRY"]
+            (stats.success if self._read.error is None else stats.failure)(self._loop.time() - self._began)
+        if self._read.error is not None:
+            self.result.set_exception(self._read.error)
+        elif self._read.result is not None:
+            self.result.set_result(self._read.result)
+        elif self._read.next_time is not None:
+            self._timer = self._loop.call_at(self._read.next_time, self._on_time)
+
+    def _poll(self, bookie_id: str) -> None:
+        pool, ledger_id = self._context.pool, self._record.ledger_id.ledger_id
+        request = ReadRequest(
+            pool.next_txn_id(),
+            ledger_id,
+            LAST_ENTRY,
+            previous_lac=self._read.previous_lac,
+            timeout_ms=int(self._timeout * 1000),
+            piggyback=True,
+        )
+        # The bookie may take all of the time given; only then does the time for an answer begin.
+        deadline = self._loop.time() + self._timeout + self._context.config.read_timeout
+        connection = pool.connection(bookie_id, ledger_id)
+        frame = encode_request(request)
+        connection.send(READ_ENTRY, request.txn_id, frame, deadline, self._on_answer, bookie_id)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._go_on(self._read.on_time(self._loop.time()))
+
+    def _on_answer(self, bookie_id: str, response: Response | None, error: BKException | None) -> None:
+        now = self._loop.time()
+        try:
+            if error is not None:
+                raise error
+            lac, entry = _lac_and_entry(response, bookie_id, self._record, self._secrets, self._read.entry_id)
+        except BKException as failed:
+            if not self.result.done():
+                self._go_on(self._read.on_error(bookie_id, failed, now))
+            return
+        self._learn(lac)
+        if not self.result.done():
+            self._go_on(self._read.on_answer(bookie_id, lac, entry, now))
+
+
+def _lac_and_entry(
+    response: Response | None, bookie_id: str, record: LedgerRecord, secrets: LedgerSecrets, wanted: int | None
+) -> tuple[int, Entry | None]:
+    """What an answer to a read of entry -1 tells; the entry if it is the one wanted.
+
+    A bookie that does not know long polls answers with its last entry, under id -1: only the LAC in it counts.
+    """
+    if not isinstance(response, ReadResponse) or response.status != EOK:
+        status = Status.EBADREQ if response is None else response.status
+        raise status_error(status, bookie_id, record.ledger_id, "the read of the last entry")
+    lac = NO_ENTRY if response.max_lac is None else response.max_lac
+    if not response.body:
+        return lac, None
+    asked = response.entry_id if response.entry_id == wanted else None
+    try:
+        entry = decode_entry(secrets.digest, response.body, record.ledger_id.ledger_id, asked)
+    except DigestMatchException as error:
+        raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
+    lac = max(lac, entry.last_add_confirmed)
+    return lac, entry if asked is not None and lac >= entry.entry_id else None

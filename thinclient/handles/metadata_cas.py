@@ -1,0 +1,80 @@
+"""Changing a ledger's metadata by compare-and-set: try, and on a conflict look again and decide anew.
+
+A transform is a pure function of the metadata as it stands: it returns the new value, or None when there is nothing
+(left) to do, or raises when the change is no longer allowed. Source: docs/protocol/metadata.md#ledger-states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bookgate.ledger.errors import MetadataVersionException, UnknownOutcomeException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.thinclient.core.ensemble_change import with_fragments
+
+Transform = Callable[[LedgerMetadata], LedgerMetadata | None]
+
+_MAX_CONFLICTS = 100
+_MAX_UNKNOWN_OUTCOMES = 3
+"""Each takes several timeouts of a metadata call."""
+
+
+async def update(manager: LedgerManager, record: LedgerRecord, transform: Transform) -> LedgerRecord:
+    """Applies `transform` to the newest metadata, starting from the copy at hand; returns what is stored afterwards.
+
+    Raises what `transform` or the manager raises; MetadataVersionException when the ledger never stands still,
+    UnknownOutcomeException when answers are lost again and again.
+    """
+    unknown = 0
+    for _ in range(_MAX_CONFLICTS):
+        changed = transform(record.metadata)
+        if changed is None:
+            return record
+        try:
+            return await manager.write(record.ledger_id, changed, record.version)
+        except (MetadataVersionException, UnknownOutcomeException) as error:
+            unknown += isinstance(error, UnknownOutcomeException)
+            if unknown >= _MAX_UNKNOWN_OUTCOMES:
+                raise
+            # Whoever won, and also if it was this very write: the transform decides on what is stored now.
+            record = await manager.read(record.ledger_id)
+    raise MetadataVersionException(
+        f"metadata of ledger {record.ledger_id} was changed by others {_MAX_CONFLICTS} times in a row"
+    )
+
+
+def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata | None:
+    """OPEN → IN_RECOVERY; others stay."""
+    return metadata.begin_recovery() if metadata.state is LedgerState.OPEN else None
+
+
+def end_recovery(last_entry_id: int, length: int, fragments: Sequence[Fragment] = ()) -> Transform:
+    """IN_RECOVERY → CLOSED, with the recovery's fragments; a ledger that someone else has closed stays as it is."""
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            return None
+        return with_fragments(metadata, fragments).close(last_entry_id, length)
+
+    return transform
+
+
+def close_by_writer(ledger_id: LedgerId, last_entry_id: int, length: int) -> Transform:
+    """The writer's close: also over IN_RECOVERY, since recovery finds at least the writer's LAC.
+
+    Raises MetadataVersionException when the ledger was closed otherwise than the writer would.
+    """
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        if not metadata.is_closed:
+            return metadata.close(last_entry_id, length)
+        if (metadata.last_entry_id, metadata.length) == (last_entry_id, length):
+            return None
+        raise MetadataVersionException(
+            f"ledger {ledger_id} was closed by another client at entry {metadata.last_entry_id} "
+            f"({metadata.length} bytes); this writer has entry {last_entry_id} ({length} bytes)"
+        )
+
+    return transform

@@ -1,0 +1,167 @@
+"""Choosing bookies: the writable ones that are known, with racks, weights and quarantine, put to the policy.
+
+What the watch of bookies told last is what there is to choose from (`known_bookies`); where that is too little, or
+nothing was told yet, service discovery is asked.
+Bookies in quarantine are left out at first; if nothing can be chosen without them they are taken into account again.
+Weights are the bookies' free bytes, asked for in the background at most every `weight_interval` seconds; until the
+first answers came all count the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from bookgate.ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
+from bookgate.ledger.metadata_store import RegisteredBookie, ServiceDiscovery
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.placement import (
+    Candidate,
+    DefaultPlacementPolicy,
+    EnsemblePlacementPolicy,
+    EnsembleRequest,
+    RackawarePlacementPolicy,
+    racks_of_windows,
+    weighted,
+)
+from bookgate.thinclient.placement.known_bookies import KnownBookies
+from bookgate.thinclient.placement.racks import RackMapping
+
+_Choice = TypeVar("_Choice")
+
+_log = logging.getLogger(__name__)
+
+POLICY_GROUP = "bookgate.placement_policies"
+"""Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that gives an EnsemblePlacementPolicy."""
+
+_OWN_POLICIES: dict[str, Callable[[random.Random, int, bool], EnsemblePlacementPolicy]] = {
+    "default": DefaultPlacementPolicy,
+    "rackaware": RackawarePlacementPolicy,
+}
+
+FreeBytes = Callable[[str], Awaitable[int]]
+"""Asks a bookie for the free bytes of its ledger directories. Raises BKException."""
+
+
+def create_policy(config: ClientConfig, rng: random.Random) -> EnsemblePlacementPolicy:
+    """The policy that the configuration names. Raises IncorrectParameterException listing those there are."""
+    make = _OWN_POLICIES.get(config.placement_policy)
+    if make is None:
+        others = {point.name: point for point in entry_points(group=POLICY_GROUP)}
+        if config.placement_policy not in others:
+            known = ", ".join([*_OWN_POLICIES, *others])
+            raise IncorrectParameterException(
+                f"placement_policy {config.placement_policy!r} is not known; there are {known}"
+            )
+        make = others[config.placement_policy].load()
+    return make(rng, config.min_racks_per_write_quorum, config.enforce_min_racks)
+
+
+class Placement:
+    """Puts what is known of the bookies to the policy."""
+
+    def __init__(
+        self,
+        discovery: ServiceDiscovery,
+        policy: EnsemblePlacementPolicy,
+        config: ClientConfig,
+        *,
+        quarantined: Callable[[], Collection[str]] = tuple,
+        free_bytes: FreeBytes | None = None,
+        on_counted: Callable[[str], None] = lambda metric: None,
+    ) -> None:
+        """`on_counted` is called with the name of a client's metric."""
+        self._known = KnownBookies(discovery)
+        self._policy = policy
+        self._racks = RackMapping(config.rack_mapping)
+        self._wanted_racks = 1 if config.placement_policy == "default" else config.min_racks_per_write_quorum
+        self._on_counted = on_counted
+        self._quarantined = quarantined
+        self._free_bytes = free_bytes if config.weight_by_free_space else None
+        self._weight_interval = config.weight_interval
+        self._weights: dict[str, float] = {}
+        self._weights_due = 0.0
+        self._weighing: asyncio.Task[None] | None = None
+
+    async def new_ensemble(self, request: EnsembleRequest) -> list[str]:
+        """Distinct writable bookies. Raises NotEnoughBookiesException that lists what there is."""
+        ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found))
+        self._judge(request, ensemble)
+        return ensemble
+
+    async def replace_bookie(
+        self, request: EnsembleRequest, ensemble: Sequence[str], index: int, exclude: Collection[str] = ()
+    ) -> str:
+        """A writable bookie for position `index`, neither in the ensemble nor excluded.
+
+        Raises NotEnoughBookiesException.
+        """
+        rack_of = self._racks.rack_of
+        chosen = await self._choose(
+            exclude, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of)
+        )
+        self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
+        return chosen
+
+    def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
+        """Counts ensembles that span fewer racks than were wanted."""
+        window = request.write_quorum_size
+        wanted = min(window, self._wanted_racks)
+        if wanted > 1 and min(racks_of_windows([*map(self._racks.rack_of, ensemble)], window)) < wanted:
+            self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
+
+    async def _choose(self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
+        told = self._known.told
+        if told is not None:
+            with contextlib.suppress(NotEnoughBookiesException):  # news of others may be on their way
+                return self._choose_from(self._candidates(told, exclude), choose)
+        return self._choose_from(self._candidates(await self._known.ask(), exclude), choose)
+
+    def _choose_from(self, candidates: list[Candidate], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
+        quarantined = self._quarantined()
+        healthy = [c for c in candidates if c.bookie_id not in quarantined] if quarantined else candidates
+        try:
+            return choose(healthy)
+        except NotEnoughBookiesException:
+            if len(healthy) == len(candidates):
+                raise
+        return choose(candidates)
+
+    def _candidates(self, known: Sequence[RegisteredBookie], exclude: Collection[str]) -> list[Candidate]:
+        bookies = [b for b in known if b.writable]
+        self._racks.refresh()
+        candidates = [Candidate(b.bookie_id, self._racks.rack(b.info)) for b in bookies if b.bookie_id not in exclude]
+        if self._free_bytes is None:
+            return candidates
+        self._weigh_if_due(bookies, self._free_bytes)
+        return weighted(candidates, self._weights)
+
+    def _weigh_if_due(self, bookies: Sequence[RegisteredBookie], free_bytes: FreeBytes) -> None:
+        loop = asyncio.get_running_loop()
+        if self._weighing is not None or loop.time() < self._weights_due:
+            return
+        self._weights_due = loop.time() + self._weight_interval
+        self._weighing = loop.create_task(self._weigh([b.bookie_id for b in bookies], free_bytes))
+
+    async def _weigh(self, bookie_ids: Sequence[str], free_bytes: FreeBytes) -> None:
+        answers = await asyncio.gather(*map(free_bytes, bookie_ids), return_exceptions=True)
+        for bookie_id, answer in zip(bookie_ids, answers, strict=True):
+            if isinstance(answer, int):
+                self._weights[bookie_id] = float(answer)
+            elif isinstance(answer, BKException):
+                log_event(_log, "placement_weight", state="unknown", bookie=bookie_id, error=answer)
+        self._weighing = None
+
+    async def close(self) -> None:
+        """Ends what goes on in the background."""
+        await self._known.close()
+        if self._weighing is not None:
+            self._weighing.cancel()
+            await asyncio.gather(self._weighing, return_exceptions=True)
+            self._weighing = None

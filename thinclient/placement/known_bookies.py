@@ -1,0 +1,70 @@
+"""The writable bookies as a client knows them: what placement chooses from, without a call each time.
+
+States: *unasked* until the first choice; *asked*, while the watch that this choice began has told nothing yet: all who
+choose share one call; *told*, from the watch's first word on: the set it told last counts. A set may be behind by as
+long as news take to come, and while no gateway is in reach: a chosen bookie that is gone is replaced by an ensemble
+change. A choice that the told set does not suffice for is made again from one that is asked for (`ask`).
+
+Not its job: the choice (`placement`); a watch that breaks off (service discovery begins it again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from bookgate.ledger.errors import ClientClosedException
+from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie, ServiceDiscovery
+
+
+class KnownBookies:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, discovery: ServiceDiscovery) -> None:
+        self._discovery = discovery
+        self._told: Sequence[RegisteredBookie] | None = None
+        self._asking: asyncio.Task[Sequence[RegisteredBookie]] | None = None
+        self._stop_watching: Callable[[], None] | None = None
+        self._closed = False
+
+    @property
+    def told(self) -> Sequence[RegisteredBookie] | None:
+        """What the watch told last; None while it has told nothing."""
+        return self._told
+
+    async def ask(self) -> Sequence[RegisteredBookie]:
+        """What discovery says now; those who ask at the same time share a call. Raises its BKException."""
+        if self._closed:
+            raise ClientClosedException("the client is closed")
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+        try:
+            return await asyncio.shield(self._asking)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise ClientClosedException("the client was closed while service discovery was asked for bookies") from None
+
+    async def close(self) -> None:
+        """Ends the watch; those who wait for an answer get ClientClosedException."""
+        self._closed = True
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._stop_watching is not None:
+            self._stop_watching()
+
+    async def _ask(self) -> Sequence[RegisteredBookie]:
+        if self._stop_watching is None:
+            self._stop_watching = await self._discovery.watch_bookies(BookieSet.WRITABLE, self._tell)
+        return await self._discovery.bookies(BookieSet.WRITABLE)
+
+    def _asked(self, asking: asyncio.Task[Sequence[RegisteredBookie]]) -> None:
+        self._asking = None
+        if not asking.cancelled():
+            asking.exception()  # those who asked may all have gone
+
+    def _tell(self, bookies: Sequence[RegisteredBookie]) -> None:
+        self._told = bookies

@@ -1,0 +1,82 @@
+"""Where bookies stand: from a mapping file, else from what a bookie says of itself.
+
+The file is TOML: bookie id, host or address on the left, rack on the right, in the table `racks`:
+
+    [racks]
+    "bookie-1:3181" = "/room1/rack1"
+    "10.0.0.7" = "/room1/rack2"
+
+It is read again when it changed. A bookie that is not in it has the rack of its service info property `rack`, if any.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from pathlib import Path
+
+from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.core.placement import DEFAULT_RACK
+
+_log = logging.getLogger(__name__)
+
+RACK_PROPERTY = "rack"
+
+
+class RackMapping:
+    """Racks by bookie; also remembers those of bookies that have gone."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Raises IncorrectParameterException for a file that can't be read or is no such table."""
+        self._file = file
+        self._stamp: tuple[int, int] | None = None
+        self._racks: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
+        if file is not None:
+            self._racks, self._stamp = _read(file)
+
+    def rack(self, info: BookieServiceInfo) -> str:
+        """The bookie's rack, `DEFAULT_RACK` where nothing tells."""
+        endpoint = info.endpoint(BOOKIE_RPC)
+        names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
+        names.append(info.bookie_id.rpartition(":")[0])
+        mapped = next((self._racks[name] for name in names if name in self._racks), None)
+        rack = mapped or info.properties.get(RACK_PROPERTY) or DEFAULT_RACK
+        self._seen[info.bookie_id] = rack
+        return rack
+
+    def rack_of(self, bookie_id: str) -> str:
+        """The rack last known of a bookie, be it registered or not."""
+        return self._seen.get(bookie_id) or self.rack(BookieServiceInfo.legacy(bookie_id))
+
+    def refresh(self) -> None:
+        """Reads the file again if it changed. One that can't be read now leaves the racks as they were."""
+        if self._file is None:
+            return
+        try:
+            if _stamp(self._file) != self._stamp:
+                self._racks, self._stamp = _read(self._file)
+                self._seen.clear()
+        except (OSError, IncorrectParameterException) as error:
+            log_event(_log, "rack_mapping", logging.WARNING, state="unreadable", file=self._file, error=error)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_ino
+
+
+def _read(file: Path) -> tuple[dict[str, str], tuple[int, int]]:
+    try:
+        stamp = _stamp(file)
+        racks = tomllib.loads(file.read_text(encoding="utf-8"))["racks"]
+    except (OSError, ValueError, KeyError) as error:
+        raise IncorrectParameterException(f"rack mapping {file} can't be read: {error!r}") from error
+    wrong = [name for name, rack in racks.items() if not (isinstance(rack, str) and rack.startswith("/"))]
+    if wrong:
+        raise IncorrectParameterException(
+            f'rack mapping {file}: the rack of {", ".join(wrong)} must be a string that begins with "/"'
+        )
+    return racks, stamp

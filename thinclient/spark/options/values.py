@@ -1,0 +1,135 @@
+"""What the values of options may look like: from a string to a value, or ValueError that says what it must be.
+
+Nothing here knows of names of options; `options` puts the name in front of the message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bookgate.ledger.metadata import DigestType
+
+_RANGE = re.compile(r"\s*(-?\d+)\s*-\s*(-?\d+)?\s*")
+_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_TRUE_AND_FALSE = {"true": True, "false": False}
+_INT64 = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """Ledger ids from `first` to `last`, both included; `last` None has no end."""
+
+    first: int
+    last: int | None
+
+
+def integer(text: str) -> int:
+    """Decimal, or 0x… and its like."""
+    try:
+        return int(text.strip(), 0)
+    except ValueError:
+        raise ValueError("it must be a whole number") from None
+
+
+def _int64(value: int) -> int:
+    if not -_INT64 // 2 <= value < _INT64 // 2:
+        raise ValueError("it does not fit 64 bits")
+    return value
+
+
+def scope_id(text: str) -> int:
+    """Signed or unsigned, decimal or 0x…: scope ids are any 64-bit pattern, carried signed."""
+    value = integer(text)
+    return _int64(value - _INT64 if _INT64 // 2 <= value < _INT64 else value)
+
+
+def ledger_ids(text: str) -> tuple[int, ...]:
+    """Ascending, each once."""
+    ids = {_int64(integer(part)) for part in text.split(",") if part.strip()}
+    if not ids:
+        raise ValueError("it must be ledger ids separated by commas")
+    return tuple(sorted(ids))
+
+
+def ledger_range(text: str) -> LedgerRange:
+    """`first-last` or `first-`."""
+    match = _RANGE.fullmatch(text)
+    if not match:
+        raise ValueError("it must be first-last, both included, or first- for all from there on")
+    first, last = _int64(int(match[1])), None if match[2] is None else _int64(int(match[2]))
+    if last is not None and last < first:
+        raise ValueError("its end lies before its beginning")
+    return LedgerRange(first, last)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    value = integer(text)
+    if value < 1:
+        raise ValueError("it must be 1 or more")
+    return value
+
+
+def not_negative(text: str) -> int:
+    """A whole number from 0 on."""
+    value = integer(text)
+    if value < 0:
+        raise ValueError("it must be 0 or more")
+    return value
+
+
+def size(text: str) -> int:
+    """Bytes, with an optional k, m, g or t for powers of 1024."""
+    match = _SIZE.fullmatch(text)
+    if not match or int(match[1]) < 1:
+        raise ValueError("it must be a number of bytes of 1 or more, such as 134217728 or 128m")
+    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
+
+
+def boolean(text: str) -> bool:
+    """`true` or `false`."""
+    value = _TRUE_AND_FALSE.get(text.strip().lower())
+    if value is None:
+        raise ValueError("it must be true or false")
+    return value
+
+
+def timestamp_ms(text: str) -> int:
+    """Milliseconds since 1970: as such, or as ISO 8601, in UTC where it names no zone."""
+    try:
+        return int(text.strip())
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("it must be milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def digest_type(text: str) -> DigestType:
+    """A digest by BookKeeper's name of it."""
+    name = text.strip().upper()
+    name = "HMAC" if name == "MAC" else name
+    if name not in DigestType.__members__:
+        raise ValueError(f"it must be one of {', '.join(DigestType.__members__)}")
+    return DigestType[name]
+
+
+def offsets(text: str) -> dict[int, int]:
+    """JSON, entry ids by ledger id."""
+    try:
+        return {int(ledger_id): _entry_id(entry_id) for ledger_id, entry_id in json.loads(text).items()}
+    except (ValueError, AttributeError):
+        raise ValueError('JSON such as {"<ledger id>": <entry id>}') from None
+
+
+def _entry_id(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("not an entry id")
+    return value

@@ -1,0 +1,1 @@
+"""Batch reads: planning partitions from a listing, pushdown, reading entries."""

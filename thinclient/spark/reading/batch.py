@@ -1,0 +1,157 @@
+"""Batch reads of entries, ledgers and bookies: what Spark calls, and nothing of how it is done.
+
+Spark pickles readers from process to process: they hold checked options only. Whatever connects is made inside
+`partitions` and `read`, which run in Python workers, on the driver's machine and on the executors.
+
+`entries` is planned into tasks on the driver. `ledgers` and `bookies` are one task each that streams what the gateway
+lists, page by page, so that a million ledgers need no memory to speak of.
+
+Source: docs/spark.md#tables.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.metadata_store import BookieSet
+from bookgate.thinclient.spark import arrow
+from bookgate.thinclient.spark.options.read_options import Options
+from bookgate.thinclient.spark.reading.entries import readable_slices, selected_records
+from bookgate.thinclient.spark.reading.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
+from bookgate.thinclient.spark.reading.pushdown import EVERYTHING, Bounds
+from bookgate.thinclient.spark.reading.slice_reads import Losses, task_entries
+from bookgate.thinclient.spark.worker_client import clients
+from bookgate.thinclient.spark.worker_metrics import counted
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.blocking.client import BookKeeper
+
+
+class EntriesPartition(InputPartition):
+    """Slices that one task reads, in order, and where their bookies were when the scan was planned."""
+
+    def __init__(self, slices: list[Slice], bookies: tuple[BookieServiceInfo, ...] = ()) -> None:
+        super().__init__(None)
+        self.slices = slices
+        self.bookies = bookies
+
+    def __getstate__(self) -> tuple[PackedSlices, tuple[BookieServiceInfo, ...]]:
+        return packed(self.slices), self.bookies
+
+    def __setstate__(self, state: tuple[PackedSlices, tuple[BookieServiceInfo, ...]]) -> None:
+        self.__init__(unpacked(state[0]), state[1])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"EntriesPartition({len(self.slices)} slices, {sum(piece.entries for piece in self.slices)} entries)"
+
+
+class EntriesReader(DataSourceReader):
+    """One row an entry."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._bounds = EVERYTHING
+
+    def partitions(self) -> list[InputPartition]:
+        """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
+        with clients.use(self._options.gateways, self._options.client_settings) as client, _no_collection():
+            return tasks_of(client, readable_slices(client, self._options, self._bounds), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return counted("entries", self._read(partition))
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, EntriesPartition):
+            return
+        losses = Losses()
+        batches = arrow.EntryBatches(self._options.include_payload)
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            client.tell_bookies(partition.bookies)
+            for ledger_id, entries in task_entries(client, partition.slices, self._options, losses):
+                yield from batches.add(ledger_id, entries)
+        yield from batches.finish()
+        losses.report()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A plan is no garbage, and has no cycles: the collector would look through a million slices again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def tasks_of(client: BookKeeper, slices: Sequence[Slice], options: Options) -> list[InputPartition]:
+    """The slices as tasks, each with the addresses of its bookies."""
+    tasks = plan(slices, limits_of(options))
+    bookies = client.bookies(BookieSet.ALL) if tasks else ()
+    infos = {bookie.bookie_id: bookie.info for bookie in bookies}
+    return [EntriesPartition(task, _of_task(task, infos)) for task in tasks]
+
+
+def _of_task(task: list[Slice], infos: Mapping[str, BookieServiceInfo]) -> tuple[BookieServiceInfo, ...]:
+    """Those bookies that hold entries of a task."""
+    shapes = {id(piece.shape): piece.shape for piece in task}
+    named = {name for shape in shapes.values() for fragment in shape.fragments for name in fragment.ensemble}
+    return tuple(infos[name] for name in sorted(named) if name in infos)
+
+
+class LedgersReader(DataSourceReader):
+    """One row a ledger."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._bounds = EVERYTHING
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return counted("ledgers", self._read())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            for records in selected_records(client, self._options, self._bounds):
+                yield arrow.ledgers_batch(records)
+
+
+class _Filtered(DataSourceReader):
+    """With the option `pushdown`: a class that has `pushFilters`, upon which Spark insists on its own switch."""
+
+    _bounds: Bounds
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._bounds = Bounds()
+        return list(self._bounds.take(filters))
+
+
+class FilteredEntriesReader(_Filtered, EntriesReader):
+    """Entries of the ids that Spark's filters leave."""
+
+
+class FilteredLedgersReader(_Filtered, LedgersReader):
+    """Ledgers of the ids that Spark's filters leave."""
+
+
+class BookiesReader(DataSourceReader):
+    """One row a bookie, registered now or known by its cookie."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return counted("bookies", self._read())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            bookies = client.bookies(BookieSet.ALL)
+        if bookies:
+            yield arrow.bookies_batch(bookies)

@@ -1,0 +1,331 @@
+"""How a scan of ledgers becomes tasks. Pure: values in, values out.
+
+A *slice* is a run of entries of one ledger. The plan covers every entry of every slice it is given exactly once, in
+this way:
+
+* A ledger that fits into one task whole is small. Small ledgers are packed together in the order given, until a task
+  would pass its size, whatever their ensembles.
+* A larger ledger is cut at the borders of its fragments, so that a task speaks to one ensemble, and each piece into
+  tasks of about equal size. Such a task holds nothing else.
+
+A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole, and it packs at most
+MOST_LEDGERS together. `max_entries` is kept exactly. Bytes are an estimate (the ledger's length spread evenly over its
+entries), since nothing knows the size of an entry before it is read, and the length in metadata can be wrong.
+
+Source: docs/spark.md#how-a-read-is-split.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.options.read_options import DEFAULT_MAX_BYTES_PER_PARTITION, Options
+from bookgate.thinclient.spark.reading.pushdown import EVERYTHING, Bounds, Interval
+
+_ENTRY_COST = 64
+"""Bytes that an entry weighs beyond its payload, so that ledgers of tiny entries spread out too."""
+_LEDGER_COST = 64 * 1024
+"""Bytes that opening one more ledger weighs: round trips to its bookies."""
+MOST_LEDGERS = 4096
+"""Small ledgers in one task: a million of them are not lost with the one task that fails."""
+
+
+class Slice(NamedTuple):
+    """Entries `first_entry_id` to `last_entry_id`, both included, of a ledger.
+
+    There may be a million, so what ledgers have in common stands in one `shape` for all of them: metadata without
+    custom metadata and end. `end` and `length` are the ledger's last entry that may be read, and its payload bytes up
+    to there. `size` is the payload bytes expected in the slice.
+    """
+
+    ledger_id: LedgerId
+    shape: LedgerMetadata
+    version: int
+    end: int
+    length: int
+    first_entry_id: int
+    last_entry_id: int
+    size: int
+
+    @property
+    def record(self) -> LedgerRecord:
+        """What a reader of bookies needs and no more: closed at what may be read."""
+        metadata: LedgerMetadata = replace(self.shape, last_entry_id=self.end, length=self.length)
+        return LedgerRecord(self.ledger_id, metadata, self.version)
+
+    @property
+    def entries(self) -> int:
+        return self.last_entry_id - self.first_entry_id + 1
+
+    @property
+    def weight(self) -> int:
+        return self.size + _ENTRY_COST * self.entries + _LEDGER_COST
+
+    def between(self, first_entry_id: int, last_entry_id: int) -> Slice:
+        """A part of this slice, with its share of the size."""
+        share = self.size * (last_entry_id - first_entry_id + 1) // self.entries
+        return self._replace(first_entry_id=first_entry_id, last_entry_id=last_entry_id, size=share)
+
+
+PackedSlices = tuple[tuple[LedgerMetadata, ...], tuple[bytes, ...]]
+"""Slices as they travel: the shapes, and a column of 64-bit numbers for everything else."""
+
+
+def packed(slices: Sequence[Slice]) -> PackedSlices:
+    """Slices without an object a slice."""
+    if not slices:
+        return (), ()
+    ledger_ids, shapes, *numbers = zip(*slices, strict=True)
+    distinct = {id(shape): shape for shape in shapes}
+    index_of = {key: index for index, key in enumerate(distinct)}
+    columns = (
+        [ledger_id.scope_id for ledger_id in ledger_ids],
+        [ledger_id.ledger_id for ledger_id in ledger_ids],
+        [index_of[id(shape)] for shape in shapes],
+        *numbers,
+    )
+    return tuple(distinct.values()), tuple(array("q", column).tobytes() for column in columns)
+
+
+def unpacked(travelled: PackedSlices) -> list[Slice]:
+    """What `packed` packed."""
+    shapes, columns = travelled
+    if not shapes:
+        return []
+    scopes, ids, indexes, *numbers = (memoryview(column).cast("q") for column in columns)
+    return [
+        Slice(LedgerId(scope_id, ledger_id), shapes[index], *rest)
+        for scope_id, ledger_id, index, *rest in zip(scopes, ids, indexes, *numbers, strict=True)
+    ]
+
+
+class Shapes:
+    """One metadata object for all ledgers that differ in nothing that a reader needs but id, version and end."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], LedgerMetadata] = {}
+
+    def slice_of(self, record: LedgerRecord) -> Slice:
+        """All of a closed record."""
+        metadata = record.metadata
+        shape = self._shape(metadata)
+        last, length = metadata.last_entry_id, metadata.length
+        return Slice(record.ledger_id, shape, record.version, last, length, 0, last, length)
+
+    def _shape(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        key = (
+            metadata.fragments,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+            metadata.digest_type,
+            metadata.password,
+            metadata.format_version,
+        )
+        shape = self._known.get(key)
+        if shape is None:
+            shape = replace(metadata, custom_metadata={}, ctime_ms=None, creator_token=0, last_entry_id=-1, length=0)
+            self._known[key] = shape
+        return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large tasks become and how many there are.
+
+    `spread_over` tasks are wished for, `min_partitions` there are where there are as many entries.
+    """
+
+    spread_over: int = 1
+    min_partitions: int = 1
+    max_entries: int | None = None
+    max_bytes: int = DEFAULT_MAX_BYTES_PER_PARTITION
+
+
+def limits_of(options: Options) -> Limits:
+    """What the options say, and a task a core of the machine that plans at least."""
+    return Limits(
+        spread_over=os.cpu_count() or 1,
+        min_partitions=options.min_partitions or 1,
+        max_entries=options.max_entries_per_partition,
+        max_bytes=options.max_bytes_per_partition,
+    )
+
+
+def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
+    """The record as a snapshot of what may be read: one that is not closed counts as closed at `last_add_confirmed`."""
+    if record.metadata.is_closed:
+        return record
+    return replace(record, metadata=record.metadata.close(last_add_confirmed, length))
+
+
+def wanted_range(options: Options, bounds: Bounds = EVERYTHING) -> Interval:
+    """The ledger ids that a listing must cover. Those of scope 0 have no sign."""
+    wanted = bounds.listed_range()
+    if options.scope_id == 0:
+        wanted.narrow(0)
+    if options.ledger_ids is not None:
+        wanted.narrow(options.ledger_ids[0], options.ledger_ids[-1])
+    if options.ledger_range is not None:
+        wanted.narrow(options.ledger_range.first)
+        if options.ledger_range.last is not None:
+            wanted.narrow(last=options.ledger_range.last)
+    return wanted
+
+
+def is_wanted(record: LedgerRecord, options: Options) -> bool:
+    """Whether the options take this ledger. Keys of custom metadata compare without case.
+
+    A ledger that does not say when it was created is taken whatever `startingTimestamp` says.
+    """
+    created = record.creation_ms
+    if options.starting_timestamp_ms is not None and created is not None and created < options.starting_timestamp_ms:
+        return False
+    return _is_selected(record, options)
+
+
+def _is_selected(record: LedgerRecord, options: Options) -> bool:
+    ledger_id = record.ledger_id.ledger_id
+    if options.ledger_ids is not None:
+        index = bisect_left(options.ledger_ids, ledger_id)
+        return options.ledger_ids[index : index + 1] == (ledger_id,)
+    if options.ledger_range is not None:
+        last = options.ledger_range.last
+        return options.ledger_range.first <= ledger_id and (last is None or ledger_id <= last)
+    if options.custom_metadata is None:
+        return True
+    held = {(key.lower(), value) for key, value in record.metadata.custom_metadata.items()}
+    return held >= set(options.custom_metadata.items())
+
+
+def check_digest_type(record: LedgerRecord, digest_type: DigestType | None) -> None:
+    """Raises DigestMatchException when the ledger was written with another digest than the one asked for."""
+    actual = record.metadata.digest_type
+    if digest_type is not None and actual is not None and actual is not digest_type:
+        raise DigestMatchException(
+            f"ledger {record.ledger_id} was written with digest type {actual.name}, and option digestType says "
+            f"{digest_type.name}; leave the option out to take it from the metadata"
+        )
+
+
+def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> Slice | None:
+    """The entries of a readable ledger that offsets and bounds leave; None when there are none."""
+    ledger_id = whole.ledger_id.ledger_id
+    first, last = max(0, bounds.entry_id.first), min(whole.end, bounds.entry_id.last)
+    if options.starting_offsets:
+        first = max(first, options.starting_offsets.get(ledger_id, 0))
+    if options.ending_offsets:
+        last = min(last, options.ending_offsets.get(ledger_id, last + 1) - 1)
+    if first > last:
+        return None
+    return whole if (first, last) == (0, whole.end) else whole.between(first, last)
+
+
+def plan(slices: Sequence[Slice], limits: Limits) -> list[list[Slice]]:
+    """Tasks, each a list of slices to be read in order. No slices, no tasks."""
+    bound = _Bound.of(slices, limits)
+    tasks: list[list[Slice]] = []
+    small: list[Slice] = []
+    for piece in slices:
+        if bound.takes(piece.weight, piece.size, piece.entries):
+            small.append(piece)
+        else:
+            tasks.extend([part] for fragment in by_fragment(piece) for part in bound.cut(fragment))
+    return _at_least(limits.min_partitions, _packed(small, bound) + tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The largest load of a task."""
+
+    weight: int
+    size: int
+    entries: int
+
+    @classmethod
+    def of(cls, slices: Sequence[Slice], limits: Limits) -> _Bound:
+        total = sum(piece.weight for piece in slices)
+        share = max(1, total // max(limits.spread_over, limits.min_partitions))
+        return cls(
+            share,
+            limits.max_bytes,
+            sys.maxsize if limits.max_entries is None else limits.max_entries,
+        )
+
+    def takes(self, weight: int, size: int, entries: int) -> bool:
+        return weight <= self.weight and size <= self.size and entries <= self.entries
+
+    def cut(self, piece: Slice) -> Iterator[Slice]:
+        """Parts of about equal size, as few as the bound allows, of an entry at least."""
+        parts = max(
+            _ceil(piece.weight - _LEDGER_COST, self.weight),
+            _ceil(piece.size, self.size),
+            _ceil(piece.entries, self.entries),
+        )
+        return _equal_parts(piece, min(parts, piece.entries))
+
+
+def _ceil(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+def _equal_parts(piece: Slice, parts: int) -> Iterator[Slice]:
+    for index in range(parts):
+        first = piece.first_entry_id + piece.entries * index // parts
+        end = piece.first_entry_id + piece.entries * (index + 1) // parts
+        yield piece.between(first, end - 1)
+
+
+def by_fragment(piece: Slice) -> Iterator[Slice]:
+    """The slice cut where a new ensemble begins."""
+    borders = [fragment.first_entry_id for fragment in piece.shape.fragments]
+    inner = [border for border in borders if piece.first_entry_id < border <= piece.last_entry_id]
+    starts = [piece.first_entry_id, *inner]
+    ends = [*inner, piece.last_entry_id + 1]
+    for start, end in zip(starts, ends, strict=True):
+        yield piece.between(start, end - 1)
+
+
+def _packed(pieces: Iterable[Slice], bound: _Bound) -> list[list[Slice]]:
+    """Neighbours together, as long as a task takes one more."""
+    tasks: list[list[Slice]] = []
+    weight = size = entries = 0
+    for piece in pieces:
+        weight, size, entries = weight + piece.weight, size + piece.size, entries + piece.entries
+        if not tasks or len(tasks[-1]) >= MOST_LEDGERS or not bound.takes(weight, size, entries):
+            tasks.append([])
+            weight, size, entries = piece.weight, piece.size, piece.entries
+        tasks[-1].append(piece)
+    return tasks
+
+
+def _at_least(count: int, tasks: list[list[Slice]]) -> list[list[Slice]]:
+    """Halves the tasks with most entries until there are `count`, or none has two entries left."""
+    heap = [(-_entries(task), index, task) for index, task in enumerate(tasks)]
+    heapq.heapify(heap)
+    while heap and len(heap) < count and heap[0][0] < -1:
+        _, index, task = heapq.heappop(heap)
+        for half, number in zip(_halves(task), (index, len(heap) + len(tasks) + 1), strict=True):
+            heapq.heappush(heap, (-_entries(half), number, half))
+    return [task for _, _, task in sorted(heap, key=lambda item: item[1])]
+
+
+def _entries(task: Sequence[Slice]) -> int:
+    return sum(piece.entries for piece in task)
+
+
+def _halves(task: list[Slice]) -> tuple[list[Slice], list[Slice]]:
+    if len(task) > 1:
+        return task[: len(task) // 2], task[len(task) // 2 :]
+    first, second = _equal_parts(task[0], 2)
+    return [first], [second]

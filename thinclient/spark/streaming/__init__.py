@@ -1,0 +1,1 @@
+"""Streaming reads: what is available, how much of it a batch takes."""

@@ -1,0 +1,256 @@
+"""What the ledgers of a stream have to read now: which there are, and where each ends. Lives on the driver.
+
+Each look lists ids only (or takes them from the option), and asks for the metadata, in bulk, of ledgers that are new or
+were not closed at the last look; what a closed ledger is stays as it was. Then the bookies of those that are not closed
+are asked for the last add confirmed, many ledgers at once and without fencing. So a look at a hundred thousand ledgers
+of which ten are being written is one listing of ids, one bulk read of ten records, and ten questions to bookies.
+
+Ledgers of a sink that are not committed are looked at again each time. What makes them count may stand in a ledger that
+was read already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as something they
+name is still to come, and at the first look after a restart those that were read before it are looked up. A ledger that
+the selection leaves out is left out for good: custom metadata are taken as they were when the ledger was first seen.
+
+How many bytes a ledger has is an estimate unless it is closed: the length that an entry near its end carries.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.commit_protocol import Committed, SinkState, sink_state
+from bookgate.thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset
+from bookgate.thinclient.spark.options.read_options import Options
+from bookgate.thinclient.spark.reading.entries import length_at, listing_ends, read_records
+from bookgate.thinclient.spark.reading.planning import (
+    Shapes,
+    Slice,
+    check_digest_type,
+    is_wanted,
+    readable_record,
+    wanted_range,
+)
+from bookgate.thinclient.spark.reading.pushdown import Interval
+from bookgate.thinclient.spark.reading.slice_reads import FIRST_PAUSE_SECONDS
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.blocking.client import BookKeeper
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 16
+_KEPT_RECORDS = 10_000
+_NAMED_AT_MOST = 10
+
+
+class Available:
+    """The ledgers of one stream, as far as they are not done."""
+
+    def __init__(self, options: Options, pause: Callable[[float], None] = time.sleep) -> None:
+        self._options = options
+        self._pause = pause
+        self._closed: dict[int, End] = {}
+        self._left_out = LedgerIds()
+        self._records: dict[int, LedgerRecord] = {}
+        self._lengths: dict[int, tuple[int, int]] = {}
+        self._lost: set[int] = set()
+        self._leads: list[SinkState] = []
+        self._has_looked = False
+
+    def look(self, client: BookKeeper, offset: StreamOffset) -> tuple[dict[int, End], list[int]]:
+        """The ends of ledgers that are not done, and the ledgers that are gone: begun, or asked for by id.
+
+        Raises UnauthorizedAccessException, DigestMatchException, or what keeps an open ledger's end from being known.
+        """
+        listed = self._listed(client)
+        self._closed = {each: end for each, end in self._closed.items() if each in listed and each not in offset.done}
+        seen = listed.minus(offset.done).minus(self._left_out)
+        asked = [each for each in seen if each not in self._closed]
+        asked += [each for each in offset.next_entries if each not in listed]
+        records, gone = read_records(client, self._options.scope_id, asked)
+        wanted = self._wanted([record for record in records if record.ledger_id.ledger_id in listed])
+        if not self._options.include_uncommitted:
+            wanted = self._committed(client, wanted, listed, offset)
+        ends = self._ends(client, wanted)
+        self._keep(wanted, ends)
+        missing = [each for each in gone if each in offset.next_entries or self._options.ledger_ids is not None]
+        return {**self._closed, **ends}, missing
+
+    def _listed(self, client: BookKeeper) -> LedgerIds:
+        if self._options.ledger_ids is not None:
+            return LedgerIds(self._options.ledger_ids)
+        after, before = listing_ends(self._options.scope_id, wanted_range(self._options))
+        found: list[int] = []
+        for ids in client.ledger_manager.ledger_ranges(self._options.scope_id, after, before):
+            found.extend(ids)
+        return LedgerIds(found)
+
+    def _wanted(self, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
+        chosen = [record for record in records if is_wanted(record, self._options)]
+        taken = {record.ledger_id for record in chosen}
+        others = [record.ledger_id.ledger_id for record in records if record.ledger_id not in taken]
+        if others:
+            self._left_out = self._left_out.with_more(others)
+        for record in chosen:
+            check_digest_type(record, self._options.digest_type)
+        return chosen
+
+    def _committed(
+        self, client: BookKeeper, records: Sequence[LedgerRecord], listed: LedgerIds, offset: StreamOffset
+    ) -> list[LedgerRecord]:
+        """The records without those of a sink that don't count yet."""
+        seen = Committed(self._leads)
+        seen.show(records)
+        waiting = [record.ledger_id.ledger_id for record in records if not seen.counts(record)]
+        if waiting and len(offset.done) and not self._has_looked:
+            self._show_leads_of_before(client, seen, offset, max(waiting))
+        self._has_looked = True
+        taken = {record.ledger_id.ledger_id for record in records if seen.counts(record)}
+        if seen.leads:
+            to_come = listed.minus(offset.done).minus(self._left_out).minus(LedgerIds({*taken, *self._closed}))
+            self._remember(seen.leads, list(to_come))
+        return [record for record in records if record.ledger_id.ledger_id in taken]
+
+    def _remember(self, leads: Sequence[SinkState], to_come: Sequence[int]) -> None:
+        """New leads, and old ones that name what is still to come."""
+        old = {lead.write for lead in self._leads}
+        # What a new lead names may have come behind the listing; the next one has it.
+        self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
+
+    def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
+        after, before = listing_ends(self._options.scope_id, Interval(last=last - 1))
+        for page in client.list_ledgers(scope_id=self._options.scope_id, start_after=after, end_before=before):
+            done = [record for record in page if record.ledger_id.ledger_id in offset.done]
+            seen.show(record for record in done if (state := sink_state(record)) and state.is_committed_lead)
+
+    def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
+        """Remembers what the next look or the planning has a use for."""
+        self._records = {}
+        for record in records:
+            number = record.ledger_id.ledger_id
+            if record.metadata.is_closed:
+                self._closed[number] = ends[number]
+                self._lengths.pop(number, None)
+            if len(self._records) < _KEPT_RECORDS:
+                self._records[number] = record
+
+    # Ends
+
+    def _ends(self, client: BookKeeper, records: Sequence[LedgerRecord]) -> dict[int, End]:
+        last = self._last_entries(client, records)
+        sizes = self._sizes(client, records, last)
+        ends = {}
+        for record in records:
+            number = record.ledger_id.ledger_id
+            following = last[number] + 1
+            end = End(following, record.metadata.is_closed, sizes[number])
+            ends[number] = self._bounded(number, end)
+        return ends
+
+    def _bounded(self, number: int, end: End) -> End:
+        """Not beyond `endingOffsets`; a ledger that was not read to its real end is never done."""
+        bound = (self._options.ending_offsets or {}).get(number)
+        if bound is None or bound >= end.next_entry_id:
+            return end
+        return End(bound, closed=False, size=end.size * bound // end.next_entry_id)
+
+    def _last_entries(self, client: BookKeeper, records: Sequence[LedgerRecord]) -> dict[int, int]:
+        """Bookies that don't answer are asked again, `numRetries` times."""
+        last: dict[int, int] = {}
+        left = list(records)
+        for attempt in range(self._options.num_retries + 1):
+            outcomes = client.last_adds_confirmed(left, self._options.password) if left else []
+            failed = []
+            for record, outcome in zip(left, outcomes, strict=True):
+                if isinstance(outcome, BKException):
+                    failed.append((record, outcome))
+                else:
+                    last[record.ledger_id.ledger_id] = outcome
+            if not failed:
+                return last
+            record, error = failed[0]
+            what = f"up to where ledger {record.ledger_id} may be read can't be known: {error}"
+            if attempt == self._options.num_retries:
+                raise type(error)(what)
+            _log.warning("%s; %d ledgers are asked again", what, len(failed))
+            left = [record for record, _ in failed]
+            self._pause(FIRST_PAUSE_SECONDS * 2**attempt)
+        return last
+
+    def _sizes(self, client: BookKeeper, records: Sequence[LedgerRecord], last: Mapping[int, int]) -> dict[int, int]:
+        """Estimates of payload bytes. An open ledger is measured again when it has twice the entries."""
+        sizes, measured = {}, []
+        for record in records:
+            number = record.ledger_id.ledger_id
+            entries = last[number] + 1
+            known = self._lengths.get(number, (0, 0))
+            if record.metadata.is_closed:
+                sizes[number] = record.metadata.length
+            elif entries >= 2 * known[0] and entries:
+                measured.append((record, last[number]))
+            else:
+                sizes[number] = known[1] * entries // max(1, known[0])
+        if measured:
+            with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+                lengths = pool.map(lambda each: self._measure(client, *each), measured)
+            for (record, end), length in zip(measured, lengths, strict=True):
+                number = record.ledger_id.ledger_id
+                self._lengths[number] = (end + 1, length)
+                sizes[number] = length
+        return sizes
+
+    def _measure(self, client: BookKeeper, record: LedgerRecord, last: int) -> int:
+        with client.open_record(readable_record(record, last), password=self._options.password) as handle:
+            return length_at(handle.read(last, last))
+
+    # Planning
+
+    def slices(self, client: BookKeeper, found: Sequence[Range]) -> list[Slice]:
+        """What is to be read of these ranges. Ledgers that are gone meanwhile are data loss."""
+        known = {piece.ledger_id: self._usable(piece) for piece in found}
+        unknown = [number for number, record in known.items() if record is None]
+        records, gone = read_records(client, self._options.scope_id, unknown)
+        known.update({record.ledger_id.ledger_id: record for record in records})
+        self.lose([piece for piece in found if piece.ledger_id in set(gone)])
+        slices, shapes = [], Shapes()
+        for piece in found:
+            record = known[piece.ledger_id]
+            made = None if record is None else self._slice(client, shapes, record, piece)
+            if made is not None:
+                slices.append(made)
+        return slices
+
+    def _usable(self, piece: Range) -> LedgerRecord | None:
+        record = self._records.get(piece.ledger_id)
+        return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
+
+    def _slice(self, client: BookKeeper, shapes: Shapes, record: LedgerRecord, piece: Range) -> Slice | None:
+        client.open_record(record, password=self._options.password)
+        entries, length = self._lengths.get(piece.ledger_id, (0, 0))
+        if piece.last is not None:
+            length = length * (piece.last + 1) // max(1, entries)
+        whole = shapes.slice_of(readable_record(record, NO_ENTRY if piece.last is None else piece.last, length))
+        last = whole.end if piece.last is None else min(whole.end, piece.last)
+        return whole.between(piece.first, last) if piece.first <= last else None
+
+    def lose(self, pieces: Sequence[Range]) -> None:
+        """Data loss: an error that names ledgers and entries; without failOnDataLoss a warning, once a ledger."""
+        told = [self._told(piece) for piece in pieces if piece.ledger_id not in self._lost]
+        if not told:
+            return
+        more = f" and {len(told) - _NAMED_AT_MOST} more" if len(told) > _NAMED_AT_MOST else ""
+        what = f"ledgers were deleted before they were read to their end: {', '.join(told[:_NAMED_AT_MOST])}{more}"
+        if self._options.fail_on_data_loss:
+            raise NoSuchLedgerExistsOnMetadataServerException(f"{what}; failOnDataLoss=false goes on without them")
+        self._lost.update(piece.ledger_id for piece in pieces)
+        _log.warning("%s; went on without them (%d so far)", what, len(self._lost))
+
+    def _told(self, piece: Range) -> str:
+        entries = f"from {piece.first} on" if piece.last is None else f"{piece.first} to {piece.last}"
+        return f"{LedgerId(self._options.scope_id, piece.ledger_id)} (entries {entries})"

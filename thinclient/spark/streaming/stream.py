@@ -1,0 +1,140 @@
+"""The source `bookkeeper` for streams: what Spark calls on the driver; tasks read as those of a batch do.
+
+Spark keeps one reader for the life of a query, in a Python process of its own, and calls it for each trigger:
+`latestOffset` (how far to go), `reportLatestOffset` (how far one could), `partitions`, and at the end `commit`. Copies
+of it are pickled to the tasks, so what it connects to is made on use. Ledgers hold what was read for as long as they
+exist: there is nothing to free at a commit, and after a restart the checkpoint's offsets say all there is to know.
+
+`latestOffset` has the parameters of Spark 4.2: without them Spark would ignore every limit, silently.
+
+Source: docs/spark.md#streaming; PySpark's `sql/datasource.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from bookgate.thinclient.spark.offsets import (
+    NOTHING,
+    End,
+    Range,
+    StreamOffset,
+    advance,
+    backlogs,
+    behind_latest,
+    earliest,
+    latest,
+    ranges,
+    without,
+)
+from bookgate.thinclient.spark.options.read_options import OptionError, Options
+from bookgate.thinclient.spark.reading.batch import EntriesReader, tasks_of
+from bookgate.thinclient.spark.streaming.admission import admit
+from bookgate.thinclient.spark.streaming.available import Available
+from bookgate.thinclient.spark.worker_client import clients
+
+
+class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One row an entry, as it is confirmed."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._entries = EntriesReader(options)
+        self._available = Available(options)
+        self._target: dict[int, End] | None = None
+        self._ends: dict[int, End] = {}
+        self._planned: StreamOffset | None = None
+        self._turn = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need the options only."""
+        return {"_options": self._options, "_entries": self._entries}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        if not self._options.start_at_latest:
+            return earliest(self._options.starting_offsets).to_json()
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            ends, _ = self._available.look(client, NOTHING)
+        return latest(ends).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark knows one limit only; where both are set `latestOffset` adds that of bytes."""
+        if self._options.max_entries_per_trigger is not None:
+            return ReadMaxRows(self._options.max_entries_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on nothing is read but what is there now."""
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            self._target, _ = self._available.look(client, NOTHING)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; `start` as it came when there is nothing to read."""
+        began = StreamOffset.from_json(start)
+        offset = began
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            ends, gone = self._available.look(client, began)
+        if gone:
+            self._available.lose([Range(each, began.next_entries.get(each, 0), None) for each in gone])
+            offset = without(began, gone)
+        ends = ends if self._target is None else _up_to(ends, self._target)
+        grants = admit(backlogs(offset, ends), *self._limits(limit), turn=self._turn)
+        self._turn += 1
+        end = advance(offset, ends, grants)
+        self._ends, self._planned = ends, end
+        return start if end is offset else end.to_json()
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Entries and bytes. Trigger.Once asks for everything, whatever the options say."""
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows, self._options.max_bytes_per_trigger
+        if isinstance(limit, ReadMaxBytes):
+            return self._options.max_entries_per_trigger, limit.max_bytes
+        raise OptionError(
+            f"the source knows no limit such as {limit!r}: set maxEntriesPerTrigger or maxBytesPerTrigger"
+        )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's progress: where everything ends now, and how far behind that the stream is."""
+        if self._planned is None:
+            return None
+        left = backlogs(self._planned, self._ends)
+        end = advance(self._planned, self._ends, admit(left, None, None))
+        return {**end.to_json(), "metrics": behind_latest(self._planned, self._ends)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks between two offsets; after a restart those of a batch that was begun before."""
+        found = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            return tasks_of(client, self._available.slices(client, found), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task."""
+        return self._entries.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to free."""
+
+    def stop(self) -> None:
+        """Nothing to end: the process's client is kept for the next query."""
+
+
+def _up_to(ends: dict[int, End], target: dict[int, End]) -> dict[int, End]:
+    """Ends as they were at the target, of ledgers that are still there. One that was open then is not done now."""
+    return {each: target[each] for each in ends if each in target}

@@ -1,0 +1,187 @@
+"""What the Spark source counts in a Python worker, and the file through which Prometheus learns of it.
+
+Spark's own metrics do not reach into a Python data source, and a worker has no port that could be scraped: there are
+many on a machine, and they come and go. So each worker process keeps one file of Prometheus' text format in a directory
+of its machine, `bookgate-spark-<pid>.prom`, where node_exporter's textfile collector finds it. It holds the counts
+below and those of the worker's clients (`bookgate.thinclient.metrics`), each with the label `worker`, the process id.
+The file is replaced as a whole, after each task and every few seconds within one; files of workers that have ended are
+removed by those that live. A directory that can't be written costs the metrics, never the task.
+
+The directory is that of the variable BOOKGATE_SPARK_METRICS_DIRECTORY in the worker's environment; without it nothing
+is counted. Not its job: what Spark itself tells of its stages and executors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookgate.runtime.latency import Sample
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.metrics import ClientMetric
+from bookgate.thinclient.spark.worker_client import clients
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "bookgate_spark_"
+DIRECTORY_VARIABLE = "BOOKGATE_SPARK_METRICS_DIRECTORY"
+WRITE_EVERY_SECONDS = 5.0
+_FILE = re.compile(r"bookgate-spark-(\d+)\.prom")
+
+_COUNTERS = {
+    "tasks_total": "tasks that ended, by outcome: ok, failed, or stopped (Spark wanted no more rows)",
+    "task_seconds_total": "time in tasks, until Spark had taken their last row",
+    "rows_total": "rows handed to Spark",
+    "bytes_total": "bytes of Arrow data handed to Spark",
+    "batches_total": "Arrow batches handed to Spark",
+}
+
+
+class _Table:
+    """Counts of one table of the source."""
+
+    def __init__(self) -> None:
+        self.tasks = {"ok": 0, "failed": 0, "stopped": 0}
+        self.seconds = 0.0
+        self.rows = 0
+        self.bytes = 0
+        self.batches = 0
+
+
+class JobMetrics:
+    """Of one worker process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tables: dict[str, _Table] = {}
+
+    def task(self, table: str, batches: Iterable[pa.RecordBatch], told: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        """The batches as they are, counted. `told` is called now and then, and when the task has ended."""
+        counts = self._tables.setdefault(table, _Table())
+        began = last = self._clock()
+        outcome = "failed"
+        try:
+            for batch in batches:
+                counts.rows += batch.num_rows
+                counts.bytes += batch.nbytes
+                counts.batches += 1
+                yield batch
+                if (now := self._clock()) - last >= WRITE_EVERY_SECONDS:
+                    last = now
+                    told()
+            outcome = "ok"
+        except GeneratorExit:
+            outcome = "stopped"
+            raise
+        finally:
+            counts.tasks[outcome] += 1
+            counts.seconds += self._clock() - began
+            told()
+
+    def snapshot(self) -> list[ClientMetric]:
+        """All metrics as they stand."""
+        samples: dict[str, list[Sample]] = {name: [] for name in _COUNTERS}
+        for table, counts in self._tables.items():
+            labels = {"table": table}
+            for outcome, count in counts.tasks.items():
+                samples["tasks_total"].append(Sample("", {**labels, "outcome": outcome}, count))
+            samples["task_seconds_total"].append(Sample("", labels, counts.seconds))
+            samples["rows_total"].append(Sample("", labels, counts.rows))
+            samples["bytes_total"].append(Sample("", labels, counts.bytes))
+            samples["batches_total"].append(Sample("", labels, counts.batches))
+        return [ClientMetric(PREFIX + name, "counter", text, samples[name]) for name, text in _COUNTERS.items()]
+
+
+class MetricsFile(NamedTuple):
+    """The file of one worker process."""
+
+    directory: Path
+    pid: int
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"bookgate-spark-{self.pid}.prom"
+
+    def write(self, metrics: Iterable[ClientMetric]) -> None:
+        """Replaces the file, and removes those of workers that have ended."""
+        new = self.path.with_suffix(".new")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            new.write_text(render(metrics, {"worker": str(self.pid)}), encoding="utf-8")
+            new.replace(self.path)
+            self._remove_others()
+        except OSError as error:
+            log_event(_log, "spark_metrics", logging.WARNING, state="not-written", path=self.path, error=error)
+
+    def _remove_others(self) -> None:
+        for file in self.directory.iterdir():
+            found = _FILE.fullmatch(file.name)
+            if found and int(found[1]) != self.pid and not _lives(int(found[1])):
+                file.unlink(missing_ok=True)
+
+
+class _Worker:
+    """This process, once it has counted something."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.metrics = JobMetrics()
+
+    def write(self, directory: str) -> None:
+        of_clients = [client.snapshot() for client in clients.metrics()]
+        MetricsFile(Path(directory), self.pid).write([*self.metrics.snapshot(), *merged(of_clients)])
+
+
+_worker: _Worker | None = None
+
+
+def counted(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a task hands to Spark, as it is; counted where the environment names a directory."""
+    global _worker
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        return batches
+    if _worker is None or _worker.pid != os.getpid():
+        # A forked copy begins with counts of its own.
+        _worker = _Worker()
+    worker = _worker
+    return worker.metrics.task(table, batches, lambda: worker.write(directory))
+
+
+def merged(snapshots: Sequence[Sequence[ClientMetric]]) -> list[ClientMetric]:
+    """The metrics of several clients under one name each; the label `client` tells them apart."""
+    together: dict[str, ClientMetric] = {}
+    for number, snapshot in enumerate(snapshots):
+        for metric in snapshot:
+            samples = together.setdefault(metric.name, metric._replace(samples=[])).samples
+            samples += [sample._replace(labels={**sample.labels, "client": str(number)}) for sample in metric.samples]
+    return list(together.values())
+
+
+def render(metrics: Iterable[ClientMetric], labels: dict[str, str]) -> str:
+    """Prometheus' text format (0.0.4), each sample with the labels besides its own, whose values are plain words."""
+    lines = []
+    for metric in metrics:
+        lines.append(f"# HELP {metric.name} {metric.text}\n# TYPE {metric.name} {metric.kind}\n")
+        for sample in metric.samples:
+            shown = ",".join(f'{name}="{value}"' for name, value in {**sample.labels, **labels}.items())
+            lines.append(f"{metric.name}{sample.suffix}{{{shown}}} {float(sample.value)!r}\n")
+    return "".join(lines)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

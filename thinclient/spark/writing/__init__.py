@@ -1,0 +1,1 @@
+"""The sink: tasks write ledgers, the driver commits them."""

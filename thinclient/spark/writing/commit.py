@@ -1,0 +1,259 @@
+"""Carries out `spark.commit_protocol` on the driver: claims, looks ledgers up, deletes what is left over, commits,
+aborts.
+
+Looking up the ledgers of a query means listing the ids of the scope, each time: ids tell nothing of time. Metadata are
+read of those only that this start of the query (or batch write) has not seen to be none of its business for good:
+ledgers of others, and those of earlier batches that are committed and marked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnknownOutcomeException,
+    WriteException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.commit_protocol import (
+    QUERY_KEY,
+    SinkState,
+    Verdict,
+    Write,
+    judge,
+    leads_not_shown,
+    settled,
+    sink_state,
+    summary,
+    with_claim,
+    with_mark,
+)
+from bookgate.thinclient.spark.offsets import LedgerIds
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.blocking.client import BookKeeper
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CHANGED_AT_ONCE = 16
+_READ_AT_ONCE = 10_000
+_TRIES = 5
+_REMEMBERED_STARTS = 100
+
+
+class LostCommitException(WriteException):
+    """Another driver took this write over while it was being committed; nothing of it was committed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A ledger that a task wrote and closed."""
+
+    ledger_id: LedgerId
+    entries: int
+
+
+class Lookups:
+    """Which ledgers a start of a query need not look up again, in this process."""
+
+    def __init__(self) -> None:
+        self._settled: dict[str, LedgerIds] = {}
+
+    def settled(self, start: str) -> LedgerIds:
+        """Their ids."""
+        return self._settled.get(start, LedgerIds())
+
+    def note(self, start: str, ids: LedgerIds) -> None:
+        """Remembers them after a commit."""
+        self._settled.pop(start, None)
+        self._settled[start] = ids
+        while len(self._settled) > _REMEMBERED_STARTS:
+            del self._settled[next(iter(self._settled))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is of a query. `listed`: the ids of all ledgers; `others`: those that are none of the query's."""
+
+    records: list[LedgerRecord]
+    listed: LedgerIds
+    others: LedgerIds
+
+
+class Committer:
+    """Commits and aborts writes. `start` names a start of a query, or a batch write."""
+
+    def __init__(self, client: BookKeeper, start: str, lookups: Lookups) -> None:
+        self._client = client
+        self._ledgers = client.ledger_manager
+        self._start = start
+        self._lookups = lookups
+
+    def commit(self, write: Write, written: Sequence[Written]) -> None:
+        """Steps 1 to 5 of the protocol. May be called again.
+
+        Raises WriteException when a ledger is not what its task wrote, LostCommitException, or the client's errors,
+        which leave open whether the write was committed.
+        """
+        if not written:
+            return
+        own = {each.ledger_id.ledger_id: each.entries for each in written}
+        records = self._checked(written)
+        state = sink_state(records[0])
+        if state is not None and state.is_committed_lead:
+            self._mark(judge(records, write).unmarked)
+            return
+        records = self._claimed(write, records)
+        look, verdict = self._clean(write, own)
+        self._mark(verdict.unmarked)
+        if verdict.committed_by is not None:
+            _log.warning("%s is committed already, as ledger %s says", write, verdict.committed_by.ledger_id)
+            self._deleted(records)
+        else:
+            lead = self._pass_commit_point(write, records[0], own)
+            self._mark([(record, lead.ledger_id.ledger_id) for record in records[1:]])
+            _log.info("event=sink_committed write=%r wrote=%r", str(write), summary(own))
+        self._lookups.note(self._start, look.others.with_more(settled(look.records, write, look.listed)))
+
+    def abort(self, write: Write) -> None:
+        """Deletes what there is of a write, unless it is committed."""
+        _, verdict = self._clean(write, ())
+        self._mark(verdict.unmarked)
+        if verdict.committed_by is not None:
+            _log.warning("%s is committed; it is not deleted", write)
+
+    def _checked(self, written: Sequence[Written]) -> list[LedgerRecord]:
+        """The records in ascending order, each as its task left it (step 1)."""
+        expected = {each.ledger_id: each.entries for each in written}
+        records = []
+        for ledger_id, outcome in zip(sorted(expected), self._ledgers.read_many(sorted(expected)), strict=True):
+            if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+                raise LostCommitException(f"ledger {ledger_id} of a task was deleted: by another driver of this query?")
+            if isinstance(outcome, BKException):
+                raise outcome
+            metadata, entries = outcome.metadata, expected[ledger_id]
+            if not metadata.is_closed or metadata.last_entry_id + 1 != entries:
+                raise WriteException(
+                    f"ledger {ledger_id} is {metadata.state.name} with {metadata.last_entry_id + 1} entries; its task "
+                    f"closed it with {entries}"
+                )
+            records.append(outcome)
+        return records
+
+    def _claimed(self, write: Write, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
+        """The same with their claims (step 2)."""
+        lead, *others = records
+        number = lead.ledger_id.ledger_id
+
+        def claim(record: LedgerRecord) -> LedgerRecord:
+            return self._changed(
+                record, lambda metadata: with_claim(metadata, number), lambda state: state.claimed_for == number
+            )
+
+        try:
+            return [lead, *_each(claim, others)]
+        except NoSuchLedgerExistsOnMetadataServerException as error:
+            raise LostCommitException(f"{write} was taken over by another driver of this query") from error
+
+    def _clean(self, write: Write, own: Iterable[int]) -> tuple[_Look, Verdict]:
+        """Deletes what is left over (step 3). Looks again when a ledger has changed meanwhile."""
+        for _ in range(_TRIES):
+            look = self._look(write.query)
+            verdict = judge(look.records, write, own)
+            if self._deleted(verdict.left_over):
+                return look, verdict
+        raise WriteException(f"{write}: what is left over of it keeps changing; does another driver write it?")
+
+    def _look(self, query: str) -> _Look:
+        known = self._lookups.settled(self._start)
+        listed = LedgerIds(each for ids in self._ledgers.ledger_ranges() for each in ids)
+        records, others = [], []
+        for record in self._read(listed.minus(known)):
+            if record.metadata.custom_metadata.get(QUERY_KEY) == query.encode():
+                records.append(record)
+            else:
+                others.append(record.ledger_id.ledger_id)
+        records += self._read(leads_not_shown(records))
+        return _Look(records, listed, listed.both(known).with_more(others))
+
+    def _read(self, numbers: Iterable[int]) -> Iterator[LedgerRecord]:
+        """The records of those that exist."""
+        wanted = [LedgerId.unscoped(number) for number in numbers]
+        for start in range(0, len(wanted), _READ_AT_ONCE):
+            for outcome in self._ledgers.read_many(wanted[start : start + _READ_AT_ONCE]):
+                if isinstance(outcome, LedgerRecord):
+                    yield outcome
+                elif not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+                    raise outcome
+
+    def _deleted(self, records: Iterable[LedgerRecord]) -> bool:
+        """Deletes in this order; stops at one that has changed since it was looked up."""
+        for record in records:
+            try:
+                self._ledgers.remove(record.ledger_id, record.version)
+            except NoSuchLedgerExistsOnMetadataServerException:
+                continue
+            except MetadataVersionException:
+                return False
+            _log.info("event=sink_ledger_deleted ledger=%s", record.ledger_id)
+        return True
+
+    def _pass_commit_point(self, write: Write, lead: LedgerRecord, own: Iterable[int]) -> LedgerRecord:
+        """Step 4."""
+        try:
+            return self._marked(lead, own)
+        except NoSuchLedgerExistsOnMetadataServerException as error:
+            raise LostCommitException(f"{write} was taken over by another driver of this query") from error
+
+    def _mark(self, unmarked: Sequence[tuple[LedgerRecord, int]]) -> None:
+        """Step 5."""
+
+        def mark(pair: tuple[LedgerRecord, int]) -> None:
+            record, lead = pair
+            # Committed ledgers may be deleted by anybody, at any time.
+            with suppress(NoSuchLedgerExistsOnMetadataServerException):
+                self._marked(record, [lead])
+
+        _each(mark, unmarked)
+
+    def _marked(self, record: LedgerRecord, ids: Iterable[int]) -> LedgerRecord:
+        """The ledger with its mark, whoever set it."""
+        return self._changed(record, lambda metadata: with_mark(metadata, ids), lambda state: state.marked)
+
+    def _changed(
+        self,
+        record: LedgerRecord,
+        change: Callable[[LedgerMetadata], LedgerMetadata],
+        is_done: Callable[[SinkState], bool],
+    ) -> LedgerRecord:
+        """The ledger with a change by compare-and-set, made now or before, by whomever."""
+        for _ in range(_TRIES):
+            try:
+                return self._ledgers.write(record.ledger_id, change(record.metadata), record.version)
+            except (MetadataVersionException, UnknownOutcomeException):
+                record = self._client.read_record(record.ledger_id)
+                state = sink_state(record)
+                if state is not None and is_done(state):
+                    return record
+        raise WriteException(f"the metadata of ledger {record.ledger_id} keep changing; it can't be marked")
+
+
+def _each(call: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
+    """Calls with each argument, side by side."""
+    if len(arguments) < 2:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(_CHANGED_AT_ONCE, len(arguments))) as pool:
+        return list(pool.map(call, arguments))

@@ -1,0 +1,242 @@
+"""The sink `bookkeeper`, for batch and streaming writes: what Spark calls. The protocol stands in
+`spark.commit_protocol`.
+
+A task appends the rows of its partition, in order, to one ledger, which it creates at its first row: a task without
+rows makes none. It takes Arrow batches as they come and keeps the next appends under way while it prepares more. When
+it fails it deletes its ledger; when it is killed, the next commit does.
+
+Spark pickles writers from process to process: they hold checked options only. The writer of a batch write is one object
+in the driver's planning, in the tasks and at the commit; of a stream there is another one each time. So the tasks of a
+stream learn from Spark's own job properties which query and batch they belong to, and tell the driver.
+
+Source: docs/spark.md#writing; PySpark's `sql/datasource.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from bookgate.ledger.errors import BKException, WriteException
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
+from bookgate.thinclient.spark.options.read_options import OptionError
+from bookgate.thinclient.spark.options.write_options import WriteOptions
+from bookgate.thinclient.spark.worker_client import clients
+from bookgate.thinclient.spark.writing.commit import Committer, Lookups, Written
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.blocking.client import BookKeeper, WriteHandle
+
+_log = logging.getLogger(__name__)
+
+PAYLOAD = "payload"
+MAX_CHUNK_ENTRIES = 2000
+MAX_CHUNK_BYTES = 8 * 1024 * 1024
+"""What is handed to the client at once; two such chunks are in memory at a time, beside the batch of Spark's."""
+
+# Spark's own names: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY, and the run id as job group.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_JOB_GROUP = "spark.jobGroup.id"
+
+lookups = Lookups()
+"""What this process has looked up; Spark mostly lets one process do all the commits of a query."""
+
+
+@dataclass(frozen=True)
+class TaskMessage(WriterCommitMessage):
+    """What a task tells the driver. `written` is None for a task without rows."""
+
+    write: Write
+    start: str
+    written: Written | None
+
+
+def payload_column(schema: StructType) -> int:
+    """The index of the column that is written. Raises OptionError for a frame that has none."""
+    names = schema.fieldNames()
+    if PAYLOAD not in names and len(names) != 1:
+        raise OptionError(
+            f"the sink writes the column {PAYLOAD!r}, or the only one there is; this frame has "
+            f"{', '.join(names) or 'none'}: select one, or name it {PAYLOAD!r}"
+        )
+    index = names.index(PAYLOAD) if PAYLOAD in names else 0
+    if names.count(PAYLOAD) > 1 or not isinstance(schema[index].dataType, BinaryType | StringType):
+        raise OptionError(
+            f"column {names[index]!r} is {schema[index].dataType.simpleString()}; the sink writes one column of "
+            "binary or string: cast it, or make it JSON with to_json"
+        )
+    return index
+
+
+def refuse_overwrite(overwrite: bool) -> None:
+    """Raises OptionError."""
+    if overwrite:
+        raise OptionError(
+            "the sink appends ledgers and never replaces any: use mode 'append' (streams: outputMode 'append')"
+        )
+
+
+class _Sink:
+    """What both writers do."""
+
+    def __init__(self, options: WriteOptions, column: int) -> None:
+        self._options = options
+        self._column = column
+
+    def _task(self, write: Write, start: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+        context = TaskContext.get()
+        task = ""
+        if context is not None:
+            task = f"{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}"
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            ledger = TaskLedger(client, self._options, attempt_metadata(write, task))
+            return TaskMessage(write, start, ledger.write(chunks(batches, self._column)))
+
+    def _commit(self, write: Write, start: str, messages: list[WriterCommitMessage | None]) -> None:
+        told = [message for message in messages if isinstance(message, TaskMessage)]
+        if len(told) != len(messages) or any(message.write != write for message in told):
+            raise WriteException(f"{write} is to be committed, and not every task's message is one of it")
+        written = [message.written for message in told if message.written is not None]
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            Committer(client, start, lookups).commit(write, written)
+
+    def _abort(self, write: Write, start: str) -> None:
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            Committer(client, start, lookups).abort(write)
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """`df.write.format("bookkeeper")`."""
+
+    def __init__(self, options: WriteOptions, column: int) -> None:
+        super().__init__(options, column)
+        self._start = str(uuid.uuid4())
+        self._write = Write(options.write_id or self._start)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """In a task."""
+        return self._task(self._write, self._start, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when all tasks have succeeded."""
+        self._commit(self._write, self._start, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when the job or the commit failed."""
+        self._abort(self._write, self._start)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("bookkeeper")`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """In a task."""
+        context = TaskContext.get()
+        properties = {} if context is None else {name: context.getLocalProperty(name) for name in _PROPERTIES}
+        query, batch = properties.get(_QUERY_ID), properties.get(_BATCH_ID)
+        if query is None or batch is None:
+            raise WriteException(f"Spark does not say which query this task belongs to ({_QUERY_ID}, {_BATCH_ID})")
+        return self._task(Write(query, int(batch)), properties.get(_JOB_GROUP) or query, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, when all tasks have succeeded."""
+        for message in messages:
+            if isinstance(message, TaskMessage):
+                self._commit(Write(message.write.query, batchId), message.start, messages)
+                return
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, when the batch failed. Without a message of a task it can't be told whose; see `Committer`."""
+        for message in messages:
+            if isinstance(message, TaskMessage):
+                self._abort(Write(message.write.query, batchId), message.start)
+                return
+
+
+_PROPERTIES = (_QUERY_ID, _BATCH_ID, _JOB_GROUP)
+
+
+# Tasks
+
+
+class TaskLedger:
+    """The ledger of one attempt of a task."""
+
+    def __init__(self, client: BookKeeper, options: WriteOptions, metadata: dict[str, bytes]) -> None:
+        self._client = client
+        self._options = options
+        self._metadata = metadata
+
+    def write(self, payloads: Iterator[list[bytes]]) -> Written | None:
+        """Appends everything and closes the ledger; None without a payload. Deletes the ledger when that fails."""
+        first = next(payloads, None)
+        if first is None:
+            return None
+        ledger = self._create()
+        try:
+            entries = self._append(ledger, first, payloads)
+            ledger.close()
+        except BaseException:
+            with suppress(BKException):
+                self._client.delete_ledger(ledger.ledger_id)
+            raise
+        return Written(ledger.ledger_id, entries)
+
+    def _create(self) -> WriteHandle:
+        options = self._options
+        return self._client.create_ledger(
+            options.ensemble_size,
+            options.write_quorum_size,
+            options.ack_quorum_size,
+            options.digest_type,
+            options.password,
+            {**options.custom_metadata, **self._metadata},
+        )
+
+    @staticmethod
+    def _append(ledger: WriteHandle, first: list[bytes], payloads: Iterator[list[bytes]]) -> int:
+        pending: Future[int] = ledger.append_all_future(first)
+        entries = len(first)
+        for chunk in payloads:
+            following = ledger.append_all_future(chunk)
+            entries += len(chunk)
+            pending.result()
+            pending = following
+        last = pending.result()
+        if last != entries - 1:
+            raise WriteException(f"ledger {ledger.ledger_id} ends at entry {last} after {entries} appends")
+        return entries
+
+
+def chunks(batches: Iterator[pa.RecordBatch], column: int) -> Iterator[list[bytes]]:
+    """The payloads of record batches in lists of a bounded size, none empty. Raises ValueError for a null."""
+    for batch in batches:
+        payloads = _binary(batch.column(column))
+        if payloads.null_count:
+            name = batch.schema.names[column]
+            raise ValueError(
+                f"column {name!r} has {payloads.null_count} nulls among {len(payloads)} rows; an entry may be empty, "
+                "but not null: filter them out, or use coalesce"
+            )
+        step = MAX_CHUNK_ENTRIES
+        if payloads.nbytes > MAX_CHUNK_BYTES:
+            step = max(1, min(step, len(payloads) * MAX_CHUNK_BYTES // payloads.nbytes))
+        for start in range(0, len(payloads), step):
+            yield payloads.slice(start, step).to_pylist()
+
+
+def _binary(column: Any) -> Any:
+    """Strings as their UTF-8 bytes, without a copy."""
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if large else pa.binary())

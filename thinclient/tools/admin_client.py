@@ -1,0 +1,117 @@
+"""The HTTP admin of a bookie, asked by commands: its address, the token, and refusals as errors of one line."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, Endpoint
+from bookgate.ledger.errors import BKException, IncorrectParameterException
+from bookgate.ledger.metadata_store import ServiceDiscovery
+
+_TIMEOUT = 60.0
+"""Seconds; a sanity test or the first look at many files takes its time."""
+
+
+class AdminRefusedException(BKException):
+    """The HTTP admin is out of reach or refused; the message has its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminHttp:
+    """One bookie's HTTP admin: `http://host:port` or `https://…`, and the token where changes need one.
+
+    `authorities` is a PEM file of those that vouch for it over TLS; None for the system's.
+    """
+
+    url: str
+    token: str | None = None
+    authorities: Path | None = None
+
+    def get(self, path: str) -> Any:
+        """The answer, from JSON. Raises AdminRefusedException."""
+        return self._ask("GET", path, None)
+
+    def put(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The same for a change."""
+        return self._ask("PUT", path, body)
+
+    def _ask(self, verb: str, path: str, body: dict[str, Any] | None) -> Any:
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self.url + path, data, method=verb)
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        try:
+            with self._opener().open(request, timeout=_TIMEOUT) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise AdminRefusedException(f"{self.url} answers {error.code}: {_words(error)}") from None
+        except http.client.InvalidURL as error:
+            raise AdminRefusedException(f"{self.url} is no address of an HTTP admin: {error}") from None
+        except http.client.HTTPException:
+            # What it says instead may be bytes of any protocol.
+            raise AdminRefusedException(f"what listens at {self.url} is no HTTP admin; see its http_port") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise AdminRefusedException(
+                f"the HTTP admin at {self.url} does not answer: {getattr(reason, 'strerror', None) or reason}; "
+                "see its http_port, or name the address with --http"
+            ) from None
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        # A proxy of the environment is for the world outside, not for bookies.
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.url.startswith("https:"):
+            context = ssl.create_default_context(cafile=self.authorities and str(self.authorities))
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        return urllib.request.build_opener(*handlers)
+
+
+def _words(error: urllib.error.HTTPError) -> str:
+    """What the answer says of the refusal."""
+    with error:
+        try:
+            return str(json.loads(error.read())["error"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return str(error.reason)
+
+
+async def admin_url(discovery: ServiceDiscovery, bookie_id: str) -> str:
+    """Where a registered bookie serves HTTP. Raises BookieHandleNotAvailableException, IncorrectParameterException."""
+    info = (await discovery.bookie_service_info(bookie_id)).info
+    endpoint = info.endpoint(HTTP)
+    if endpoint is None:
+        raise IncorrectParameterException(f"bookie {bookie_id} has registered no HTTP admin; name it with --http")
+    return endpoint_url(endpoint)
+
+
+def endpoint_url(endpoint: Endpoint) -> str:
+    """The URL of a registered HTTP admin."""
+    return f"{'https' if TLS_EXTENSION in endpoint.extensions else 'http'}://{endpoint.address}"
+
+
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """The token given, or the content of the file. Raises IncorrectParameterException."""
+    if token or file is None:
+        return _checked(token) if token else None
+    try:
+        return _checked(file.read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        raise IncorrectParameterException(f"the token file {file} can't be read: {error}") from error
+
+
+def _checked(token: str) -> str:
+    if not token:
+        raise IncorrectParameterException("the token file is empty")
+    # Refused here, since the library would repeat the header, and so the token, in its own words.
+    if not token.isprintable() or not token.isascii():
+        raise IncorrectParameterException("the token of the HTTP admin is not one line of ASCII, which a header takes")
+    return token

@@ -1,0 +1,81 @@
+"""Which ledgers the bookies say that they hold, over their HTTP admin, and which of them no metadata names.
+
+Only a bookie itself knows what it holds. One that can't be asked, since it is not registered or has no such page (a
+Java bookie), is named with the reason, and nothing is concluded of what it may hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bookgate.ledger.bookie_info import HTTP
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
+
+_PAGE = 100_000
+_READ_AT_ONCE = 1000
+
+
+@dataclass
+class HeldLedgers:
+    """By ledger id (scope 0) the bookies that hold it, ordered; and why others could not be asked."""
+
+    holders: dict[int, list[str]] = field(default_factory=dict)
+    not_asked: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> int:
+        """The largest id that any bookie holds, -1 where none holds anything."""
+        return max(self.holders, default=-1)
+
+
+async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None) -> HeldLedgers:
+    """What all bookies that have a cookie hold; `authorities` vouch for HTTP over TLS. Raises BKException."""
+    found = HeldLedgers()
+    for bookie in await factory.service_discovery.bookies(BookieSet.ALL):
+        try:
+            held = await asyncio.to_thread(_held_by, bookie, authorities)
+        except AdminRefusedException as error:
+            found.not_asked[bookie.bookie_id] = str(error)
+            continue
+        for ledger_id in held:
+            found.holders.setdefault(ledger_id, []).append(bookie.bookie_id)
+    return found
+
+
+def _held_by(bookie: RegisteredBookie, authorities: Path | None) -> list[int]:
+    endpoint = bookie.info.endpoint(HTTP)
+    if endpoint is None:
+        raise AdminRefusedException("it is not registered with an HTTP admin")
+    admin = AdminHttp(endpoint_url(endpoint), authorities=authorities)
+    held: list[int] = []
+    after = ""
+    while True:
+        try:
+            page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
+            held += page["ledgers"]
+            following = page["next"]
+        except (KeyError, TypeError):
+            raise AdminRefusedException("it does not tell its ledgers") from None
+        if following is None:
+            return held
+        after = f"&start_after={following}"
+
+
+async def unknown_to_metadata(factory: LedgerManagerFactory, held: HeldLedgers) -> dict[int, list[str]]:
+    """Those ledgers of which the metadata say that they don't exist, with their holders. Raises BKException."""
+    unknown: dict[int, list[str]] = {}
+    ids = sorted(held.holders)
+    for start in range(0, len(ids), _READ_AT_ONCE):
+        some = ids[start : start + _READ_AT_ONCE]
+        answers = await factory.ledger_manager.read_many([LedgerId.unscoped(number) for number in some])
+        for number, answer in zip(some, answers, strict=True):
+            if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
+                unknown[number] = held.holders[number]
+            elif isinstance(answer, BKException):
+                raise answer
+    return unknown
