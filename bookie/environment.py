@@ -47,7 +47,7 @@ def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> Hosted
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Environment:
     """See the module."""
 
     files: FileSystem = REAL_FILE_SYSTEM
@@ -63,4 +63,4 @@ class Doors:
     """Whether HTTP admin is served."""
 
 
-REAL_DOORS = Doors()
+SYSTEM_ENVIRONMENT = Environment()

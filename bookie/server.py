@@ -27,7 +27,7 @@ from bookgate.bookie.collection.garbage_collector import GarbageCollector
 from bookgate.bookie.collection.statistics import GcCollector
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.disks.monitor import DiskMonitor, Usage, measure
-from bookgate.bookie.environment import REAL_DOORS, Doors, HostedGateway
+from bookgate.bookie.environment import SYSTEM_ENVIRONMENT, Environment, HostedGateway
 from bookgate.bookie.gateway_process import GatewayProcess
 from bookgate.bookie.http.app import BookieView, create_bookie_app
 from bookgate.bookie.http.client_routes import OwnClient
@@ -71,7 +71,7 @@ class BookieServer:
         self,
         config: BookieConfig,
         usage: Usage | None = None,
-        doors: Doors = REAL_DOORS,
+        environment: Environment = SYSTEM_ENVIRONMENT,
         *,
         accept_loss: bool = False,
     ) -> None:
@@ -81,8 +81,8 @@ class BookieServer:
         """
         self._accept_loss = accept_loss
         self._config = config
-        self._doors = doors
-        self._usage = usage or partial(measure, files=doors.files)
+        self._doors = environment
+        self._usage = usage or partial(measure, files=environment.files)
         self.statistics = BookieStatistics()
         """What requests are counted in; read only."""
         self._metrics = CollectorRegistry()
@@ -196,13 +196,13 @@ class BookieServer:
         self, factory: LedgerManagerFactory, hosted: GatewayConfig, bookie_id: str
     ) -> HostedGateway | None:
         """The gateway to be started, if any."""
-        doors = self._doors
+        environment = self._doors
         if self._config.metadata_behind_gateway:
             return None
-        if self._config.gateway_process and doors.gateway_process is not None:
-            self._gateway_process = doors.gateway_process(hosted, bookie_id)
+        if self._config.gateway_process and environment.gateway_process is not None:
+            self._gateway_process = environment.gateway_process(hosted, bookie_id)
             return self._gateway_process
-        return doors.gateway(factory, hosted) if doors.gateway is not None else None
+        return environment.gateway(factory, hosted) if environment.gateway is not None else None
 
     async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> Storage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""

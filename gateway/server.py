@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.metrics import GatewayMetrics, Reading
 from bookgate.gateway.services.discovery import DiscoveryService
-from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.interceptor import CallInterceptor
 from bookgate.gateway.services.ledger_metadata import MetadataService
@@ -187,7 +187,7 @@ class GatewayServer:
 
     def _add_services(self, server: grpc.aio.Server) -> None:
         limits = self._limits
-        freshness = Freshness(self._factory)
+        freshness = RevisionBarrier(self._factory)
         self._budget = StoreBudget(limits.store_calls, self.metrics.observe_store)
         self._cache = MetadataCache(self._factory, limits.cache_bytes, limits.cache_idle_seconds)
         self.watches = WatchService(self._factory, self._bookmark_seconds, limits.subscriptions_a_stream, freshness)

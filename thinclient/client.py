@@ -149,7 +149,7 @@ class BookKeeper:
         if self._closed:
             return
         self._closed = True
-        for end in list(self._context.open_ends):
+        for end in list(self._context.active_handles):
             end.client_closed(ClientClosedException("the client was closed while the ledger was open"))
         await self._context.placement.close()
         await self._context.pool.close_and_wait()
@@ -297,7 +297,7 @@ class BookKeeper:
         """
         self._check_open()
         watched, changes = _ledger_id(ledger_id), LedgerChanges()
-        self._context.open_ends[changes] = None
+        self._context.active_handles[changes] = None
         await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:
             while (record := await changes.next()) is not None:
@@ -310,7 +310,7 @@ class BookKeeper:
         self._check_open()
         return await self._service_discovery.bookies(bookie_set)
 
-    def tell_bookies(self, bookies: Iterable[BookieServiceInfo]) -> None:
+    def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
         """Where bookies are, from one who has asked already: reading from them needs no service discovery then.
 
         It is asked all the same once a bookie is not, or no longer, where this says.
@@ -355,7 +355,7 @@ def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
 
 def _pending_adds(context: ClientContext) -> int:
     """Appends not yet acknowledged."""
-    return sum(end.pending_adds for end in list(context.open_ends) if isinstance(end, EnsembleChanger))
+    return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, EnsembleChanger))
 
 
 def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:

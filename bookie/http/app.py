@@ -16,13 +16,13 @@ from starlette.responses import Response
 
 from bookgate.bookie.collection.garbage_collector import GarbageCollector
 from bookgate.bookie.config.bookie import BookieConfig
-from bookgate.bookie.http.client_routes import OwnClient, client_rows
-from bookgate.bookie.http.collection_routes import gc_rows
+from bookgate.bookie.http.client_routes import OwnClient, client_routes
+from bookgate.bookie.http.collection_routes import gc_routes
 from bookgate.bookie.http.console_charts import bookie_charts
-from bookgate.bookie.http.console_collection import console_collection_rows
-from bookgate.bookie.http.console_entries import console_entry_rows
-from bookgate.bookie.http.state_routes import StateView, state_rows
-from bookgate.bookie.http.storage_routes import storage_rows
+from bookgate.bookie.http.console_collection import console_collection_routes
+from bookgate.bookie.http.console_entries import console_entry_routes
+from bookgate.bookie.http.state_routes import StateView, state_routes
+from bookgate.bookie.http.storage_routes import storage_routes
 from bookgate.bookie.metrics.exposition import CONTENT_TYPE, render
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.bookie.storage.storage import Storage
@@ -30,11 +30,11 @@ from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
 from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import Access, is_loopback
-from bookgate.gateway.http.api import Call, Row, create_app
+from bookgate.gateway.http.api import Call, Route, create_app
 from bookgate.gateway.http.openapi import document
-from bookgate.gateway.http.routes.cluster import cluster_rows
-from bookgate.gateway.http.routes.ledgers import ledger_rows
-from bookgate.gateway.http.routes.process import process_rows
+from bookgate.gateway.http.routes.cluster import cluster_routes
+from bookgate.gateway.http.routes.ledgers import ledger_routes
+from bookgate.gateway.http.routes.process import process_routes
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.gateway.process.passed_on import LISTINGS, PassedOn
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -61,19 +61,19 @@ class BookieView:
     """Who answers what lists ledgers, where that is not this process."""
 
 
-def bookie_rows(view: BookieView, console: Console) -> list[Row]:
+def bookie_routes(view: BookieView, console: Console) -> list[Route]:
     """Everything a bookie answers, or has answered."""
     rows = [
-        *process_rows(view.config, lambda: render(view.metrics), CONTENT_TYPE),
-        *ledger_rows(view.factory.ledger_manager),
-        *client_rows(view.client, lambda: view.state.mode.read_only),
-        *cluster_rows(view.factory),
-        *state_rows(view.state),
-        *gc_rows(view.gc),
-        *storage_rows(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
+        *process_routes(view.config, lambda: render(view.metrics), CONTENT_TYPE),
+        *ledger_routes(view.factory.ledger_manager),
+        *client_routes(view.client, lambda: view.state.mode.read_only),
+        *cluster_routes(view.factory),
+        *state_routes(view.state),
+        *gc_routes(view.gc),
+        *storage_routes(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
         *console.rows(),
-        *console_entry_rows(view.client),
-        *console_collection_rows(view.gc),
+        *console_entry_routes(view.client),
+        *console_collection_routes(view.gc),
     ]
     listings = view.listings
     if listings is None:
@@ -103,6 +103,6 @@ def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
     )
     charts = bookie_charts(view.requests, view.storage.statistics)
     console = Console(server, view.factory, access, charts, view.client.spaces)
-    rows = bookie_rows(view, console)
+    rows = bookie_routes(view, console)
     description = document("Bookgate bookie", rows, has_token=access.has_token)
     return create_app(rows, access, description, console_routes()), console

@@ -18,8 +18,8 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from bookgate.gateway.http.access import Need
-from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Row, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Route, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, IncorrectParameterException
@@ -145,7 +145,7 @@ class OwnClient:
             return await is_sane(self._bookkeeper(), self._bookie_id)
 
 
-def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:
+def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Route]:
     reading = asyncio.Semaphore(_READS)
 
     async def read(call: Call[ReadQuery, NoBody]) -> Response:
@@ -168,7 +168,7 @@ def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:
     async def bookie_info(_call: Call[NoQuery, NoBody]) -> Any:
         known = {name: space for name, space in (await own.spaces()).items() if space is not None}
         if not known:
-            raise AdminException(404, "no bookie tells its space: none is registered, or none answers")
+            raise HttpError(404, "no bookie tells its space: none is registered, or none answers")
         found = {name: f": {_space_text(*space)}," for name, space in known.items()}
         free, total = (sum(values) for values in zip(*known.values(), strict=True))
         return {**found, "ClusterInfo: ": _space_text(free, total)}
@@ -182,7 +182,7 @@ def client_rows(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Row]:
         except TimeoutError:
             passed = False
         except BKException as error:
-            raise AdminException(503, f"the bookie did not store a ledger: {error}") from None
+            raise HttpError(503, f"the bookie did not store a ledger: {error}") from None
         return {"passed": passed, "readOnly": False}
 
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -233,7 +233,7 @@ def client_config() -> ClientConfig:
     try:
         return load_settings(ClientConfig, None, {})
     except IncorrectParameterException as error:
-        raise AdminException(503, f"the bookie's own client can't be set up: {error}") from None
+        raise HttpError(503, f"the bookie's own client can't be set up: {error}") from None
 
 
 def _space_text(free: int, total: int) -> str:

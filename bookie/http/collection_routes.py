@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from bookgate.bookie.collection.garbage_collector import GarbageCollector
 from bookgate.bookie.collection.rules import CompactionKind
-from bookgate.gateway.http.api import Body, Call, NoBody, NoQuery, Row, change, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import Body, Call, NoBody, NoQuery, Route, change, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.ledger.errors import IllegalOpException
 
 _SUSPEND_LEDGERS = "/api/v1/bookie/gc/suspend_ledgers"
@@ -51,7 +51,7 @@ class ResumeBody(_SomeBody):
     minor: bool = Field(False, alias="resumeMinor")
 
 
-def gc_rows(collector: GarbageCollector) -> list[Row]:
+def gc_routes(collector: GarbageCollector) -> list[Route]:
     async def running(_call: Call[NoQuery, NoBody]) -> Any:
         return {"is_in_force_gc": _text(collector.is_in_force_gc)}
 
@@ -106,7 +106,7 @@ def gc_rows(collector: GarbageCollector) -> list[Row]:
         try:
             await asyncio.to_thread(collector.resume_ledgers)
         except IllegalOpException as error:
-            raise AdminException(409, str(error)) from None
+            raise HttpError(409, str(error)) from None
         return "Resumed the deletion of ledgers on this bookie."
 
     said = {"type": "string"}

@@ -7,12 +7,12 @@ from typing import Any
 from bookgate.bookie.collection.garbage_collector import GarbageCollector
 from bookgate.bookie.collection.rules import USAGE_BUCKETS, CompactionKind, usage_bucket
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.http.api import Call, NoBody, NoQuery, Row, get
+from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
 
 _LOGS_SHOWN = 500
 
 
-def console_collection_rows(collector: GarbageCollector) -> list[Row]:
+def console_collection_routes(collector: GarbageCollector) -> list[Route]:
     async def collection(_call: Call[NoQuery, NoBody]) -> Any:
         seen, counted = collector.details(), collector.statistics
         return {

@@ -16,8 +16,8 @@ from pydantic import Field
 from bookgate.bookie.http.client_routes import EntryNumber, OwnClient, client_config
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.access import Need
-from bookgate.gateway.http.api import WHOLE, Call, NoBody, Row, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import WHOLE, Call, NoBody, Route, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, LedgerQuery
 from bookgate.ledger.digest import Digest
 from bookgate.ledger.entry import Entry, decode_entry
@@ -48,7 +48,7 @@ class EntryQuery(LedgerQuery):
     entry_id: EntryNumber = Field(description="the entry")
 
 
-def console_entry_rows(own: OwnClient) -> list[Row]:
+def console_entry_routes(own: OwnClient) -> list[Route]:
     reading = asyncio.Semaphore(_READS)
 
     async def entries(call: Call[EntriesQuery, NoBody]) -> Any:
@@ -76,7 +76,7 @@ def console_entry_rows(own: OwnClient) -> list[Row]:
         async with reading, await own.open(query) as handle:
             metadata, entry_id = handle.metadata, query.entry_id
             if query.ledger_scope_id != 0:
-                raise AdminException(400, "entries of ledgers of a scope can't be asked for at a single bookie")
+                raise HttpError(400, "entries of ledgers of a scope can't be asked for at a single bookie")
             bookies = _bookies_of(metadata, entry_id)
             digest = LedgerSecrets.of(metadata, metadata.password or b"", client_config()).digest
             answers = await asyncio.gather(*(_copy(own, name, query, digest) for name in bookies))

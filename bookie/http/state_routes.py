@@ -10,8 +10,8 @@ from pydantic import Field
 
 from bookgate.bookie.disks.rules import DirectoryUsage
 from bookgate.bookie.mode.mode import BookieMode, ModeRefusedException
-from bookgate.gateway.http.api import TEXT, AnyQuery, Body, Call, NoBody, NoQuery, Row, change, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import TEXT, AnyQuery, Body, Call, NoBody, NoQuery, Route, change, get
+from bookgate.gateway.http.errors import HttpError
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ReadOnlyBody(Body):
     read_only: bool = Field(alias="readOnly")
 
 
-def state_rows(view: StateView) -> list[Row]:
+def state_routes(view: StateView) -> list[Route]:
     mode = view.mode
 
     async def state(_call: Call[NoQuery, NoBody]) -> Any:
@@ -43,10 +43,10 @@ def state_rows(view: StateView) -> list[Row]:
 
     async def is_ready(_call: Call[AnyQuery, NoBody]) -> str:
         if not mode.running or mode.shutting_down:
-            raise AdminException(503, "the bookie is not ready to serve: it starts or stops")
+            raise HttpError(503, "the bookie is not ready to serve: it starts or stops")
         # A store that does not answer says nothing of it, and entries are served all the same.
         if view.registered() is False:
-            raise AdminException(503, "clients do not find the bookie: the metadata store has lost its registration")
+            raise HttpError(503, "clients do not find the bookie: the metadata store has lost its registration")
         return "OK"
 
     async def info(_call: Call[NoQuery, NoBody]) -> Any:
@@ -60,7 +60,7 @@ def state_rows(view: StateView) -> list[Row]:
         try:
             return {"readOnly": await view.set_read_only(call.body.read_only)}
         except ModeRefusedException as error:
-            raise AdminException(400, str(error)) from None
+            raise HttpError(400, str(error)) from None
 
     return [
         get("/api/v1/bookie/state", "Mode of the bookie", state, answer=_object("running", "readOnly", "shuttingDown")),

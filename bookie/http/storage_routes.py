@@ -17,8 +17,8 @@ from bookgate.bookie.journal.last_mark import mark_file_name, read_mark
 from bookgate.bookie.membership.cookie import InvalidCookieException
 from bookgate.bookie.storage.storage import Storage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
-from bookgate.gateway.http.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Row, change, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Route, change, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
 from bookgate.runtime.logs import log_event
 
@@ -47,7 +47,7 @@ class CompactBody(Body):
     locations: str = Field("", alias="entryLocations", description="paths separated by commas; default: all")
 
 
-def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[object]], *, may_expand: bool) -> list[Row]:
+def storage_routes(storage: Storage, check_cookie: Callable[[], Awaitable[object]], *, may_expand: bool) -> list[Route]:
     """`check_cookie` compares the cookies as a start does, and stamps directories that have joined."""
     config = storage.config
     compacting: set[Path] = set()
@@ -71,14 +71,14 @@ def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[object]]
 
     async def expand(_call: Call[NoQuery, NoBody]) -> str:
         if not may_expand:
-            raise AdminException(
+            raise HttpError(
                 409,
                 "storage can't be expanded: set allow_storage_expansion, add directories, restart the bookie",
             )
         try:
             await check_cookie()
         except InvalidCookieException as error:
-            raise AdminException(409, str(error)) from None
+            raise HttpError(409, str(error)) from None
         return "Success expand storage"
 
     async def compactions(_call: Call[NoQuery, NoBody]) -> Any:
@@ -87,13 +87,11 @@ def storage_rows(storage: Storage, check_cookie: Callable[[], Awaitable[object]]
     async def compact(call: Call[NoQuery, CompactBody]) -> Any:
         known = _databases(storage)
         if not known:
-            raise AdminException(409, "this bookie's index is not RocksDB (storage_type db): nothing to compact")
+            raise HttpError(409, "this bookie's index is not RocksDB (storage_type db): nothing to compact")
         named = [Path(name.strip()) for name in call.body.locations.split(",") if name.strip()] or list(known)
         unknown = [str(path) for path in named if path not in known]
         if unknown:
-            raise AdminException(
-                400, f"no entry locations at {', '.join(unknown)}; there are {', '.join(map(str, known))}"
-            )
+            raise HttpError(400, f"no entry locations at {', '.join(unknown)}; there are {', '.join(map(str, known))}")
         for path in dict.fromkeys(named):
             if path not in compacting:
                 compacting.add(path)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from bookgate.ledger.wire import messages
-from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
     AuthRequest,
     AuthResponse,
@@ -94,7 +94,7 @@ class Gate:
         if not binary:
             return Verdict(answer=_unauthorised(request))
         if isinstance(request, messages.AddRequest | messages.ReadRequest):
-            return Verdict(answer=refusal(request, Status.EUA))
+            return Verdict(answer=error_response(request, Status.EUA))
         return Verdict(ends=f"{type(request).__name__} before authentication")
 
     def _authenticate(self, request: AuthRequest, binary: bool) -> Verdict:

@@ -188,7 +188,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         client = self._binary_client(version)
         if isinstance(request, InvalidRequest):
             self._served_in_clear = True
-            client.answer(v2.refusal(request, request.status))
+            client.answer(v2.error_response(request, request.status))
         else:
             self._serve(client, request)
 

@@ -31,7 +31,7 @@ from bookgate.bookie.storage.storage import Storage
 from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     BatchReadRequest,
@@ -343,7 +343,7 @@ def _tail_response(request: TailingRead, known_lac: int, packet: bytes | None = 
 
 
 def _refusal(request: QueuedRead, status: Status) -> Response:
-    return refusal(request.request if isinstance(request, TailingRead) else request, status)
+    return error_response(request.request if isinstance(request, TailingRead) else request, status)
 
 
 def _body_size(answer: Response) -> int:

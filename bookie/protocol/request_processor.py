@@ -29,8 +29,8 @@ from bookgate.bookie.storage.storage import Storage
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire import messages
-from bookgate.ledger.wire.error_responses import refusal
-from bookgate.ledger.wire.fast_add import OrdinaryAdd
+from bookgate.ledger.wire.error_responses import error_response
+from bookgate.ledger.wire.fast_add import FastAdd
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     AddRequest,
@@ -113,13 +113,13 @@ class RequestProcessor:
                 self._dispatch(client, request)
         except OSError as error:
             log_event(_log, "request_failed", logging.ERROR, **_about(request), error=error)
-            client.answer(refusal(request, Status.EIO))
+            client.answer(error_response(request, Status.EIO))
         except IncorrectParameterException as error:
             self._refused.tell(error, **_about(request))
-            client.answer(refusal(request, Status.EBADREQ))
+            client.answer(error_response(request, Status.EBADREQ))
         except Exception as error:
             log_bug(_log, "request_failed", error, **_about(request))
-            client.answer(refusal(request, Status.EBADREQ))
+            client.answer(error_response(request, Status.EBADREQ))
 
     def _dispatch(self, client: Client, request: Request) -> None:
         match request:
@@ -127,7 +127,7 @@ class RequestProcessor:
                 self._read(client, request)
             case messages.ReadLacRequest() | messages.ListEntriesRequest():
                 if request.ledger_id < 0:
-                    client.answer(refusal(request, Status.EBADREQ))
+                    client.answer(error_response(request, Status.EBADREQ))
                 else:
                     self._reads.queue(client, request)
             case messages.WriteLacRequest():
@@ -145,13 +145,13 @@ class RequestProcessor:
                 client.answer(response_)
             case messages.StartTlsRequest():
                 if not client.start_tls(request.txn_id):
-                    client.answer(refusal(request, Status.EBADREQ))
+                    client.answer(error_response(request, Status.EBADREQ))
             case messages.InvalidRequest():
-                client.answer(refusal(request, request.status))
+                client.answer(error_response(request, request.status))
 
     # --- writing ---
 
-    def add(self, client: Client, add: OrdinaryAdd) -> bool:
+    def add(self, client: Client, add: FastAdd) -> bool:
         """Serves an ordinary add where nothing stands in its way; False where `process` has to decide.
 
         The rules are those of `admission` and `ledger_state`, of which only "accepted" is told apart here.
@@ -194,7 +194,7 @@ class RequestProcessor:
         if status is not Status.EOK or ledger is None:
             self._statistics.adds_refused += 1
             self._statistics.adds_refused_read_only += status is Status.EREADONLY
-            client.answer(refusal(request, status))
+            client.answer(error_response(request, status))
             return
         stored = client.encode(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
         self._until_timed -= 1
@@ -228,7 +228,7 @@ class RequestProcessor:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             status = Status.ENOLEDGER if ledger is None else ledger.check_key(request.master_key)
         if status is not Status.EOK or ledger is None:
-            client.answer(refusal(request, status))
+            client.answer(error_response(request, status))
             return
         answer = client.encode(messages.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
         timed = _Timed(answer, self._statistics.write_lac_latency, time.perf_counter())
@@ -305,7 +305,7 @@ class RequestProcessor:
             if isinstance(answer, bytes):
                 client.answer(client.decode(answer)._replace(status=Status.EIO))
             else:
-                client.answer(refusal(answer, Status.EIO))
+                client.answer(error_response(answer, Status.EIO))
         for client in clients:
             client.flush()
 
@@ -323,7 +323,7 @@ class RequestProcessor:
                 return
         if status is not Status.EOK:
             self._statistics.reads_refused += 1
-            client.answer(refusal(request, status))
+            client.answer(error_response(request, status))
             return
         self._reads.queue(client, request, first=request.priority > 0)
 
@@ -377,7 +377,7 @@ class RequestProcessor:
 
     def _force(self, client: Client, request: messages.ForceLedgerRequest) -> None:
         if request.ledger_id < 0:
-            client.answer(refusal(request, Status.EBADREQ))
+            client.answer(error_response(request, Status.EBADREQ))
             return
         answer = client.encode(messages.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
         timed = _Timed(answer, self._statistics.force_latency, time.perf_counter())

@@ -96,7 +96,7 @@ class Flusher:
         self.statistics.entries += sum(map(len, kept.values()))
 
 
-class PatientFlusher:
+class SpaceTolerantFlusher:
     """Flushes until a flush finds no space; from then on everything stays in the cache. For a start on a full disk.
 
     `on_no_space` agrees to that, or the error is raised.

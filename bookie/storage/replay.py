@@ -34,7 +34,7 @@ from bookgate.bookie.index.file_format import MAX_ENTRY_ID, fits_header
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.file import list_journals
 from bookgate.bookie.journal.format import JournalScan, LogMark, Record
-from bookgate.bookie.storage.checkpoint import Flusher, PatientFlusher
+from bookgate.bookie.storage.checkpoint import Flusher, SpaceTolerantFlusher
 from bookgate.bookie.storage.ledger_state import is_acceptable_key
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.stored_ledger import StoredLedger
@@ -65,7 +65,7 @@ class Replay:
         directory: Path,
         table: LedgerTable,
         cache: WriteCache,
-        flusher: Flusher | PatientFlusher,
+        flusher: Flusher | SpaceTolerantFlusher,
         held: Callable[[StoredLedger, int], bytes | None],
         *,
         skip_invalid: bool = False,

@@ -35,7 +35,7 @@ from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
-from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, PatientFlusher
+from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, SpaceTolerantFlusher
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.storage.open_stores import open_stores
@@ -196,7 +196,7 @@ class Storage(LedgerWrites):
         self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
-        patient = PatientFlusher(flusher, lambda error: self.on_no_space(error, []))
+        patient = SpaceTolerantFlusher(flusher, lambda error: self.on_no_space(error, []))
         replays = [self._replay(journal, mark, patient, accept_loss is not None) for journal, mark in enumerate(starts)]
         checkpointer = Checkpointer(
             self._files,
@@ -234,7 +234,7 @@ class Storage(LedgerWrites):
         return agreed
 
     def _replay(
-        self, journal: int, mark: LogMark, flusher: PatientFlusher, accept_loss: bool
+        self, journal: int, mark: LogMark, flusher: SpaceTolerantFlusher, accept_loss: bool
     ) -> tuple[LogMark, LogMark]:
         """Brings what one journal holds behind its mark into the stores. The mark, and where the journal ends."""
         directory = directories.current(self._config.journal_directories[journal])
@@ -250,7 +250,7 @@ class Storage(LedgerWrites):
         ).run(mark)
         return mark, max(mark, replayed)
 
-    def _persist_beginning(self, journal: int, replayed: LogMark, flusher: PatientFlusher) -> LogMark:
+    def _persist_beginning(self, journal: int, replayed: LogMark, flusher: SpaceTolerantFlusher) -> LogMark:
         """All that was replayed is in the stores: the mark is set to where the journal begins now. Returns what it is.
 
         So a mark never stands where a killed process wrote and did not sync, nor is there a journal without a mark: its

@@ -14,7 +14,7 @@ from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import Problem, Spaces, bookie_problems, store_problem
 from bookgate.gateway.console.stale_while_refresh import Recent
 from bookgate.gateway.http.access import Access
-from bookgate.gateway.http.api import Call, NoBody, NoQuery, Row, get
+from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.http.routes.process import masked
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, version_of
@@ -115,7 +115,7 @@ class ClusterView:
         }
 
 
-def cluster_rows(view: ClusterView) -> list[Row]:
+def cluster_routes(view: ClusterView) -> list[Route]:
     async def cluster(_call: Call[NoQuery, NoBody]) -> Any:
         return await view.shown()
 

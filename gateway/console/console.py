@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_rows
-from bookgate.gateway.console.ledger_census import Census, census_row
-from bookgate.gateway.console.ledger_routes import console_ledger_rows
+from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
+from bookgate.gateway.console.ledger_census import Census, census_route
+from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import Spaces
 from bookgate.gateway.console.rates import Chart, Rates, gauge, rate_of
 from bookgate.gateway.http.access import Access
-from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Row, get
+from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, get
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 
@@ -54,14 +54,14 @@ class Console:
         await self._census.close()
         await self._view.close()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Route]:
         async def rates(call: Call[SinceQuery, NoBody]) -> Any:
             return self._rates.shown(call.query.since)
 
         return [
-            *cluster_rows(self._view),
-            *console_ledger_rows(self._factory.ledger_manager),
-            census_row(self._census),
+            *cluster_routes(self._view),
+            *console_ledger_routes(self._factory.ledger_manager),
+            census_route(self._census),
             get(
                 f"{CONSOLE}/rates",
                 "What this server did in the last ten minutes",

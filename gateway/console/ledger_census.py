@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Any
 
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.http.api import Call, NoBody, NoQuery, Row, get
+from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.metadata import LedgerState
@@ -111,7 +111,7 @@ class Census:
         await self._sleep((self._clock() - begun) * _REST)
 
 
-def census_row(census: Census) -> Row:
+def census_route(census: Census) -> Route:
     async def counts(_call: Call[NoQuery, NoBody]) -> Any:
         return census.ask()
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.http.api import WHOLE, Call, LedgerHalf, NoBody, Query, Row, get
+from bookgate.gateway.http.api import WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
@@ -63,7 +63,7 @@ def _holds(custom: Mapping[str, bytes], text: str) -> bool:
     return any(text in name or text.encode() in value for name, value in custom.items())
 
 
-def console_ledger_rows(manager: LedgerManager) -> list[Row]:
+def console_ledger_routes(manager: LedgerManager) -> list[Route]:
     async def search(call: Call[SearchQuery, NoBody]) -> Any:
         query = call.query
         ledgers: list[dict[str, Any]] = []

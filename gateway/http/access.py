@@ -15,7 +15,7 @@ import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.errors import HttpError
 from bookgate.ledger.errors import IncorrectParameterException
 
 
@@ -47,25 +47,25 @@ class Access:
         return "open" if self._loopback else "off"
 
     def check(self, need: Need, headers: Mapping[str, str]) -> None:
-        """Raises AdminException: 401 without the right token, 403 where none is configured and none would be safe."""
+        """Raises HttpError: 401 without the right token, 403 where none is configured and none would be safe."""
         if need is Need.NOTHING:
             return
         if self._token is not None:
             if self._is_token(headers.get("authorization", "")):
                 return
-            raise AdminException(
+            raise HttpError(
                 401, "this needs the token: send it as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
             )
         if need is Need.WRITE and not self._loopback:
-            raise AdminException(
+            raise HttpError(
                 403,
                 "changes over HTTP are off: no token is configured and the address is open to other machines; set "
                 "http_token_file (or http_token), or let HTTP listen on 127.0.0.1",
             )
         if _is_for_another_page(headers):
-            raise AdminException(403, "without a token, a page of another origin gets neither entries nor changes")
+            raise HttpError(403, "without a token, a page of another origin gets neither entries nor changes")
         if self._loopback and not _names_this_host(headers.get("host", "")):
-            raise AdminException(
+            raise HttpError(
                 403, "without a token, entries and changes need localhost or an IP address in the URL; use those"
             )
 

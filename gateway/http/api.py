@@ -2,7 +2,7 @@
 
 An operation says its path, verb, query, body, answer, and what it needs (`Need`). Whatever a request lacks or has too
 much is refused before its handler runs: an unknown path with 404, a wrong verb with 405 and `Allow`, a parameter or a
-body that is not as declared with 400. Handlers raise: AdminException for a status of their choice, BKException for
+body that is not as declared with 400. Handlers raise: HttpError for a status of their choice, BKException for
 what metadata and bookies refuse (`status_of`). Every refusal is `{"error": "what, where, what to do"}`.
 
 Paths and shapes of answers are BookKeeper's (docs/admin.md#paths); statuses are HTTP's where BookKeeper says 404 to a
@@ -24,10 +24,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 
 from bookgate.gateway.http.access import Access, Need
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.errors import HttpError
 from bookgate.ledger import errors
 from bookgate.runtime.logs import log_event
 
@@ -122,7 +122,7 @@ class Operation(Generic[QueryT, BodyT]):
     """False: it only says that it is not there."""
 
 
-Row = Operation[Any, Any]
+Route = Operation[Any, Any]
 
 HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
@@ -132,12 +132,14 @@ HEADERS: Mapping[str, str] = {
 """Of every answer: it is what it says, for this server's own pages, and older by the next time."""
 
 
-def get(path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any) -> Row:
+def get(path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any) -> Route:
     """A row that reads."""
     return Operation("GET", path, summary, handle, **{"query": NoQuery, "body": NoBody, **more})
 
 
-def change(verb: str, path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any) -> Row:
+def change(
+    verb: str, path: str, summary: str, handle: Callable[[Call[Any, Any]], Awaitable[Any]], **more: Any
+) -> Route:
     """A row that changes something."""
     return Operation(verb, path, summary, handle, **{"query": NoQuery, "body": NoBody, "need": Need.WRITE, **more})
 
@@ -175,47 +177,49 @@ def status_of(error: errors.BKException) -> int:
     return next((status for kinds, status in _STATUSES if isinstance(error, kinds)), 500)
 
 
-def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     # A name that was given may hold what no text can.
     message = message.encode("utf-8", "replace").decode()
     return JSONResponse({"error": message}, status_code=status, headers={**HEADERS, **(headers or {})})
 
 
 def create_app(
-    rows: Sequence[Row], access: Access, document: Mapping[str, Any], more_routes: Sequence[Route] = ()
+    rows: Sequence[Route], access: Access, document: Mapping[str, Any], more_routes: Sequence[StarletteRoute] = ()
 ) -> Starlette:
     """The ASGI application. `document` is served at `/openapi.json`; `more_routes` are pages that are no API."""
 
     async def openapi(_request: Request) -> Response:
         return JSONResponse(document, headers=HEADERS)
 
-    by_path: dict[str, dict[str, Row]] = {}
+    by_path: dict[str, dict[str, Route]] = {}
     for row in rows:
         by_path.setdefault(row.path, {})[row.verb] = row
     routes = [
-        Route(path, partial(_dispatch, verbs, access), methods=list(verbs), include_in_schema=False)
+        StarletteRoute(path, partial(_dispatch, verbs, access), methods=list(verbs), include_in_schema=False)
         for path, verbs in by_path.items()
     ]
     handlers: Any = {HTTPException: _http_refused, Exception: _unexpected}
-    return Starlette(routes=[*routes, Route("/openapi.json", openapi), *more_routes], exception_handlers=handlers)
+    return Starlette(
+        routes=[*routes, StarletteRoute("/openapi.json", openapi), *more_routes], exception_handlers=handlers
+    )
 
 
-async def _dispatch(verbs: Mapping[str, Row], access: Access, request: Request) -> Response:
+async def _dispatch(verbs: Mapping[str, Route], access: Access, request: Request) -> Response:
     row = verbs["GET" if request.method == "HEAD" else request.method]
     try:
         access.check(row.need, request.headers)
         call: Call[Any, Any] = Call(_query(row.query, request), await _body(row, request), request)
         return _response(row, await row.handle(call))
-    except AdminException as error:
-        return refusal(error.status, str(error), error.headers)
+    except HttpError as error:
+        return error_response(error.status, str(error), error.headers)
     except errors.BKException as error:
         status = status_of(error)
         if status >= 500:
             log_event(_log, "http_request_failed", logging.WARNING, verb=row.verb, path=row.path, error=error)
-        return refusal(status, str(error))
+        return error_response(status, str(error))
 
 
-def _response(row: Row, answer: Any) -> Response:
+def _response(row: Route, answer: Any) -> Response:
     if isinstance(answer, Response):
         answer.headers.update(HEADERS)
         return answer
@@ -228,22 +232,22 @@ def _query(model: type[Query], request: Request) -> Query:
     given = request.query_params
     for name in given:
         if len(given.getlist(name)) > 1:
-            raise AdminException(400, f"parameter {name} is given {len(given.getlist(name))} times; give it once")
+            raise HttpError(400, f"parameter {name} is given {len(given.getlist(name))} times; give it once")
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:
         known = ", ".join(model.model_fields) or "none"
-        raise AdminException(400, f"{_problems(error, 'parameter ')}; parameters of this path: {known}") from None
+        raise HttpError(400, f"{_problems(error, 'parameter ')}; parameters of this path: {known}") from None
 
 
-async def _body(row: Row, request: Request) -> Body:
+async def _body(row: Route, request: Request) -> Body:
     if row.body is NoBody:
         return NoBody()
     content = b""
     async for chunk in request.stream():
         content += chunk
         if len(content) > _MAX_BODY:
-            raise AdminException(413, f"the body is larger than {_MAX_BODY} bytes; nothing this path takes is")
+            raise HttpError(413, f"the body is larger than {_MAX_BODY} bytes; nothing this path takes is")
     if not content.strip() and not row.body_required:
         content = b"{}"
     keys = ", ".join(known.alias or name for name, known in row.body.model_fields.items())
@@ -251,9 +255,9 @@ async def _body(row: Row, request: Request) -> Body:
         checked: Body = row.body.model_validate(_json(content))
         return checked
     except ValidationError as error:
-        raise AdminException(400, f"{_problems(error, 'body: ')}; the body is a JSON object with {keys}") from None
+        raise HttpError(400, f"{_problems(error, 'body: ')}; the body is a JSON object with {keys}") from None
     except ValueError as error:
-        raise AdminException(400, f"the body must be a JSON object with {keys}: {error}") from None
+        raise HttpError(400, f"the body must be a JSON object with {keys}: {error}") from None
 
 
 def _json(content: bytes) -> Any:
@@ -278,11 +282,13 @@ def _problems(error: ValidationError, kind: str) -> str:
 async def _http_refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        return refusal(405, f"{request.url.path} does not take {request.method}; it takes {allowed}", error.headers)
+        return error_response(
+            405, f"{request.url.path} does not take {request.method}; it takes {allowed}", error.headers
+        )
     if error.status_code == 404:
-        return refusal(404, f"there is nothing at {request.url.path}; /openapi.json lists what there is")
-    return refusal(error.status_code, error.detail, error.headers)
+        return error_response(404, f"there is nothing at {request.url.path}; /openapi.json lists what there is")
+    return error_response(error.status_code, error.detail, error.headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return refusal(500, f"{request.method} {request.url.path} failed: {type(error).__name__}; the log says more")
+    return error_response(500, f"{request.method} {request.url.path} failed: {type(error).__name__}; the log says more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class AdminException(Exception):
+class HttpError(Exception):
     """A refusal with a status of its own."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from bookgate.gateway.http.access import Need
-from bookgate.gateway.http.api import JSON, NoBody, Row
+from bookgate.gateway.http.api import JSON, NoBody, Route
 
 _ERROR = {"$ref": "#/components/schemas/Error"}
 
 
-def document(title: str, rows: Sequence[Row], *, has_token: bool) -> dict[str, Any]:
+def document(title: str, rows: Sequence[Route], *, has_token: bool) -> dict[str, Any]:
     """The document of these rows. `has_token`: one is configured, so operations that need it say so."""
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -40,7 +40,7 @@ def document(title: str, rows: Sequence[Row], *, has_token: bool) -> dict[str, A
     }
 
 
-def _operation(row: Row, has_token: bool) -> dict[str, Any]:
+def _operation(row: Route, has_token: bool) -> dict[str, Any]:
     schema = {"type": "string"} if row.answer is None else dict(row.answer)
     answered = {"200": {"description": "done", "content": {row.media_type: {"schema": schema}}}} if row.works else {}
     found: dict[str, Any] = {
@@ -59,7 +59,7 @@ def _operation(row: Row, has_token: bool) -> dict[str, Any]:
     return found
 
 
-def _failures(row: Row, has_token: bool) -> list[tuple[int, str]]:
+def _failures(row: Route, has_token: bool) -> list[tuple[int, str]]:
     failures = {400: "a parameter or the body is not as declared", **row.failures}
     if row.need is not Need.NOTHING and has_token:
         failures[401] = "the token is missing or wrong"
@@ -74,7 +74,7 @@ def _refusal(text: str) -> Mapping[str, Any]:
     return {"description": text, "content": {JSON: {"schema": _ERROR}}}
 
 
-def _parameters(row: Row) -> list[dict[str, Any]]:
+def _parameters(row: Route) -> list[dict[str, Any]]:
     schema = _schema_of(row.query)
     required = schema.get("required", ())
     return [

@@ -26,11 +26,11 @@ from prometheus_client import ProcessCollector
 from pydantic import BaseModel
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.console.ledger_census import Census, census_row
-from bookgate.gateway.console.ledger_routes import console_ledger_rows
+from bookgate.gateway.console.ledger_census import Census, census_route
+from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.http.access import Access, Need
 from bookgate.gateway.http.api import create_app
-from bookgate.gateway.http.routes.ledgers import ledger_rows
+from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.process.passed_on import LISTINGS
 from bookgate.gateway.process.reported_metrics import REPORT_SECONDS, report
@@ -69,7 +69,7 @@ class _Listings:
     order: Order
 
     def server(self) -> AdminServer:
-        rows = [*ledger_rows(self.manager), *console_ledger_rows(self.manager), census_row(self.census)]
+        rows = [*ledger_routes(self.manager), *console_ledger_routes(self.manager), census_route(self.census)]
         served = [replace(row, need=Need.CONTENT) for row in rows if row.path in LISTINGS]
         listener = socket.socket(fileno=self.order.listener)
         app = create_app(served, Access(self.order.secret, loopback=True), {})

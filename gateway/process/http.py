@@ -12,12 +12,12 @@ from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
 from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import Access, is_loopback
-from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, Row, create_app, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, Route, create_app, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.openapi import document
-from bookgate.gateway.http.routes.cluster import cluster_rows
-from bookgate.gateway.http.routes.ledgers import ledger_rows
-from bookgate.gateway.http.routes.process import process_rows
+from bookgate.gateway.http.routes.cluster import cluster_routes
+from bookgate.gateway.http.routes.ledgers import ledger_routes
+from bookgate.gateway.http.routes.process import process_routes
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -26,24 +26,24 @@ from bookgate.runtime.listening import listen
 from bookgate.runtime.version import own_version
 
 
-def gateway_rows(
+def gateway_routes(
     settings: GatewayConfig,
     factory: LedgerManagerFactory,
     registry: CollectorRegistry,
     stopping: asyncio.Event,
     console: Console,
-) -> list[Row]:
+) -> list[Route]:
     """What a gateway without a bookie answers."""
 
     async def ready(_call: Call[AnyQuery, NoBody]) -> str:
         if not factory.connected or stopping.is_set():
-            raise AdminException(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
+            raise HttpError(503, "the gateway is not ready to serve: it stops, or its store is out of reach")
         if not factory.writable:
-            raise AdminException(503, "the metadata store takes no changes: its disk is full, or its file read-only")
+            raise HttpError(503, "the metadata store takes no changes: its disk is full, or its file read-only")
         return "OK\n"
 
     return [
-        *process_rows(settings, lambda: generate_latest(registry), CONTENT_TYPE_LATEST),
+        *process_routes(settings, lambda: generate_latest(registry), CONTENT_TYPE_LATEST),
         get(
             "/ready",
             "The store is reached and has room, nothing drains",
@@ -53,8 +53,8 @@ def gateway_rows(
             media_type=TEXT,
             failures={503: "not ready"},
         ),
-        *ledger_rows(factory.ledger_manager),
-        *cluster_rows(factory),
+        *ledger_routes(factory.ledger_manager),
+        *cluster_routes(factory),
         *console.rows(),
     ]
 
@@ -76,7 +76,7 @@ class HttpServer:
         self._max_connections = settings.http_connections()
         server = Server("gateway", "gateway", own_version(), settings.metadata_uri, stopping.is_set, metrics)
         self._console = Console(server, factory, access)
-        rows = gateway_rows(settings, factory, registry, stopping, self._console)
+        rows = gateway_routes(settings, factory, registry, stopping, self._console)
         description = document("Bookgate gateway", rows, has_token=access.has_token)
         self._app = create_app(rows, access, description, console_routes())
         self._server: AdminServer | None = None

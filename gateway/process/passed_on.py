@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.errors import HttpError
 from bookgate.ledger.errors import MetaStoreException
 
 LISTINGS = ("/api/v1/ledger/list", f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts")
@@ -38,16 +38,16 @@ class PassedOn:
         self._answers = answers
 
     async def answer(self, request: Request) -> Response:
-        """What the other process says. Raises AdminException."""
+        """What the other process says. Raises HttpError."""
         if not self._answers():
-            raise AdminException(503, _AWAY)
+            raise HttpError(503, _AWAY)
         received = self._ask(request)
         try:
             async with asyncio.timeout(_HEAD_SECONDS):
                 head = await anext(received)
         except (OSError, h11.RemoteProtocolError, TimeoutError):
             await received.aclose()
-            raise AdminException(503, _AWAY) from None
+            raise HttpError(503, _AWAY) from None
         assert isinstance(head, h11.Response)
         headers = {name.decode(): value.decode() for name, value in head.headers if name in _KEPT}
         return StreamingResponse(_parts(received), head.status_code, headers)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 
 from bookgate.gateway.services.messages import bookie_message, bookie_messages
-from bookgate.gateway.services.status import Context, abort
+from bookgate.gateway.services.status import Context, abort_with
 from bookgate.ledger.errors import BookieHandleNotAvailableException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -66,7 +66,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         try:
             bookies = await self._factory.service_discovery.bookies(bookie_set)
         except Exception as error:
-            return await abort(context, "ListBookies", error)
+            return await abort_with(context, "ListBookies", error)
         return pb.ListBookiesResponse(
             code=StatusCode.SUCCESS, bookies=bookie_messages(bookies), revision=self._next_revision()
         )
@@ -88,7 +88,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
                 yield response
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; watch at another one")
         except Exception as error:
-            await abort(context, "WatchBookies", error)
+            await abort_with(context, "WatchBookies", error)
         finally:
             self._streams.pop(stream, None)
             if stop_watching is not None:
@@ -104,7 +104,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         except BookieHandleNotAvailableException as error:
             return pb.GetBookieServiceInfoResponse(code=StatusCode.UNEXPECTED, message=str(error))
         except Exception as error:
-            return await abort(context, "GetBookieServiceInfo", error)
+            return await abort_with(context, "GetBookieServiceInfo", error)
         return pb.GetBookieServiceInfoResponse(code=StatusCode.SUCCESS, bookie=bookie_message(bookie))
 
     async def GetClusterInfo(self, request: pb.GetClusterInfoRequest, context: Context) -> pb.GetClusterInfoResponse:
@@ -112,7 +112,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
             info = await self._factory.service_discovery.cluster_info()
             revision = await self._caught_up() if request.catch_up else None
         except Exception as error:
-            return await abort(context, "GetClusterInfo", error)
+            return await abort_with(context, "GetClusterInfo", error)
         return pb.GetClusterInfoResponse(
             code=StatusCode.SUCCESS,
             instance_id=info.instance_id,

@@ -15,7 +15,7 @@ from bookgate.ledger.errors import WrongClusterException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 
 
-class Freshness:
+class RevisionBarrier:
     """See the module. One a gateway."""
 
     def __init__(self, factory: LedgerManagerFactory) -> None:
@@ -25,7 +25,7 @@ class Freshness:
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
-    async def reach(self, revision: int) -> None:
+    async def wait_for(self, revision: int) -> None:
         """Returns once all that is held here is at least as new as `revision`.
 
         Raises MetaStoreException, WrongClusterException for a revision that the store has not come to.

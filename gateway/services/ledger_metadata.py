@@ -19,7 +19,7 @@ import grpc
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.services.batch import BatchReader, create_each, not_created, over_batch
-from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.iterate import Listing
 from bookgate.gateway.services.messages import (
@@ -33,8 +33,8 @@ from bookgate.gateway.services.messages import (
     success,
 )
 from bookgate.gateway.services.metadata_cache import MetadataCache
-from bookgate.gateway.services.request_dedup import RequestTokens
-from bookgate.gateway.services.status import Context, abort, refuse
+from bookgate.gateway.services.request_dedup import RequestDeduplicator
+from bookgate.gateway.services.status import Context, abort_not_applied, abort_with
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.services.watch import WatchService
 from bookgate.ledger.bookie_info import check_bookie_id
@@ -76,7 +76,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         factory: LedgerManagerFactory,
         watches: WatchService,
         cache: MetadataCache,
-        freshness: Freshness,
+        freshness: RevisionBarrier,
         budget: StoreBudget,
         limits: Limits,
         instance: Instance,
@@ -88,7 +88,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         self._budget = budget
         self._limits = limits
         self._instance = instance
-        self._tokens = RequestTokens()
+        self._tokens = RequestDeduplicator()
         self._reader = BatchReader(factory, cache, budget)
         self._listing = Listing(factory, budget, limits.listings)
 
@@ -98,7 +98,7 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def Create(self, request: LedgerMetadataRequest, context: Context) -> Response:
         async def create(new: LedgerMetadataRequest) -> LedgerMetadataResponse:
             await self._check_instance([new], context)
-            return await self._tokens.once("Create", new, self._create)
+            return await self._tokens.run_once("Create", new, self._create)
 
         return await self._unary("Create", create, request, context)
 
@@ -106,7 +106,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         return await self._unary("Read", self._read, request, context)
 
     async def Write(self, request: LedgerMetadataRequest, context: Context) -> Response:
-        return await self._unary("Write", lambda r: self._tokens.once("Write", r, self._write), request, context)
+        return await self._unary("Write", lambda r: self._tokens.run_once("Write", r, self._write), request, context)
 
     async def Remove(self, request: LedgerMetadataRequest, context: Context) -> Response:
         return await self._unary("Remove", self._remove, request, context)
@@ -126,7 +126,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         try:
             return await self._batch_create(request.requests, context)
         except Exception as error:
-            return await abort(context, "BatchCreate", error)
+            return await abort_with(context, "BatchCreate", error)
 
     async def BatchRead(self, request: BatchReadRequest, context: Context) -> AsyncIterator[Response]:
         count = len(request.ledger_ids)
@@ -134,25 +134,25 @@ class MetadataService(LedgerMetadataServiceServicer):
             yield LedgerMetadataResponse(code=StatusCode.BAD_REQUEST, message=over_batch(count, self._limits.batch))
             return
         try:
-            await self._freshness.reach(request.min_revision)
+            await self._freshness.wait_for(request.min_revision)
             async with aclosing(self._reader.read(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
                     yield response
         except Exception as error:
-            await abort(context, "BatchRead", error)
+            await abort_with(context, "BatchRead", error)
 
     async def Iterate(
         self, request: GetLedgerRangesRequest, context: Context
     ) -> AsyncIterator[GetLedgerRangesResponse | bytes]:
         try:
-            await self._freshness.reach(request.min_revision)
+            await self._freshness.wait_for(request.min_revision)
             async with aclosing(self._listing.iterate(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
                     yield response
         except IncorrectParameterException as error:
             yield GetLedgerRangesResponse(code=StatusCode.BAD_REQUEST, message=str(error))
         except Exception as error:
-            await abort(context, "Iterate", error)
+            await abort_with(context, "Iterate", error)
 
     # --- one ledger ---------------------------------------------------------------------------------------------
 
@@ -162,14 +162,14 @@ class MetadataService(LedgerMetadataServiceServicer):
         """The operation's answer, or the code of a domain failure; what concerns the store becomes a gRPC status."""
         try:
             try:
-                await self._freshness.reach(request.min_revision)
+                await self._freshness.wait_for(request.min_revision)
                 return await operation(request)
             except (MetaStoreException, TooManyRequestsException):
                 raise
             except BKException as error:
                 return await self._failure(request, error)
         except Exception as error:
-            return await abort(context, method, error)
+            return await abort_with(context, method, error)
 
     async def _failure(self, request: LedgerMetadataRequest, error: BKException) -> LedgerMetadataResponse:
         response = failure(error, None, await self._factory.revision())
@@ -193,7 +193,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         if self._instance.is_meant(context):
             return
         if any(not each.HasField("ledger_id") and not self._tokens.knows("Create", each) for each in requests):
-            await refuse(
+            await abort_not_applied(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"this is another instance of the gateway, {self._instance.id}, than the one that was named: nothing "
@@ -283,13 +283,13 @@ class MetadataService(LedgerMetadataServiceServicer):
     # --- many ledgers -------------------------------------------------------------------------------------------
 
     async def _batch_create(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> BatchCreateResponse:
-        await self._freshness.reach(max((request.min_revision for request in requests), default=0))
+        await self._freshness.wait_for(max((request.min_revision for request in requests), default=0))
 
         async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse | BKException]:
             return await create_each(self._factory, self._budget, new, self._to_create)
 
         await self._check_instance(requests, context)
-        outcomes = await self._tokens.once_each("Create", requests, create)
+        outcomes = await self._tokens.run_once_each("Create", requests, create)
         if (error := _of_all(outcomes)) is not None:
             raise error
         # Some were created: that must reach the caller, the others say that their outcome is not known.

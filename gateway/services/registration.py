@@ -27,7 +27,7 @@ import grpc
 
 from bookgate.gateway.services.leased_registration import Answers, LeasedRegistration
 from bookgate.gateway.services.messages import status_code
-from bookgate.gateway.services.status import Context, abort
+from bookgate.gateway.services.status import Context, abort_with
 from bookgate.ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id, same_life
 from bookgate.ledger.errors import (
     BKException,
@@ -98,7 +98,7 @@ class RegistrationService(RegistrationServiceServicer):
             if reader.done() and (error := reader.exception()) is not None:
                 raise error
         except Exception as error:
-            await abort(context, "Register", error)
+            await abort_with(context, "Register", error)
         finally:
             self._streams.pop(answers, None)
             reader.cancel()
@@ -110,7 +110,7 @@ class RegistrationService(RegistrationServiceServicer):
         except IncorrectParameterException as error:
             return pb.ReadCookieResponse(code=StatusCode.BAD_REQUEST, message=str(error))
         except Exception as error:
-            return await abort(context, "ReadCookie", error)
+            return await abort_with(context, "ReadCookie", error)
         if cookie is None:
             return pb.ReadCookieResponse(code=StatusCode.SUCCESS)
         return pb.ReadCookieResponse(code=StatusCode.SUCCESS, cookie=cookie.value, version=cookie.version)
@@ -375,5 +375,5 @@ async def _changed(context: Context, method: str, change: Awaitable[None]) -> tu
     except (IncorrectParameterException, MetadataVersionException) as error:
         return status_code(error), str(error)
     except Exception as error:
-        return await abort(context, method, error)
+        return await abort_with(context, method, error)
     return StatusCode.SUCCESS, ""

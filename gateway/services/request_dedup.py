@@ -50,7 +50,7 @@ class _Answered(NamedTuple):
     at: float
 
 
-class RequestTokens:
+class RequestDeduplicator:
     """See the module. One a gateway, on one event loop."""
 
     def __init__(
@@ -71,14 +71,14 @@ class RequestTokens:
     def __len__(self) -> int:
         return len(self._answered)
 
-    async def once(self, method: str, request: LedgerMetadataRequest, work: Work) -> LedgerMetadataResponse:
+    async def run_once(self, method: str, request: LedgerMetadataRequest, work: Work) -> LedgerMetadataResponse:
         """The answer of `work`, which runs only if this very request was not answered or under way already."""
-        (outcome,) = await (self.once_each(method, [request], work) if request.request_token else work([request]))
+        (outcome,) = await (self.run_once_each(method, [request], work) if request.request_token else work([request]))
         if isinstance(outcome, BKException):
             raise outcome
         return outcome
 
-    async def once_each(self, method: str, requests: Sequence[LedgerMetadataRequest], work: Work) -> list[Outcome]:
+    async def run_once_each(self, method: str, requests: Sequence[LedgerMetadataRequest], work: Work) -> list[Outcome]:
         """The same for many: `work` gets those that are new, and answers in their order; a failure as its exception."""
         answers: list[_Answer] = []
         new: list[_New] = []

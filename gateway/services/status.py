@@ -42,7 +42,7 @@ def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.INTERNAL, "the gateway failed on this request; its log says why"
 
 
-async def abort(context: Context, method: str, error: Exception) -> NoReturn:
+async def abort_with(context: Context, method: str, error: Exception) -> NoReturn:
     """Ends the RPC with the exception's status; unforeseen ones are logged with their traceback."""
     if isinstance(error, (grpc.aio.AbortError, grpc.RpcError)):
         raise error
@@ -50,12 +50,12 @@ async def abort(context: Context, method: str, error: Exception) -> NoReturn:
     if not isinstance(error, BKException):
         log_bug(_LOG, "call_failed", error, method=method)
     if isinstance(error, (StoreUnreachableException, WrongClusterException)):
-        await refuse(context, code, details)
+        await abort_not_applied(context, code, details)
     await context.abort(code, details)
     raise AssertionError("abort returned")
 
 
-async def refuse(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+async def abort_not_applied(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
     """Ends an RPC that surely changed nothing, and says so."""
     await context.abort(code, details, (*context.trailing_metadata(), *_NOT_DONE))
     raise AssertionError("abort returned")

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import grpc
 
 from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
-from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.messages import failure, ledger_id_of, required_ledger_id
-from bookgate.gateway.services.status import Context, abort
+from bookgate.gateway.services.status import Context, abort_with
 from bookgate.gateway.services.watch_hub import DAMAGED, Answer, LedgerState, TooManySubscriptions, WatchHub
 from bookgate.gateway.stores.ledger_listeners import LedgerFollower
 from bookgate.ledger.errors import (
@@ -132,10 +132,10 @@ class WatchService:
         factory: LedgerManagerFactory,
         bookmark_seconds: float = BOOKMARK_SECONDS,
         max_subscriptions: int = 100_000,
-        freshness: Freshness | None = None,
+        freshness: RevisionBarrier | None = None,
     ) -> None:
         self._factory = factory
-        self._freshness = freshness or Freshness(factory)
+        self._freshness = freshness or RevisionBarrier(factory)
         self._bookmark_seconds = bookmark_seconds
         self.hub = WatchHub(max_subscriptions)
         self._streams: dict[_Stream, None] = {}
@@ -172,7 +172,7 @@ class WatchService:
                 raise stream.error
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; subscribe at another one")
         except Exception as error:
-            await abort(context, "Watch", error)
+            await abort_with(context, "Watch", error)
         finally:
             reader.cancel()
             self._streams.pop(stream, None)
@@ -250,7 +250,7 @@ class WatchService:
 
     async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
         """Brings the hub's state of a ledger to at least `min_revision`, of which the client has seen `version`."""
-        await self._freshness.reach(min_revision)
+        await self._freshness.wait_for(min_revision)
         known = self.hub.version(ledger_id)
         if known is None or version is None or known >= version:
             return

@@ -6,7 +6,7 @@ from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import Operation, Request, Response, Status
 
 
-def refusal(request: Request, status: Status) -> Response:
+def error_response(request: Request, status: Status) -> Response:
     """In the form that belongs to the request's operation."""
     txn_id = request.txn_id
     match request:

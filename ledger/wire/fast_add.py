@@ -39,7 +39,7 @@ _V2_BODY = 24
 _V2_STORED = struct.Struct(">IIIqq")
 
 
-class OrdinaryAdd(NamedTuple):
+class FastAdd(NamedTuple):
     """What an ordinary add says. Ids are not negative."""
 
     stored: bytes
@@ -52,7 +52,7 @@ class OrdinaryAdd(NamedTuple):
     body: bytes
 
 
-def read_v3(packet: memoryview) -> OrdinaryAdd | None:
+def read_v3(packet: memoryview) -> FastAdd | None:
     """The add, or None for anything else."""
     match = _ADD.match(packet)
     if match is None:
@@ -83,10 +83,10 @@ def read_v3(packet: memoryview) -> OrdinaryAdd | None:
         ledger,
         entry,
     )
-    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:])))
+    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:])))
 
 
-def read_v2(packet: memoryview) -> OrdinaryAdd | None:
+def read_v2(packet: memoryview) -> FastAdd | None:
     """The add, or None for anything else."""
     if len(packet) < _V2_BODY + HEADER_SIZE:
         return None
@@ -94,7 +94,7 @@ def read_v2(packet: memoryview) -> OrdinaryAdd | None:
     if header != _V2_HEADER or ledger_id < 0 or entry_id < 0:
         return None
     stored = _V2_STORED.pack(24, _V2_HEADER, 0, ledger_id, entry_id)
-    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[_V2_BODY:])))
+    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[_V2_BODY:])))
 
 
 _TABLE = len(VARINTS)

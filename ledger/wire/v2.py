@@ -17,9 +17,9 @@ What the requests of `requests` become here:
   what is asked; the LAC of a read's answer, a mere hint, is left out.
 
 A packet that is short, or whose opcode is unknown, raises ProtocolError, after which the connection is to be closed. A
-request of a version above 2 becomes an InvalidRequest, to be answered with its status in that same version (`refusal`);
-AUTH is read in every version, for want of a status to refuse it with. Bytes behind the last field of a fixed layout are
-ignored, as in BookKeeper.
+request of a version above 2 becomes an InvalidRequest, to be answered with its status in that same version
+(`error_response`); AUTH is read in every version, for want of a status to refuse it with. Bytes behind the last field
+of a fixed layout are ignored, as in BookKeeper.
 
 Not here: frames (`frames`), what a request does (the bookie), the newer protocol, and telling the two apart (a packet
 of v3 begins with the byte 0x0A).
@@ -410,8 +410,8 @@ def decode_response(packet: bytes | memoryview) -> Response:
 # --- refusing -------------------------------------------------------------------------------------------------------
 
 
-def refusal(request: Request, status: Status) -> Response:
+def error_response(request: Request, status: Status) -> Response:
     """The answer that carries nothing but a failure; unlike in v3 that of a batch read always has its ids."""
     if isinstance(request, messages.InvalidRequest) and request.operation == Operation.BATCH_READ_ENTRY:
         return messages.BatchReadResponse(request.txn_id, status, request.ledger_id, request.entry_id)
-    return error_responses.refusal(request, status)
+    return error_responses.error_response(request, status)

@@ -22,7 +22,7 @@ from bookgate.ledger.wire.v2 import (
     decode_response,
     encode_request,
     encode_response,
-    refusal,
+    error_response,
 )
 from bookgate.ledger.wire.v3 import ProtocolError
 from tests.conformance.golden import payload, rows
@@ -200,7 +200,7 @@ def test_other_versions_are_refused_in_their_own_form_and_version(version: int) 
         assert isinstance(invalid, messages.InvalidRequest)
         assert came_in == version
         assert invalid.priority == request.priority  # type: ignore[union-attr]
-        frame = encode_response(refusal(invalid, invalid.status), came_in)
+        frame = encode_response(error_response(invalid, invalid.status), came_in)
         assert frame[4] == version
         assert decode_response(frame[4:]) == answer
 
@@ -213,7 +213,9 @@ def test_authentication_is_read_in_every_version() -> None:
 
 def test_a_refused_batch_read_keeps_its_ids() -> None:
     batch = messages.BatchReadRequest(42, 7, 3, 10, 1000)
-    assert refusal(batch, Status.ETOOMANYREQUESTS) == messages.BatchReadResponse(42, Status.ETOOMANYREQUESTS, 7, 3)
+    assert error_response(batch, Status.ETOOMANYREQUESTS) == messages.BatchReadResponse(
+        42, Status.ETOOMANYREQUESTS, 7, 3
+    )
 
 
 # --- what can't be written ------------------------------------------------------------------------------------------

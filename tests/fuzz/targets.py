@@ -32,7 +32,7 @@ from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire import v2
-from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import InvalidRequest, Status
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_response
@@ -101,13 +101,13 @@ def _frames(data: bytes) -> None:
 
 def _v3_request(data: bytes) -> None:
     request = decode_request(data)
-    encode_response(refusal(request, Status.EIO))
+    encode_response(error_response(request, Status.EIO))
 
 
 def _v2_request(data: bytes) -> None:
     request, version = v2.decode_request(data)
     status = request.status if isinstance(request, InvalidRequest) else Status.EIO
-    v2.encode_response(v2.refusal(request, status), version)
+    v2.encode_response(v2.error_response(request, status), version)
 
 
 def _golden(name: str, kind: str) -> list[bytes]:

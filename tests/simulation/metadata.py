@@ -163,9 +163,9 @@ class MemoryMetadata:
 
     def bookies_changed(self) -> None:
         for watch in self.bookie_listeners:
-            self.tell_bookies(watch)
+            self.seed_addresses(watch)
 
-    def tell_bookies(self, watch: BookieWatch) -> None:
+    def seed_addresses(self, watch: BookieWatch) -> None:
         """Sets come in their order, as in a stream: a client goes by the one told last."""
         process, bookie_set, listener = watch
         at = self._told_at[watch] = max(self._network.arrival(), self._told_at.get(watch, 0.0))
@@ -273,7 +273,7 @@ class _Discovery(ServiceDiscovery):
         store, watch = self._store, (CURRENT.get(), bookie_set, listener)
         await store.request()
         store.bookie_listeners.append(watch)
-        store.tell_bookies(watch)
+        store.seed_addresses(watch)
 
         def end() -> None:
             if watch in store.bookie_listeners:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from bookgate.bookie.config.bookie import BookieConfig
-from bookgate.bookie.environment import Doors
+from bookgate.bookie.environment import Environment
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.storage.storage import Storage
 from bookgate.bookie.system.threads import RunningThread, Threads
@@ -81,7 +81,7 @@ class SimulatedBookie:
 
     async def _main(self, process: Process, settled: asyncio.Future[bool]) -> None:
         world = self._world
-        server = self.server = BookieServer(self.config, doors=self._doors(process), accept_loss=self.accept_loss)
+        server = self.server = BookieServer(self.config, environment=self._doors(process), accept_loss=self.accept_loss)
         try:
             await server.start()
             self.serving, self.accept_loss = True, False
@@ -102,13 +102,13 @@ class SimulatedBookie:
         self.failure = self.failure or error
         self._world.note(self.name, f"ends by itself: {error}")
 
-    def _doors(self, process: Process) -> Doors:
+    def _doors(self, process: Process) -> Environment:
         world = self._world
 
         def listen(host: str, port: int) -> socket.socket:
             return cast("socket.socket", world.network.listen(process, port))
 
-        return Doors(
+        return Environment(
             files=ProcessFiles(self.disk, process),
             threads=SimulatedThreads(world.loop, process),
             listen=listen,

@@ -21,7 +21,7 @@ from bookgate.thinclient.spark.jobs.audit import FAULTS, audit
 from bookgate.thinclient.spark.jobs.copies import CopyReader, Fault
 from bookgate.thinclient.spark.options.read_options import parse_options
 from bookgate.thinclient.spark.reading.entries import readable_slices
-from bookgate.thinclient.spark.reading.planning import Shapes, readable_record
+from bookgate.thinclient.spark.reading.planning import TemplateTable, readable_record
 from bookgate.thinclient.spark.worker_client import WorkerClients
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import PASSWORD
@@ -174,7 +174,7 @@ def test_copies_on_their_way_to_a_slow_bookie_are_waited_for(cluster: Standalone
         pauses.append(seconds)
 
     reader = CopyReader(client, PASSWORD, pause=arrives)
-    reports = reader.check(Shapes().slice_of(record), is_open=True)
+    reports = reader.check(TemplateTable().slice_of(record), is_open=True)
     assert pauses == [0.2]
     assert [report.counts[Fault.MISSING] for report in reports] == [0, 0, 0]
 
@@ -217,7 +217,7 @@ class RefusingHandle:
 
 
 def test_a_busy_bookie_is_asked_again_and_then_said_to_be_busy(cluster: StandaloneCluster, client: BookKeeper) -> None:
-    piece = Shapes().slice_of(client.read_record(plant(client, cluster, lost)))
+    piece = TemplateTable().slice_of(client.read_record(plant(client, cluster, lost)))
     pauses: list[float] = []
 
     def counts(refusals: int, pieces: int = 1) -> list[list[dict[Fault, int]]]:

@@ -428,12 +428,12 @@ class BookKeeper:
         """A ledger's metadata and version."""
         return self._run(self._client.read_record(ledger_id))
 
-    def tell_bookies(self, bookies: Iterable[BookieServiceInfo]) -> None:
-        """Where bookies are, from one who has asked already; see `thinclient.BookKeeper.tell_bookies`."""
+    def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Where bookies are, from one who has asked already; see `thinclient.BookKeeper.seed_addresses`."""
         known = tuple(bookies)
 
         async def tell() -> None:
-            self._client.tell_bookies(known)
+            self._client.seed_addresses(known)
 
         self._run(tell())
 

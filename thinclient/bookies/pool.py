@@ -93,7 +93,7 @@ class BookiePool:
         self._scan_due = 0.0
         self._closed = False
         self._told: dict[str, Address] = {}
-        self._told_and_used: set[str] = set()
+        self._seeded: set[str] = set()
         self.next_txn_id = itertools.count(1 + (self._rng.getrandbits(_SECRET_BITS) if secret_txn_ids else 0)).__next__
         """Unique among all requests of this client."""
 
@@ -180,7 +180,7 @@ class BookiePool:
             address = None if endpoint is None else Address(endpoint.host, endpoint.port)
             if address is not None and self._told.get(info.bookie_id) != address:
                 self._told[info.bookie_id] = address
-                self._told_and_used.discard(info.bookie_id)
+                self._seeded.discard(info.bookie_id)
 
     async def free_bytes(self, bookie_id: str) -> int:
         """Free bytes of the bookie's ledger directories. Raises BKException."""
@@ -245,8 +245,8 @@ class BookiePool:
         told = self._told.get(bookie_id)
         if told is None:
             return await self._looked_up(bookie_id)
-        if bookie_id not in self._told_and_used:
-            self._told_and_used.add(bookie_id)
+        if bookie_id not in self._seeded:
+            self._seeded.add(bookie_id)
             return told
         try:
             return await self._looked_up(bookie_id)

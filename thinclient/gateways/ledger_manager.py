@@ -46,7 +46,7 @@ from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.membership import GatewayList
 from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
-from bookgate.thinclient.gateways.pinned_create import change_at_one_instance
+from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.registration import RpcRegistrationManager
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_scope
 from bookgate.thinclient.gateways.uri import TlsFiles
@@ -83,7 +83,7 @@ class RpcLedgerManager(LedgerManager):
         return request if wanted.ledger_id is None else scoped(request, wanted.ledger_id)
 
     async def _create_generated(self, request: wire.LedgerMetadataRequest) -> LedgerRecord:
-        response, _ = await change_at_one_instance(
+        response, _ = await create_pinned(
             self._gateways,
             "create a ledger",
             lambda gateway, timeout, metadata: gateway.answer(
@@ -112,7 +112,7 @@ class RpcLedgerManager(LedgerManager):
         what = f"create {len(requests)} ledgers"
         batch = wire.BatchCreateRequest(requests=requests)
         try:
-            response, again = await change_at_one_instance(
+            response, again = await create_pinned(
                 self._gateways,
                 what,
                 lambda gateway, timeout, metadata: gateway.answer(

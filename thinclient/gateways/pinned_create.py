@@ -41,7 +41,7 @@ Send = Callable[[Gateway, float, Metadata], Awaitable[T]]
 """Carries the call out at that gateway within so many seconds, with that metadata."""
 
 
-async def change_at_one_instance(gateways: GatewayChannel, what: str, send: Send[T]) -> tuple[T, bool]:
+async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> tuple[T, bool]:
     """The answer, and whether the change was sent a second time.
 
     Raises UnknownOutcomeException where it may have happened, else as `GatewayChannel.call` does.

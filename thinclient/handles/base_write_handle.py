@@ -86,7 +86,7 @@ class BaseWriteHandle:
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
         self._targets: list[tuple[Member, Send, Sink]] = []
         self._aim()
-        context.open_ends[self._changer] = None
+        context.active_handles[self._changer] = None
         self._explicit_lac: ExplicitLacTimer | None = None
         if context.config.explicit_lac_interval:
             self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, metadata)
@@ -220,7 +220,7 @@ class BaseWriteHandle:
             self._explicit_lac.stop()
         if self._quorum_timer is not None:
             self._quorum_timer.cancel()
-        self._context.open_ends.pop(self._changer, None)
+        self._context.active_handles.pop(self._changer, None)
 
     def _give_up(self, adds: Sequence[PendingAdd]) -> None:
         if adds:

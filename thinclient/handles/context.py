@@ -26,7 +26,7 @@ from bookgate.thinclient.placement.chooser import Placement
 from bookgate.thinclient.placement.quarantine import BookieHealth
 
 
-class OpenEnd(Protocol):
+class Closeable(Protocol):
     """What a client has to end when it is closed: a writer, a reader, a watch."""
 
     def client_closed(self, error: BKException) -> None:
@@ -43,7 +43,7 @@ class ClientContext:
     placement: Placement
     metrics: ClientMetrics
     health: BookieHealth
-    open_ends: WeakKeyDictionary[OpenEnd, None] = field(default_factory=WeakKeyDictionary)
+    active_handles: WeakKeyDictionary[Closeable, None] = field(default_factory=WeakKeyDictionary)
     """The oldest first."""
     read_health: ReadHealth = field(default_factory=ReadHealth)
 

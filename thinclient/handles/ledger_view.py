@@ -59,7 +59,7 @@ class LedgerView:
         self._closed = False
         self._client_error: BKException | None = None
         self._changed: asyncio.Future[None] | None = None
-        context.open_ends[self] = None
+        context.active_handles[self] = None
 
     @property
     def ledger_id(self) -> LedgerId:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from bookgate.gateway.http.api import AnyQuery, Boolean, Call, NoBody, Query, Row, change, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import AnyQuery, Boolean, Call, NoBody, Query, Route, change, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
 from bookgate.ledger.bookie_info import BOOKIE_RPC
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
@@ -18,7 +18,7 @@ class BookiesQuery(Query):
     print_hostnames: Boolean = Field(False, description="with their hosts")
 
 
-def cluster_rows(factory: LedgerManagerFactory) -> list[Row]:
+def cluster_routes(factory: LedgerManagerFactory) -> list[Route]:
     discovery = factory.service_discovery
 
     async def bookies(call: Call[BookiesQuery, NoBody]) -> Any:
@@ -51,7 +51,7 @@ def cluster_rows(factory: LedgerManagerFactory) -> list[Row]:
             failures=STORE_AWAY,
         ),
         get("/api/v1/bookie/cluster_info", "Bookies by state, counted", cluster_info, failures=STORE_AWAY),
-        *_auto_recovery_rows(),
+        *_auto_recovery_routes(),
     ]
 
 
@@ -72,9 +72,9 @@ _AUTO_RECOVERY = (
 )
 
 
-def _auto_recovery_rows() -> list[Row]:
+def _auto_recovery_routes() -> list[Route]:
     async def not_enabled(_call: Call[Query, NoBody]) -> Any:
-        raise AdminException(501, "auto-recovery is not enabled: this version does not have it; run BookKeeper's own")
+        raise HttpError(501, "auto-recovery is not enabled: this version does not have it; run BookKeeper's own")
 
     only = {"query": AnyQuery, "failures": {501: "auto-recovery is not enabled"}, "works": False}
     return [

@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Row, change, get
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
@@ -74,14 +74,14 @@ class ListQuery(Query):
 
 
 def ledger_id(scope_id: int, number: int) -> LedgerId:
-    """Raises AdminException for an id that no ledger can have."""
+    """Raises HttpError for an id that no ledger can have."""
     try:
         return LedgerId(scope_id, number)
     except ValueError as error:
-        raise AdminException(404, str(error)) from None
+        raise HttpError(404, str(error)) from None
 
 
-def ledger_rows(manager: LedgerManager) -> list[Row]:
+def ledger_routes(manager: LedgerManager) -> list[Route]:
     async def listing(call: Call[ListQuery, NoBody]) -> Response:
         query = call.query
         runs = manager.ledger_ranges(query.ledger_scope_id, query.start_after)

@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, NoQuery, Row, get
+from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, NoQuery, Route, get
 
 _MASK = "**********"
 _SECRET_WORDS = ("token", "password", "secret", "auth_options", "zookeeper_auth")
 
 
-def process_rows(settings: BaseModel, metrics: Callable[[], str | bytes], metrics_type: str) -> list[Row]:
+def process_routes(settings: BaseModel, metrics: Callable[[], str | bytes], metrics_type: str) -> list[Route]:
     """`metrics` gives them as text of this media type."""
 
     async def heartbeat(_call: Call[NoQuery, NoBody]) -> str:

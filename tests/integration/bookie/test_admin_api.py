@@ -21,7 +21,7 @@ from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
 from bookgate.gateway.http.access import Access
-from bookgate.gateway.process.http import gateway_rows
+from bookgate.gateway.process.http import gateway_routes
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -258,7 +258,7 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
     stopping = asyncio.Event()
     server = Server("gateway", "gateway", "1", uri, stopping.is_set, None)
     console = Console(server, factory, Access(None, loopback=True))
-    rows_of_gateway = gateway_rows(settings, factory, CollectorRegistry(), stopping, console)
+    rows_of_gateway = gateway_routes(settings, factory, CollectorRegistry(), stopping, console)
     of_gateway = {(row.verb, row.path): row for row in rows_of_gateway}
     await factory.close()
     async with served(tmp_path) as (_bookie, http):

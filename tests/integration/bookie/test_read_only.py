@@ -15,7 +15,7 @@ import pytest
 
 from bookgate.bookie.config.bookie import load_config
 from bookgate.bookie.disks.rules import DirectoryUsage
-from bookgate.bookie.environment import REAL_DOORS, Doors
+from bookgate.bookie.environment import SYSTEM_ENVIRONMENT, Environment
 from bookgate.bookie.server import BookieFailedException, BookieServer
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.config import GatewayConfig
@@ -115,7 +115,7 @@ async def _view_of(stack: AsyncExitStack, uri: str) -> LedgerManagerFactory:
 async def running(root: Path, uri: str, view_uri: str | None = None, **settings: Any) -> AsyncIterator[Running]:
     ports: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0}
     disk = settings.pop("disk", None) or Disk()
-    doors = settings.pop("doors", REAL_DOORS)
+    doors = settings.pop("doors", SYSTEM_ENVIRONMENT)
     settings = {"disk_check_interval_seconds": 0.05, "min_usable_for_high_priority_writes_mb": 0, **settings}
     config = load_config(metadata_uri=uri, data_dir=root / "data", host="127.0.0.1", **{**ports, **settings})
     server = BookieServer(config, disk, doors)
@@ -287,7 +287,7 @@ async def test_a_new_session_registers_the_bookie_in_the_mode_it_is_in(
         factories.append(create_factory(uri, settings))
         return factories[-1]
 
-    doors = Doors(metadata=remembered)
+    doors = Environment(metadata=remembered)
     async with running(tmp_path, made(zookeeper.metadata_uri(f"/{tmp_path.name}")), doors=doors) as bookie:
         factory = factories[0]
         assert isinstance(factory, ZooKeeperLedgerManagerFactory)

@@ -327,9 +327,9 @@ MUTATIONS = (
         ("P12", "P1", "P9"),
         "an ordinary add is stored under the last add confirmed that its packet has, not under its own id",
         "ledger/wire/fast_add.py",
-        "    return _new(OrdinaryAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
+        "    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
         " bytes(packet[start:])))\n",
-        "    return _new(\n        OrdinaryAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
+        "    return _new(\n        FastAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
         " master_key, bytes(packet[start:])),\n    )\n",
     ),
     Mutation(

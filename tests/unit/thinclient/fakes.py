@@ -34,7 +34,7 @@ from bookgate.ledger.metadata_store import (
     ServiceDiscovery,
 )
 from bookgate.ledger.wire import v2
-from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.frames import FrameDecoder
 from bookgate.ledger.wire.messages import (
     AddRequest,
@@ -200,7 +200,7 @@ class FakeBookie:
         writer: asyncio.StreamWriter,
         encode: Callable[[Response], bytes],
     ) -> None:
-        response = refusal(request, status) if status is not None else self.tamper(self.handle(request))
+        response = error_response(request, status) if status is not None else self.tamper(self.handle(request))
         frame = encode(response)
         if self.holding:
             self.held.append((writer, frame))
@@ -222,33 +222,33 @@ class FakeBookie:
                 return ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id)
             case BatchReadRequest():
                 return self._read_batch(request)
-        return refusal(request, Status.EBADREQ)
+        return error_response(request, Status.EBADREQ)
 
     def _add(self, request: AddRequest) -> Response:
         ledger = self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key))
         if ledger.master_key != request.master_key:
-            return refusal(request, Status.EUA)
+            return error_response(request, Status.EUA)
         if ledger.fenced and not request.recovery:
-            return refusal(request, Status.EFENCED)
+            return error_response(request, Status.EFENCED)
         ledger.entries[request.entry_id] = request.body
         return AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id)
 
     def _read(self, request: ReadRequest) -> Response:
         if request.fence:
             if request.master_key is None:
-                return refusal(request, Status.EUA)
+                return error_response(request, Status.EUA)
             ledger = self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key))
             if ledger.master_key != request.master_key:
-                return refusal(request, Status.EUA)
+                return error_response(request, Status.EUA)
             ledger.fenced = True
         if request.ledger_id not in self.ledgers:
-            return refusal(request, Status.ENOLEDGER)
+            return error_response(request, Status.ENOLEDGER)
         entries = self.ledgers[request.ledger_id].entries
         if request.previous_lac is not None and self.long_polls and entries:
             return self._piggyback(request, self.ledgers[request.ledger_id])
         entry_id = max(entries, default=-1) if request.entry_id == -1 else request.entry_id
         if entry_id not in entries:
-            return refusal(request, Status.ENOENTRY)
+            return error_response(request, Status.ENOENTRY)
         lac = self._lac(self.ledgers[request.ledger_id])
         return ReadResponse(
             request.txn_id, Status.EOK, request.ledger_id, request.entry_id, entries[entry_id], max_lac=lac
@@ -263,7 +263,7 @@ class FakeBookie:
     def _read_batch(self, request: BatchReadRequest) -> Response:
         first = self._read(ReadRequest(request.txn_id, request.ledger_id, request.entry_id))
         if first.status != Status.EOK:
-            return refusal(request, Status(first.status))
+            return error_response(request, Status(first.status))
         entries, entry_id, size = self.ledgers[request.ledger_id].entries, request.entry_id, 36
         bodies: list[bytes] = []
         while entry_id in entries and (request.max_count <= 0 or len(bodies) < request.max_count):
@@ -277,7 +277,7 @@ class FakeBookie:
     def _read_lac(self, request: ReadLacRequest) -> Response:
         ledger = self.ledgers.get(request.ledger_id)
         if ledger is None or not ledger.entries:
-            return refusal(request, Status.ENOENTRY)
+            return error_response(request, Status.ENOENTRY)
         last = ledger.entries[max(ledger.entries)]
         return ReadLacResponse(request.txn_id, Status.EOK, request.ledger_id, ledger.explicit_lac, last)
 

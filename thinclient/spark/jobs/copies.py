@@ -38,7 +38,7 @@ from bookgate.ledger.metadata import Fragment
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.core.copy_check import LengthCheck, held_entries, held_ranges
 from bookgate.thinclient.spark.options.read_options import DEFAULT_NUM_RETRIES
-from bookgate.thinclient.spark.reading.planning import Shapes, Slice, readable_record
+from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, readable_record
 from bookgate.thinclient.spark.reading.slice_reads import FIRST_PAUSE_SECONDS
 from bookgate.thinclient.tools.single_replica import record_on
 
@@ -334,7 +334,7 @@ def _by_newer_metadata(piece: Slice, newest: LedgerRecord) -> Slice | None:
     now = record.metadata
     if (now.fragments, now.last_entry_id) == (before.fragments, before.last_entry_id):
         return None
-    fresh = Shapes().slice_of(record)
+    fresh = TemplateTable().slice_of(record)
     last = min(piece.last_entry_id, now.last_entry_id)
     return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=last, size=piece.size)
 

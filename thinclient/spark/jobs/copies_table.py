@@ -21,8 +21,8 @@ from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.reading.entries import readable_snapshot, selected_records
 from bookgate.thinclient.spark.reading.planning import (
     PackedSlices,
-    Shapes,
     Slice,
+    TemplateTable,
     by_fragment,
     limits_of,
     packed,
@@ -86,7 +86,7 @@ class CopiesReader(DataSourceReader):
         found: list[CopyReport] = []
         slices: list[Slice] = []
         unfinished: list[LedgerRecord] = []
-        shapes = Shapes()
+        shapes = TemplateTable()
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             # Of a million ledgers no more is kept than their slices, which have in common what ledgers have.
             for record in (record for page in selected_records(client, self._options) for record in page):
@@ -105,7 +105,7 @@ class CopiesReader(DataSourceReader):
         ]
         return [*tasks, CopiesPartition([], found=found)] if found else tasks
 
-    def _fragments(self, shapes: Shapes, record: LedgerRecord) -> Iterable[Slice]:
+    def _fragments(self, shapes: TemplateTable, record: LedgerRecord) -> Iterable[Slice]:
         """What the options leave of a readable ledger, cut where a new ensemble begins."""
         piece = wanted_part(shapes.slice_of(record), self._options)
         return () if piece is None else by_fragment(piece)

@@ -73,7 +73,7 @@ class EntriesReader(DataSourceReader):
         losses = Losses()
         batches = arrow.EntryBatches(self._options.include_payload)
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            client.tell_bookies(partition.bookies)
+            client.seed_addresses(partition.bookies)
             for ledger_id, entries in task_entries(client, partition.slices, self._options, losses):
                 yield from batches.add(ledger_id, entries)
         yield from batches.finish()

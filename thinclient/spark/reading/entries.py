@@ -24,8 +24,8 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.commit_protocol import Committed
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.reading.planning import (
-    Shapes,
     Slice,
+    TemplateTable,
     check_digest_type,
     is_wanted,
     readable_record,
@@ -131,7 +131,7 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     Raises UnauthorizedAccessException and DigestMatchException before any bookie is asked.
     """
     found, unfinished = list[Slice](), list[LedgerRecord]()
-    shapes, passwords = Shapes(), Passwords(client, options)
+    shapes, passwords = TemplateTable(), Passwords(client, options)
     for page in _committed(client, options, bounds):
         for record in page:
             passwords.check(record)

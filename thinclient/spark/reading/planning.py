@@ -110,7 +110,7 @@ def unpacked(travelled: PackedSlices) -> list[Slice]:
     ]
 
 
-class Shapes:
+class TemplateTable:
     """One metadata object for all ledgers that differ in nothing that a reader needs but id, version and end."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.spark.options.read_options import Options
-from bookgate.thinclient.spark.reading.planning import Shapes, Slice, readable_record
+from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, readable_record
 
 if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
@@ -188,7 +188,7 @@ def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     if record.version <= piece.version:
         return None
     client.open_record(record, password=options.password).close()
-    fresh = Shapes().slice_of(readable_record(record, piece.end, piece.length))
+    fresh = TemplateTable().slice_of(readable_record(record, piece.end, piece.length))
     return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=piece.last_entry_id, size=piece.size)
 
 

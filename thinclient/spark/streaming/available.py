@@ -29,8 +29,8 @@ from bookgate.thinclient.spark.offsets import End, LedgerIds, Range, StreamOffse
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.reading.entries import length_at, listing_ends, read_records
 from bookgate.thinclient.spark.reading.planning import (
-    Shapes,
     Slice,
+    TemplateTable,
     check_digest_type,
     is_wanted,
     readable_record,
@@ -218,7 +218,7 @@ class Available:
         records, gone = read_records(client, self._options.scope_id, unknown)
         known.update({record.ledger_id.ledger_id: record for record in records})
         self.lose([piece for piece in found if piece.ledger_id in set(gone)])
-        slices, shapes = [], Shapes()
+        slices, shapes = [], TemplateTable()
         for piece in found:
             record = known[piece.ledger_id]
             made = None if record is None else self._slice(client, shapes, record, piece)
@@ -230,7 +230,7 @@ class Available:
         record = self._records.get(piece.ledger_id)
         return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
-    def _slice(self, client: BookKeeper, shapes: Shapes, record: LedgerRecord, piece: Range) -> Slice | None:
+    def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
         client.open_record(record, password=self._options.password)
         entries, length = self._lengths.get(piece.ledger_id, (0, 0))
         if piece.last is not None:

@@ -15,7 +15,7 @@ from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.read_scheduler import EntryReads, QueuedRead
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
-from bookgate.ledger.wire.fast_add import OrdinaryAdd, read_v3
+from bookgate.ledger.wire.fast_add import FastAdd, read_v3
 from bookgate.ledger.wire.messages import AddRequest, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
@@ -76,7 +76,7 @@ class Bench:
 
     def add_fast(self, entry_id: int) -> None:
         request = AddRequest(entry_id, LEDGER, entry_id, KEY, packet(LEDGER, entry_id))
-        fast: OrdinaryAdd | None = read_v3(memoryview(encode_request(request))[4:])
+        fast: FastAdd | None = read_v3(memoryview(encode_request(request))[4:])
         assert fast is not None
         assert self.processor.add(self.client, fast)
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_rows
+from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
 from bookgate.gateway.console.ledger_census import Census
-from bookgate.gateway.console.ledger_routes import console_ledger_rows
+from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.console.problems import Problem, Severity, Spaces, bookie_problems
 from bookgate.gateway.console.rates import Chart, Rates, gauge, p99_of, rate_of
 from bookgate.gateway.console.stale_while_refresh import Recent
@@ -68,7 +68,7 @@ async def store(directory: Path) -> AsyncIterator[LedgerManagerFactory]:
 
 @asynccontextmanager
 async def asked(factory: LedgerManagerFactory) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(console_ledger_rows(factory.ledger_manager), Access(None, loopback=True), {})
+    app = create_app(console_ledger_routes(factory.ledger_manager), Access(None, loopback=True), {})
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
         yield http
 
@@ -295,7 +295,7 @@ async def test_a_store_out_of_reach_is_said_beside_what_was_known(tmp_path: Path
         await factory.registration_manager.register_bookie(BookieServiceInfo("b1"), read_only=False)
         server = Server("gateway", "gateway", "bookgate/1", "zk://user:secret@host/ledgers", lambda: False, None)
         view = ClusterView(server, factory, Access("token", loopback=False), None, Clock())
-        app = create_app(cluster_rows(view), Access(None, loopback=True), {})
+        app = create_app(cluster_routes(view), Access(None, loopback=True), {})
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
             before = (await http.get(f"{PATH}/cluster")).json()
             assert (before["stale"], before["problems"], before["server"]["changes"]) == (False, [], "token")

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.access import Access, Need, is_loopback, read_token
 from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get, status_of
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.process import masked
 from bookgate.gateway.process.http import HttpServer
 from bookgate.gateway.stores.drivers import create_factory
@@ -102,7 +102,7 @@ def test_pages_of_other_origins_get_nothing_that_needs_anything(
     if taken:
         access.check(Need.CONTENT, {**LOCAL, **headers})
     else:
-        with pytest.raises(AdminException, match="another origin") as refused:
+        with pytest.raises(HttpError, match="another origin") as refused:
             access.check(Need.CONTENT, {**LOCAL, **headers})
         assert refused.value.status == 403
     access.check(Need.NOTHING, {**LOCAL, **headers})
@@ -129,7 +129,7 @@ def test_names_of_this_host(host: str, taken: bool) -> None:
     if taken:
         access.check(Need.WRITE, {"host": host})
     else:
-        with pytest.raises(AdminException, match="localhost"):
+        with pytest.raises(HttpError, match="localhost"):
             access.check(Need.WRITE, {"host": host})
 
 
@@ -142,7 +142,7 @@ async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
         return "OK"
 
     async def refuse(_call: Call[AnyQuery, NoBody]) -> Any:
-        raise AdminException(409, "no")
+        raise HttpError(409, "no")
 
     rows = [get("/json", "JSON", answer), get("/text", "Text", text, answer=None), get("/no", "Refuses", refuse)]
     app = create_app(rows, Access(None, loopback=True), {})

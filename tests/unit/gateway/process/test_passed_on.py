@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bookgate.gateway.http.errors import AdminException
+from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.process.passed_on import PassedOn
 from bookgate.ledger.errors import MetaStoreException
 
@@ -76,6 +76,6 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_complete() -> None:
 @pytest.mark.parametrize("answers", [False, True])
 async def test_nobody_there_is_a_status(*, answers: bool) -> None:
     async with other_process(b"", []) as port:
-        with pytest.raises(AdminException, match="try again") as refused:
+        with pytest.raises(HttpError, match="try again") as refused:
             await PassedOn("127.0.0.1", port, "secret", lambda: answers).answer(request())
     assert refused.value.status == 503

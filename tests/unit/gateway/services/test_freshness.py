@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookgate.gateway.services.freshness import Freshness
+from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.ledger.errors import MetaStoreException, WrongClusterException
 
 pytestmark = pytest.mark.asyncio
@@ -39,48 +39,52 @@ def store() -> Store:
 
 
 @pytest.fixture
-def freshness(store: Any) -> Freshness:
-    return Freshness(store)
+def freshness(store: Any) -> RevisionBarrier:
+    return RevisionBarrier(store)
 
 
-async def test_revision_reached_before_costs_nothing(freshness: Freshness, store: Store) -> None:
+async def test_revision_reached_before_costs_nothing(freshness: RevisionBarrier, store: Store) -> None:
     for revision in (0, 90, 80, 90):
-        await freshness.reach(revision)
+        await freshness.wait_for(revision)
     # Everything, not only what this session has heard of: its listeners may lag behind its answers.
     assert store.asked == [None]
 
 
-async def test_callers_share_a_catch_up_that_began_after_they_came(freshness: Freshness, store: Store) -> None:
+async def test_callers_share_a_catch_up_that_began_after_they_came(freshness: RevisionBarrier, store: Store) -> None:
     store.open.clear()
-    first = asyncio.ensure_future(freshness.reach(90))
+    first = asyncio.ensure_future(freshness.wait_for(90))
     await store.begun.acquire()
-    others = [asyncio.ensure_future(freshness.reach(95)) for _ in range(20)]
+    others = [asyncio.ensure_future(freshness.wait_for(95)) for _ in range(20)]
     await asyncio.sleep(0)
     store.open.set()
     await asyncio.gather(first, *others)
     assert len(store.asked) == 2
 
 
-async def test_revision_above_the_stores_is_refused_and_believed_no_further(freshness: Freshness, store: Store) -> None:
+async def test_revision_above_the_stores_is_refused_and_believed_no_further(
+    freshness: RevisionBarrier, store: Store
+) -> None:
     with pytest.raises(WrongClusterException, match="older state"):
-        await freshness.reach(1 << 62)
+        await freshness.wait_for(1 << 62)
     store.zxid = 200
-    await freshness.reach(150)
+    await freshness.wait_for(150)
     assert len(store.asked) == 2
 
 
-async def test_failure_reaches_the_caller_and_the_next_one_tries_again(freshness: Freshness, store: Store) -> None:
+async def test_failure_reaches_the_caller_and_the_next_one_tries_again(
+    freshness: RevisionBarrier, store: Store
+) -> None:
     store.error = MetaStoreException("away")
     with pytest.raises(MetaStoreException):
-        await freshness.reach(90)
+        await freshness.wait_for(90)
     store.error = None
-    await freshness.reach(90)
+    await freshness.wait_for(90)
     assert len(store.asked) == 2
 
 
-async def test_caller_that_goes_away_does_not_disturb_the_others(freshness: Freshness, store: Store) -> None:
+async def test_caller_that_goes_away_does_not_disturb_the_others(freshness: RevisionBarrier, store: Store) -> None:
     store.open.clear()
-    first, second = (asyncio.ensure_future(freshness.reach(90)) for _ in range(2))
+    first, second = (asyncio.ensure_future(freshness.wait_for(90)) for _ in range(2))
     await store.begun.acquire()
     first.cancel()
     store.open.set()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bookgate.gateway.services.request_dedup import Outcome, RequestTokens
+from bookgate.gateway.services.request_dedup import Outcome, RequestDeduplicator
 from bookgate.ledger.errors import MetaStoreException, UnknownOutcomeException
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -46,37 +46,37 @@ def request(token: bytes, **fields: int) -> LedgerMetadataRequest:
 
 
 async def test_same_request_again_is_answered_as_the_first_time() -> None:
-    tokens, work = RequestTokens(), Work()
-    first = await tokens.once("Create", request(b"a"), work)
-    again = await tokens.once("Create", request(b"a", min_revision=77), work)
+    tokens, work = RequestDeduplicator(), Work()
+    first = await tokens.run_once("Create", request(b"a"), work)
+    again = await tokens.run_once("Create", request(b"a", min_revision=77), work)
     assert first == again
     assert work.done == 1
 
 
 async def test_other_token_content_or_method_is_another_request() -> None:
-    tokens, work = RequestTokens(), Work()
+    tokens, work = RequestDeduplicator(), Work()
     for method, other in (
         ("Create", request(b"a")),
         ("Create", request(b"b")),
         ("Write", request(b"a")),
         ("Write", request(b"a", expected_version=1)),
     ):
-        await tokens.once(method, other, work)
+        await tokens.run_once(method, other, work)
     assert work.done == 4
 
 
 async def test_without_a_token_nothing_is_kept() -> None:
-    tokens, work = RequestTokens(), Work()
+    tokens, work = RequestDeduplicator(), Work()
     for _ in range(2):
-        await tokens.once("Create", LedgerMetadataRequest(), work)
+        await tokens.run_once("Create", LedgerMetadataRequest(), work)
     assert work.done == 2
     assert len(tokens) == 0
 
 
 async def test_repeat_while_the_first_is_under_way_waits_for_it() -> None:
-    tokens, work = RequestTokens(), Work()
+    tokens, work = RequestDeduplicator(), Work()
     work.open.clear()
-    calls = [asyncio.ensure_future(tokens.once("Write", request(b"a"), work)) for _ in range(3)]
+    calls = [asyncio.ensure_future(tokens.run_once("Write", request(b"a"), work)) for _ in range(3)]
     await work.begun.wait()
     work.open.set()
     assert [answer.ledger_id for answer in await asyncio.gather(*calls)] == [1, 1, 1]
@@ -84,31 +84,31 @@ async def test_repeat_while_the_first_is_under_way_waits_for_it() -> None:
 
 
 async def test_work_goes_on_when_its_caller_has_gone() -> None:
-    tokens, work = RequestTokens(), Work()
+    tokens, work = RequestDeduplicator(), Work()
     work.open.clear()
-    lost = asyncio.ensure_future(tokens.once("Create", request(b"a"), work))
+    lost = asyncio.ensure_future(tokens.run_once("Create", request(b"a"), work))
     await work.begun.wait()
     lost.cancel()
-    again = asyncio.ensure_future(tokens.once("Create", request(b"a"), work))
+    again = asyncio.ensure_future(tokens.run_once("Create", request(b"a"), work))
     work.open.set()
     assert (await again).ledger_id == 1
     assert work.done == 1
 
 
 async def test_refusals_and_failures_are_tried_again() -> None:
-    tokens, work = RequestTokens(), Work(StatusCode.BAD_VERSION)
-    assert (await tokens.once("Write", request(b"a"), work)).code == StatusCode.BAD_VERSION
+    tokens, work = RequestDeduplicator(), Work(StatusCode.BAD_VERSION)
+    assert (await tokens.run_once("Write", request(b"a"), work)).code == StatusCode.BAD_VERSION
     work.error = MetaStoreException("away")
     with pytest.raises(MetaStoreException):
-        await tokens.once("Write", request(b"a"), work)
+        await tokens.run_once("Write", request(b"a"), work)
     work.error, work.code = None, StatusCode.SUCCESS
-    assert (await tokens.once("Write", request(b"a"), work)).code == StatusCode.SUCCESS
+    assert (await tokens.run_once("Write", request(b"a"), work)).code == StatusCode.SUCCESS
 
 
 async def test_batch_asks_only_for_what_is_new() -> None:
-    tokens, work = RequestTokens(), Work()
-    first = await tokens.once("Create", request(b"a"), work)
-    answers = await tokens.once_each(
+    tokens, work = RequestDeduplicator(), Work()
+    first = await tokens.run_once("Create", request(b"a"), work)
+    answers = await tokens.run_once_each(
         "Create", [request(b"b"), request(b"a"), LedgerMetadataRequest(), request(b"b")], work
     )
     assert [answer.ledger_id for answer in answers] == [2, first.ledger_id, 3, 2]
@@ -116,23 +116,23 @@ async def test_batch_asks_only_for_what_is_new() -> None:
 
 
 @pytest.mark.parametrize(
-    "tokens", [RequestTokens(most_requests=2), RequestTokens(most_bytes=4)], ids=["number", "bytes"]
+    "tokens", [RequestDeduplicator(most_requests=2), RequestDeduplicator(most_bytes=4)], ids=["number", "bytes"]
 )
-async def test_what_is_kept_is_bounded(tokens: RequestTokens) -> None:
+async def test_what_is_kept_is_bounded(tokens: RequestDeduplicator) -> None:
     work = Work()
     for number in range(10):
-        await tokens.once("Create", request(b"%d" % number), work)
+        await tokens.run_once("Create", request(b"%d" % number), work)
     assert 0 < len(tokens) <= 2
-    await tokens.once("Create", request(b"9"), work)
+    await tokens.run_once("Create", request(b"9"), work)
     assert work.done == 10
-    await tokens.once("Create", request(b"0"), work)
+    await tokens.run_once("Create", request(b"0"), work)
     assert work.done == 11
 
 
 async def test_old_answers_are_forgotten() -> None:
-    tokens, work = RequestTokens(seconds_kept=-1), Work()
+    tokens, work = RequestDeduplicator(seconds_kept=-1), Work()
     for _ in range(2):
-        await tokens.once("Create", request(b"a"), work)
+        await tokens.run_once("Create", request(b"a"), work)
     assert work.done == 2
 
 
@@ -147,13 +147,13 @@ async def test_the_outcome_of_one_of_a_batch_that_is_not_known_stays_so() -> Non
                 for each, answer in zip(requests, answers, strict=True)
             ]
 
-    tokens, work = RequestTokens(), SomeUnknown()
+    tokens, work = RequestDeduplicator(), SomeUnknown()
     batch = [request(b"a"), request(b"lost"), request(b"b")]
-    first = await tokens.once_each("Create", batch, work)
-    again = await tokens.once_each("Create", batch, work)
+    first = await tokens.run_once_each("Create", batch, work)
+    again = await tokens.run_once_each("Create", batch, work)
     assert work.done == 3
     for outcomes in (first, again):
         assert isinstance(outcomes[1], UnknownOutcomeException)
     assert (first[0], first[2]) == (again[0], again[2])
     with pytest.raises(UnknownOutcomeException, match="lost"):
-        await tokens.once("Create", request(b"lost"), work)
+        await tokens.run_once("Create", request(b"lost"), work)

@@ -7,7 +7,7 @@ import asyncio
 import ssl
 
 from bookgate.ledger.wire import v2
-from bookgate.ledger.wire.error_responses import refusal
+from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import (
     AuthRequest,
@@ -81,7 +81,7 @@ class SecureBookie(FakeBookie):
     async def _start_tls(self, request: StartTlsRequest, writer: asyncio.StreamWriter) -> None:
         self.requests.append(request)
         if self.context is None:
-            writer.write(encode_response(refusal(request, Status.EBADREQ)))
+            writer.write(encode_response(error_response(request, Status.EBADREQ)))
             return
         writer.write(encode_response(StartTlsResponse(request.txn_id, Status.EOK)) + self.greeting)
         await writer.start_tls(self.context)

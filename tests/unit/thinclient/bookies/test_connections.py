@@ -129,7 +129,7 @@ def where(bookie: FakeBookie, port: int | None = None) -> BookieServiceInfo:
 async def test_a_bookie_that_the_client_was_told_of_is_looked_up_only_when_it_is_not_there() -> None:
     async with fake_cluster(1) as cluster, cluster.client() as client:
         (bookie,), discovery = cluster.bookies, cluster.discovery
-        client.tell_bookies([where(bookie)])
+        client.seed_addresses([where(bookie)])
         asked = Asked(client._context.pool.connection(bookie.bookie_id))
         assert isinstance(await asked.ask(), ReadLacResponse)
         assert discovery.lookups == []
@@ -145,7 +145,7 @@ async def test_a_bookie_that_the_client_was_told_of_is_looked_up_only_when_it_is
 async def test_a_bookie_that_has_moved_since_the_client_was_told_is_found_by_discovery() -> None:
     async with fake_cluster(1) as cluster, cluster.client() as client:
         (bookie,) = cluster.bookies
-        client.tell_bookies([where(bookie, port=1)])
+        client.seed_addresses([where(bookie, port=1)])
         asked = Asked(client._context.pool.connection(bookie.bookie_id))
         assert "could not be reached" in str(await asked.ask())
         assert isinstance(await asked.ask(), ReadLacResponse)

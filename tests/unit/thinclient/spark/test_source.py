@@ -21,7 +21,7 @@ from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
 from bookgate.thinclient.spark.reading import batch as source
 from bookgate.thinclient.spark.reading.batch import EntriesPartition, EntriesReader
-from bookgate.thinclient.spark.reading.planning import Shapes
+from bookgate.thinclient.spark.reading.planning import TemplateTable
 from bookgate.thinclient.spark.source import BookKeeperDataSource
 from bookgate.thinclient.spark.worker_client import WorkerClients
 
@@ -54,7 +54,7 @@ def test_only_the_option_makes_a_reader_with_filters_since_spark_would_refuse_ev
 
 def test_partitions_travel() -> None:
     metadata = LedgerMetadata.new(["b:1"], 1, 1).close(9, 90)
-    piece = Shapes().slice_of(LedgerRecord(LedgerId.unscoped(1), metadata, 1))
+    piece = TemplateTable().slice_of(LedgerRecord(LedgerId.unscoped(1), metadata, 1))
     bookies = (BookieServiceInfo("b:1"),)
     copy = pickle.loads(pickle.dumps(EntriesPartition([piece], bookies)))
     assert isinstance(copy, InputPartition)

@@ -33,7 +33,7 @@ from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, w
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.entries import listing_ends, readable_slices, selected_records
-from bookgate.thinclient.spark.reading.planning import Shapes, Slice, readable_record, wanted_range
+from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, readable_record, wanted_range
 from bookgate.thinclient.spark.reading.pushdown import Bounds
 from bookgate.thinclient.spark.reading.slice_reads import Losses, slice_entries, task_entries
 from bookgate.thinclient.spark.worker_client import WorkerClients
@@ -324,7 +324,7 @@ def read(
 
 
 def whole(record: LedgerRecord) -> Slice:
-    return Shapes().slice_of(readable_record(record))
+    return TemplateTable().slice_of(readable_record(record))
 
 
 def test_a_slice_is_read_from_the_bookies_alone() -> None:

@@ -18,8 +18,8 @@ from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.planning import (
     MOST_LEDGERS,
     Limits,
-    Shapes,
     Slice,
+    TemplateTable,
     check_digest_type,
     is_wanted,
     packed,
@@ -44,11 +44,11 @@ def record(ledger_id: int, entries: int, size: int = 0, borders: tuple[int, ...]
 
 
 def whole(ledger_id: int, entries: int, size: int = 0, borders: tuple[int, ...] = ()) -> Slice:
-    return Shapes().slice_of(record(ledger_id, entries, size, borders))
+    return TemplateTable().slice_of(record(ledger_id, entries, size, borders))
 
 
 def slice_of(closed: LedgerRecord, options: Options) -> Slice | None:
-    return wanted_part(Shapes().slice_of(closed), options)
+    return wanted_part(TemplateTable().slice_of(closed), options)
 
 
 def spans(tasks: list[list[Slice]]) -> list[list[tuple[int, int, int]]]:
@@ -162,7 +162,7 @@ def test_slices_travel(slices: list[Slice]) -> None:
 
 
 def test_ledgers_of_one_kind_share_their_metadata_and_travel_in_a_few_bytes() -> None:
-    shapes = Shapes()
+    shapes = TemplateTable()
     slices = [shapes.slice_of(record(n, 1 + n % 7, 100 * n)) for n in range(1000)]
     assert len({id(piece.shape) for piece in slices}) == 1
     assert len(pickle.dumps(packed(slices))) < 100 * len(slices)
