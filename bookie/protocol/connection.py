@@ -3,10 +3,10 @@
 The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
 that has once spoken the binary protocol stays with it (docs/protocol/wire.md#telling-v2-from-v3).
 
-A connection may change over to TLS, by START_TLS or by beginning with it (`tls`), as long as it has served nothing in
-clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as if to the client.
-Where authentication or TLS is demanded, its requests pass a gate first (`core.gate`), which is out of the way once it
-is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
+A connection may change over to TLS (`runtime.tls.channel`), by START_TLS or by beginning with it, as long as it has
+served nothing in clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as
+if to the client. Where authentication or TLS is demanded, its requests pass a gate first (`core.gate`), which is out of
+the way once it is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
 
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
 write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
@@ -30,7 +30,6 @@ from bookgate.bookie.protocol.connections import Connections
 from bookgate.bookie.protocol.read_scheduler import QueuedRead
 from bookgate.bookie.protocol.request_processor import Client, RequestProcessor
 from bookgate.bookie.protocol.security import OPEN, Security
-from bookgate.bookie.protocol.tls_channel import CLIENT_HELLO, TlsChannel
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.wire import v2
@@ -50,6 +49,7 @@ from bookgate.ledger.wire.v2 import CURRENT_VERSION
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_response
 from bookgate.runtime.listening import address_of
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.tls.channel import CLIENT_HELLO, TlsChannel
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,9 @@ certificates each connection begins with those that the files hold by then.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import ssl
 from typing import Any
 
 import h11
@@ -16,10 +18,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.tls.server_context import ServerContexts
+from bookgate.runtime.tls.transport import TlsTransport
 
 _LOG = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
+_NUMBERS = itertools.count()
+"""In the order of acceptance, which a clock of milliseconds does not tell."""
 
 
 class BoundedHttp(H11Protocol):
@@ -31,47 +36,38 @@ class BoundedHttp(H11Protocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._deadline: asyncio.TimerHandle | None = None
-        self._handshake: asyncio.Task[None] | None = None
-        self._early = b""
-        self._opened_at = self.loop.time()
+        self._tls: TlsTransport | None = None
+        self._number = next(_NUMBERS)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()
         self._expect_request()
-        if self.contexts is None:
-            super().connection_made(transport)
-            return
-        # Counted from now on, and closed at a stop.
-        self.transport = transport
-        self.connections.add(self)
-        transport.pause_reading()
-        self._handshake = self.loop.create_task(self._secure(transport, self.contexts))
-
-    async def _secure(self, transport: asyncio.Transport, contexts: ServerContexts) -> None:
-        try:
-            secured = await self.loop.start_tls(
-                transport, self, contexts.context(), server_side=True, ssl_handshake_timeout=REQUEST_SECONDS
-            )
-        except OSError:  # ssl.SSLError among them; what the client did is its own affair
-            secured = None
-        if secured is None:
-            self._request_is_whole()
-            self.connections.discard(self)
-            transport.abort()
-            return
-        super().connection_made(secured)
-        if self._early:
-            self.data_received(self._early)
+        if self.contexts is not None:
+            transport = self._tls = TlsTransport(transport, self.contexts.context())
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._request_is_whole()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.flow is None:
-            # The handshake is over, and the task that waits for it has not had its turn yet.
-            self._early += data
+        if self._tls is None:
+            self._take(data)
+        else:
+            self._take_encrypted(self._tls, data)
+
+    def _take_encrypted(self, tls: TlsTransport, data: bytes) -> None:
+        try:
+            said = tls.receive(data)
+        except ssl.SSLError:  # what the client did is its own affair
+            tls.close()
             return
+        if said:
+            self._take(said)
+        if tls.ended:
+            tls.close()
+
+    def _take(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self._expect_request()
@@ -102,7 +98,7 @@ class BoundedHttp(H11Protocol):
         others = [each for each in self.connections if isinstance(each, BoundedHttp)]
         if len(others) < self.max_connections:
             return
-        oldest = min(others, key=lambda each: (each._is_busy, each._opened_at))
+        oldest = min(others, key=lambda each: (each._is_busy, each._number))
         self.connections.discard(oldest)
         log_event(_LOG, "http_connection_closed", logging.WARNING, reason="too many", limit=self.max_connections)
         oldest.transport.abort()

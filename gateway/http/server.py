@@ -35,6 +35,8 @@ class AdminServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=bounded_http(max_connections, contexts),
+            # It would take the connection away from its limits.
+            ws="none",
             # All that wait are accepted at once, and counted then.
             backlog=backlog_for(max_connections),
             log_level="warning",

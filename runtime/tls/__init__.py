@@ -1,1 +1,1 @@
-"""Certificate files that change while a process runs, and the server's TLS contexts made of them."""
+"""Certificate files that change while a process runs, the server's TLS contexts made of them, and TLS in memory."""

@@ -157,6 +157,7 @@ async def test_commands_doctor_and_http(
     for key, value in settings(cluster, files, token).items():
         monkeypatch.setenv(f"BOOKGATE_{key.upper()}", str(value))
     monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
+    monkeypatch.setenv("BOOKGATE_HTTP_TOKEN", "for http")
 
     async def run(*arguments: str) -> tuple[int, str]:
         result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
@@ -166,6 +167,7 @@ async def test_commands_doctor_and_http(
         ["ledger", "simple-test", "-n", "5"],
         ["bookie", "info"],
         ["bookie", "sanity", "bookie-1"],
+        ["gc", "trigger", "bookie-1"],
     ):
         code, output = await run(*arguments)
         assert code == 0, (arguments, output)

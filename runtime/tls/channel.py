@@ -1,11 +1,11 @@
-"""TLS of the entry port: one connection's TLS between its transport and its frames.
+"""TLS worked on in memory: one server connection's TLS between its transport and what is said inside it.
 
-A connection becomes one of TLS by START_TLS, or because its first bytes are those of a TLS client: as the length of a
-frame they would be over any limit, so the same port serves both. The records are worked on in memory, which leaves the
-transport as it is and reads straight into the frame decoder's buffer; so both event loops behave alike.
+The transport stays as it is, and its bytes pass through here from the first one on; so nothing depends on when an event
+loop begins to read, both loops behave alike, and a connection counts, and can be closed, before its handshake is done.
 
-Source: docs/protocol/wire.md#start_tls. Not here: when a connection changes over (`connection`), whether it must
-(`core.gate`), the certificates (`bookgate.runtime.tls.server_context`).
+Users: the entry port (docs/protocol/wire.md#start_tls), which reads straight into its frame decoder's buffer and
+changes over when a client asks or begins with TLS, and HTTP (`transport`). Not here: when a connection changes over,
+whether it must, the certificates (`server_context`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 CLIENT_HELLO = 0x16
-"""First byte of a TLS client, which no frame and no packet of the protocol begins with."""
+"""First byte of a TLS client, which no frame and no packet of the entry protocol begins with."""
 
 _LEAST_READ = 4 * 1024
 _MOST_READ = 64 * 1024
@@ -68,12 +68,14 @@ class TlsChannel:
     def read_into(self, buffer: memoryview) -> int:
         """Decrypts into the buffer; returns the count of bytes, 0 when more has to be received first."""
         try:
-            return self._tls.read(len(buffer), buffer)  # type: ignore[return-value]  # a count, with a buffer
+            count = cast("int", self._tls.read(len(buffer), buffer))
         except ssl.SSLWantReadError:
             return 0
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            self.ended = True
-            return 0
+            count = 0
+        # A client that ends TLS in order shows as a read of nothing.
+        self.ended = count == 0
+        return count
 
     def write(self, data: bytes) -> None:
         """Encrypts; ignored after `close`."""
