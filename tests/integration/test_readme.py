@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands there."""
+"""What the README and the quick start show is run as it stands there."""
 
 from __future__ import annotations
 
@@ -12,54 +12,75 @@ import pytest
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+QUICK_START = ROOT / "docs" / "quick-start.md"
 
 
-def block(language: str, beginning: str) -> str:
+def block(page: Path, language: str, beginning: str) -> str:
     """The code block that begins with a text."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
     [found] = [code for code in blocks if code.startswith(beginning)]
     return str(found)
 
 
 def environment(gateways: str) -> dict[str, str]:
-    return {**os.environ, "BOOKGATE_GATEWAYS": gateways, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return {**os.environ, "BOOKGATE_GATEWAYS": gateways, "PYTHONPATH": str(ROOT)}
+
+
+def run(command: list[str], cluster: StandaloneCluster, path: str = "") -> str:
+    """What it prints; it must print nothing on standard error."""
+    result = subprocess.run(
+        command,
+        env={**environment(cluster.gateway_uri), "PATH": f"{path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def run_python(code: str, cluster: StandaloneCluster) -> list[str]:
+    here = code.replace("grpc://127.0.0.1:4181", cluster.gateway_uri)
+    return run([sys.executable, "-c", here], cluster).splitlines()
+
+
+def run_shell(lines: list[str], cluster: StandaloneCluster, folder: Path) -> str:
+    bookgate = folder / "bookgate"
+    bookgate.write_text(f'#!/bin/sh\nexec {sys.executable} -m bookgate "$@"\n')
+    bookgate.chmod(0o755)
+    return run(["sh", "-euc", "\n".join(lines)], cluster, str(folder))
 
 
 def test_the_ten_lines_of_client(standalone_cluster: StandaloneCluster) -> None:
-    code = block("python", "import asyncio")
+    code = block(README, "python", "import asyncio")
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    here = code.replace("grpc://127.0.0.1:4181", standalone_cluster.gateway_uri)
-    result = subprocess.run(
-        [sys.executable, "-c", here],
-        env=environment(standalone_cluster.gateway_uri),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == ["0 entry 0", "1 entry 1", "2 entry 2"]
+    assert run_python(code, standalone_cluster) == ["0 entry 0", "1 entry 1", "2 entry 2"]
 
 
 def test_the_commands(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
-    lines = block("sh", "bookgate standalone --data-dir").splitlines()
+    lines = block(README, "sh", "bookgate standalone --data-dir").splitlines()
     assert [line for line in lines if "standalone" in line or line.startswith("export")] == lines[:2]
-    bookgate = tmp_path / "bookgate"
-    bookgate.write_text(f'#!/bin/sh\nexec {sys.executable} -m bookgate "$@"\n')
-    bookgate.chmod(0o755)
-    result = subprocess.run(
-        ["sh", "-euc", "\n".join(lines[2:])],
-        env={**environment(standalone_cluster.gateway_uri), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "one\ntwo\n" in result.stdout
+    assert "one\ntwo\n" in run_shell(lines[2:], standalone_cluster, tmp_path)
+
+
+def test_the_commands_of_the_quick_start(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
+    first, *lines = block(QUICK_START, "sh", "export BOOKGATE_GATEWAYS").splitlines()
+    assert first == "export BOOKGATE_GATEWAYS=grpc://127.0.0.1:4181"
+    printed = run_shell(lines, standalone_cluster, tmp_path)
+    assert "one\ntwo\n" in printed
+    assert "CLOSED" in printed
+
+
+def test_the_python_of_the_quick_start(standalone_cluster: StandaloneCluster) -> None:
+    expected = [f"{number} entry {number}" for number in range(10)]
+    assert run_python(block(QUICK_START, "python", "import asyncio"), standalone_cluster) == expected
+    blocking = block(QUICK_START, "python", "from bookgate.blocking")
+    assert run_python(blocking, standalone_cluster) == ["[b'one', b'two', b'three']"]
 
 
 @pytest.mark.parametrize("document", ["docs/client.md", "docs/spark.md", "benchmarks/RESULTS.md", "LICENSE"])
 def test_what_the_readme_points_to_is_there(document: str) -> None:
-    assert (Path(__file__).parents[2] / document).is_file()
+    assert (ROOT / document).is_file()

@@ -94,7 +94,7 @@ class _BaseWriteHandle(Generic[AnyWriteHandle]):
 
 
 class AdvancedWriteHandle(_BaseWriteHandle[advanced_write_handle.AdvancedWriteHandle]):
-    """The one writer of an advanced ledger; see `thinclient.AdvancedWriteHandle`."""
+    """The one writer of an advanced ledger; see `bookgate.AdvancedWriteHandle`."""
 
     def append(self, entry_id: int, payload: Payload) -> int:
         """Appends an entry under `entry_id`; returns the id once it and all lower ones are acknowledged."""
@@ -106,7 +106,7 @@ class AdvancedWriteHandle(_BaseWriteHandle[advanced_write_handle.AdvancedWriteHa
 
 
 class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
-    """The one writer of a ledger; see `thinclient.WriteHandle`."""
+    """The one writer of a ledger; see `bookgate.WriteHandle`."""
 
     def append(self, payload: Payload) -> int:
         """Appends an entry; returns its id once it is acknowledged."""
@@ -141,7 +141,7 @@ class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
 
 
 class ReadHandle:
-    """A ledger that is read; see `thinclient.ReadHandle`."""
+    """A ledger that is read; see `bookgate.ReadHandle`."""
 
     def __init__(self, thread: LoopThread, handle: read_handle.ReadHandle) -> None:
         self._thread = thread
@@ -292,7 +292,7 @@ class LedgerManager:
 
 
 class BookKeeper:
-    """A client of one cluster; see `thinclient.BookKeeper`."""
+    """A client of one cluster; see `bookgate.BookKeeper`."""
 
     def __init__(self, thread: LoopThread, bookkeeper: asynchronous.BookKeeper) -> None:
         self._thread = thread
@@ -429,7 +429,7 @@ class BookKeeper:
         return self._run(self._client.read_record(ledger_id))
 
     def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
-        """Where bookies are, from one who has asked already; see `thinclient.BookKeeper.seed_addresses`."""
+        """Where bookies are, from one who has asked already; see `bookgate.BookKeeper.seed_addresses`."""
         known = tuple(bookies)
 
         async def tell() -> None:

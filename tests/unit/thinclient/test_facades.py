@@ -1,4 +1,4 @@
-"""The blocking client has the asynchronous one's names, and the reference page is that of the code."""
+"""The blocking client has the asynchronous one's names, and the reference pages are those of the code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_blocking_client_has_the_same_names_and_parameters(name: str) -> Non
             assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters), member_name
 
 
-def test_the_reference_page_is_up_to_date() -> None:
+def test_the_reference_pages_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "docs" / "generate_reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
