@@ -15,7 +15,7 @@ What a scan could not see may be alive: a damaged length hides the records behin
 index to say (`log_removal`). A log that can't be read, or that something still points into, stays as it is and the
 others go on (S3).
 
-Not its job: which logs (`core.garbage_collection`), when (`garbage_collector`).
+Not its job: which logs (`rules`), when (`garbage_collector`).
 """
 
 from __future__ import annotations

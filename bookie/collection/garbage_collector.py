@@ -10,7 +10,7 @@ Which logs are complete is taken down before which ledgers the index has: all th
 The listing runs on the event loop; everything that touches the disk runs on a thread of its own, which looks at
 `_stopping` between records. Methods of `GarbageCollector` are for the event loop, those that say so for any thread.
 
-Source: docs/protocol/storage.md#garbage-collection. Not its job: the rules (`core.garbage_collection`), which ledgers
+Source: docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), which ledgers
 go (`ledger_collector`), which entry logs go (`entry_log_collector`), copying (`compactor`).
 """
 

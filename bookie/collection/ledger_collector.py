@@ -6,13 +6,13 @@ Nothing is deleted unless the listing came to its end in order, and the store ca
 listing began. Whose metadata these are is asked before the listing and before each batch of deletions: only those of
 the cluster that the bookie's own cookie names count. (What a gateway lists is the client's to check, page by page.)
 What is missing has to be missing in the next run as well, a period later, and must not be most of what is held, unless
-somebody forces the run (`core.ledger_deletion`). Then each candidate's metadata is read, and only "there is no such
+somebody forces the run (`deletion_rules`). Then each candidate's metadata is read, and only "there is no such
 ledger" lets it go; whoever trusts the listing alone turns `verify_metadata` off. A ledger that is written to after that
 question was asked stays: it was made anew under its id. Whatever else happens, be it an error, silence beyond the
 timeout, or a candidate whose metadata is there, keeps ledgers (S2, F13).
 
 The listing runs on the event loop, storage on the thread that `in_thread` is given. Source:
-docs/protocol/storage.md#garbage-collection. Not its job: the rules (`core.garbage_collection`), when it is time, what
+docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), when it is time, what
 becomes of the bytes (`entry_log_collector`).
 """
 

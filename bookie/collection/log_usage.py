@@ -6,7 +6,7 @@ points at. In a complete log a record that is dead stays dead, so what is not co
 
 The map says nothing of single records and is trusted; what a scan found of a damaged log is not, which `has_map` tells.
 Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-collection. Not its job: what to do about
-it (`core.garbage_collection`).
+it (`rules`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ to write are asked for from any thread.
 A ledger can't choose its journal: one journal directory that is full demands read-only mode, whatever the settings say
 of full ledger directories, and ends high-priority adds where less than their minimum is left.
 
-Not here: the rules (`core.disk_space`), what the bookie does about it (`state_manager`, garbage collection).
+Not here: the rules (`rules`), what the bookie does about it (`state_manager`, garbage collection).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Whatever else takes the registration out of the store, a second task finds it go
 the bookie registered again, until that works. What it saw last is what the bookie tells of itself (`registered`).
 Source: docs/protocol/storage.md#bookie-mode.
 
-Not here: why the mode changes (`core.bookie_mode`), measuring disks (`disks.monitor`).
+Not here: why the mode changes (`mode`), measuring disks (`disks.monitor`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who may use a bookie: providers of authentication, how one is found, and the two that come with it.
 
-A provider is one object a bookie; it makes a session for each connection (`core.gate.AuthSession`). Providers are found
+A provider is one object a bookie; it makes a session for each connection (`auth_gate.AuthSession`). Providers are found
 by name in the entry-point group `bookgate.bookie_auth_providers`; what the entry point names is called with the
 settings' `auth_options` as keyword arguments and returns the provider. Its `name` is the plugin name on the wire, which
 the client's provider has to have, too. Without a provider every connection is let in, as by BookKeeper's
@@ -9,7 +9,7 @@ the client's provider has to have, too. Without a provider every connection is l
 `bookgate-token`: the client shows a secret that stands in a file here. Use it inside TLS only.
 `bookgate-tls-role`: the client's certificate names a role in its subject's OU (docs/protocol/wire.md#authorised-roles).
 
-Not here: what may be asked before authentication (`core.gate`), the client's side.
+Not here: what may be asked before authentication (`auth_gate`), the client's side.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that has once spoken the binary protocol stays with it (docs/protocol/wire.md#te
 
 A connection may change over to TLS (`runtime.tls.channel`), by START_TLS or by beginning with it, as long as it has
 served nothing in clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as
-if to the client. Where authentication or TLS is demanded, its requests pass a gate first (`core.gate`), which is out of
+if to the client. Where authentication or TLS is demanded, its requests pass a gate first (`auth_gate`), which is out of
 the way once it is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
 
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one

@@ -4,7 +4,7 @@ Each new connection over the limit costs one that is idle its place, or is close
 and answers that wait count at once, when they grow; a look at every connection, each second while there are any, gives
 back buffers that are not used, counts what requests under way cost, and notices who does not get on.
 
-Not here: who has to go (`core.connection_budget`), one connection's own limits (`connection`).
+Not here: who has to go (`connection_budget`), one connection's own limits (`connection`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ does not wait. It is parked before the LAC is looked up: no growth in between is
 
 Belongs to the event loop; only the loading happens on the reader thread. Source: docs/protocol/wire.md#long-polls.
 
-Not here: who wakes when (`core.lac_waiters`), the answer (`read_scheduler`), whether the request is allowed
+Not here: who wakes when (`lac_waiters`), the answer (`read_scheduler`), whether the request is allowed
 (`request_processor`).
 """
 

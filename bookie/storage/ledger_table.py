@@ -4,7 +4,7 @@ In memory is an LRU of bounded size. A ledger that somebody still holds, be it t
 headers or a request in flight, stays the one object for its id even after the LRU let it go (`_held`), so that nobody
 ever sees an older fence or key than another.
 
-Not its job: creating index files (`index.file_index`), rules on keys and fences (`core.ledger_state`).
+Not its job: creating index files (`index.file_index`), rules on keys and fences (`ledger_state`).
 """
 
 from __future__ import annotations

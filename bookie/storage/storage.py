@@ -14,7 +14,7 @@ has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has
 Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
 `on_room` and `on_fatal` from either that or the checkpoint thread.
 
-Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`), the wire, which ledgers exist in the
+Not its job: whether a request is allowed (`ledger_state`, `protocol.admission`), the wire, which ledgers exist in the
 metadata.
 """
 

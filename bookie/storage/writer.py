@@ -9,7 +9,7 @@ is journaled before anything else of it by this process, so that no fence and no
 entries is lost (F3), and before that, where another of the same id was deleted, that the ledger is made anew. A request
 whose ledger was deleted since it was looked up begins the ledger anew.
 
-The event loop calls everything here. Not its job: whether a request is allowed (`core.ledger_state`, `core.admission`),
+The event loop calls everything here. Not its job: whether a request is allowed (`ledger_state`, `protocol.admission`),
 when a checkpoint is made and what a disk error means (`storage`).
 """
 
