@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.mode.state_manager import StateManager
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.ledger.wire.messages import Status
 from tests.history import events
 from tests.simulation.__main__ import replay_command
 from tests.simulation.kinds import Kind
-from tests.simulation.plan import Limits, make_plan
+from tests.simulation.plan import FaultPlan, Limits, Plan, RatePlan, VisitPlan, WriterPlan, make_plan
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
 
@@ -110,6 +111,64 @@ def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert broken.invariant in ("P1", "P2", "P7", "P8")
     # It ended where that was seen, not with the run.
     assert not any(isinstance(event, events.Healed) for event in broken.history)
+
+
+REGISTERED_ELSEWHERE = Plan(
+    seed=20000361,
+    bookies=3,
+    duration=6.0,
+    writers=(WriterPlan("w0", 1.235723568623982, (1, 1, 1), (2,), 100, 0.9, "crash"),),
+    visits=(),
+    faults=(
+        FaultPlan("f1", 1.1728210812025375, "power-loss", 2, 1.2),
+        FaultPlan("s0", 1.0085790347604373, "store-older", 2, 1.2),
+        FaultPlan("s1", 0.7175775810435809, "store-of-another", 2, 1.2),
+    ),
+    rates=(RatePlan("r-clock-skew", "clock-skew", 1080.0),),
+    gateways=0,
+)
+"""A bookie starts while it is at an older state of the store, and registers there shortly before all is healed."""
+
+
+def test_healing_waits_for_a_bookie_that_registered_in_a_wrong_store() -> None:
+    outcome = run_seed(REGISTERED_ELSEWHERE.seed, REGISTERED_ELSEWHERE)
+    assert not outcome.failed, outcome.problem
+    assert outcome.faults["store-older"] == 1
+
+
+def test_a_bookie_that_never_misses_its_registration_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(_manager: StateManager) -> None:
+        return
+
+    monkeypatch.setattr(StateManager, "_look", look)
+    outcome = run_seed(REGISTERED_ELSEWHERE.seed, REGISTERED_ELSEWHERE)
+    assert outcome.invariant == "P12"
+
+
+OLDER_TWICE = Plan(
+    seed=20000274,
+    bookies=3,
+    duration=6.0,
+    writers=(
+        WriterPlan("w0", 1.3751439089973894, (3, 3, 2), (1,), 100, 0.0, "close", False, True),
+        WriterPlan("w1", 0.916193569311378, (2, 2, 2), (3,), 5000, 0.6, "close"),
+    ),
+    visits=(VisitPlan("v2", 1.589338555762807, "delete", "w1"),),
+    faults=(
+        FaultPlan("f-file", 0.1, "damaged-file", 2, 0.07637840716318332),
+        FaultPlan("s1", 0.6237831833843356, "store-older", 0, 1.2),
+        FaultPlan("s2", 0.7430967686753538, "store-older", 0, 0.3),
+    ),
+    rates=(),
+    gateways=0,
+)
+
+
+def test_no_bookie_comes_upon_an_older_store_at_two_passes_of_garbage_collection() -> None:
+    """Then a ledger that both lack is deleted for it, and rightly collected."""
+    outcome = run_seed(OLDER_TWICE.seed, OLDER_TWICE)
+    assert not outcome.failed, outcome.problem
+    assert outcome.faults["store-older"] == 1
 
 
 def test_a_world_without_faults_has_none() -> None:
