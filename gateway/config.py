@@ -7,9 +7,9 @@ import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,7 +19,7 @@ from pydantic_settings import (
 
 from bookgate.gateway.http.settings import HttpSettings
 from bookgate.gateway.limits import Limits
-from bookgate.gateway.stores.settings import StoreSettings
+from bookgate.gateway.stores.settings import StoreSettings, settings_of_all_stores
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.descriptors import descriptor_limit, gateway_share, http_share
 from bookgate.runtime.logs import LogSettings
@@ -29,8 +29,13 @@ from bookgate.runtime.tls.server_context import ServerContexts
 
 _LIMITS = Limits()
 
+if TYPE_CHECKING:
+    _SettingsOfAllStores = StoreSettings
+else:
+    _SettingsOfAllStores = settings_of_all_stores()
 
-class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
+
+class GatewayConfig(BaseSettings, _SettingsOfAllStores, HttpSettings, LogSettings):
     """Every key, with its meaning and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
@@ -130,10 +135,7 @@ class GatewayConfig(BaseSettings, StoreSettings, HttpSettings, LogSettings):
     def as_json_line(self) -> bytes:
         """Everything, secrets included, as `model_validate_json` reads it: for a pipe, not for a log."""
         values = self.model_dump(mode="json")
-        if self.zookeeper_auth is not None:
-            values["zookeeper_auth"] = self.zookeeper_auth.get_secret_value()
-        if self.http_token is not None:
-            values["http_token"] = self.http_token.get_secret_value()
+        values |= {key: value.get_secret_value() for key, value in self if isinstance(value, SecretStr)}
         return json.dumps(values).encode() + b"\n"
 
     @classmethod

@@ -2,22 +2,20 @@
 
 Drivers are found in the entry-point group `bookgate.metadata_drivers`, so another store is another package, and nobody
 who does not use a store needs its library. A driver is a function `create_factory(uri, settings) ->
-LedgerManagerFactory` that does no I/O yet (`initialize` does); without settings it takes its own defaults.
+LedgerManagerFactory` that does no I/O yet (`initialize` does); without settings it takes its own defaults. An entry
+point whose driver needs an extra of its package names that behind it, in brackets.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, cast
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 
 GROUP = "bookgate.metadata_drivers"
-
-_EXTRA_OF_MODULE = {"kazoo": "zookeeper"}
 
 
 class Driver(Protocol):
@@ -40,31 +38,34 @@ def scheme_of(uri: str) -> str:
     return match.group(1).lower()
 
 
+def installed_schemes() -> list[str]:
+    """The schemes that a metadata URI may have here, ordered."""
+    return sorted(entry_points(group=GROUP).names)
+
+
 def load_driver(uri: str) -> Driver:
     """The driver of a URI's scheme. Raises IncorrectParameterException that says what to install."""
     scheme = scheme_of(uri)
-    drivers = _drivers()
-    target = drivers.get(scheme)
-    if target is None:
+    found = entry_points(group=GROUP, name=scheme)
+    if not found:
         raise IncorrectParameterException(
-            f"metadata URI {uri!r}: no driver for scheme {scheme!r}; installed are {', '.join(sorted(drivers))}"
+            f"metadata URI {uri!r}: no driver for scheme {scheme!r}; installed are {', '.join(installed_schemes())}"
         )
-    return _load(scheme, target)
+    return _load(next(iter(found)))
 
 
-def _drivers() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=GROUP)}
-
-
-def _load(scheme: str, target: str) -> Driver:
-    module_name, _, attribute = target.partition(":")
+def _load(point: EntryPoint) -> Driver:
     try:
-        module = importlib.import_module(module_name)
+        return cast(Driver, point.load())
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
-        extra = _EXTRA_OF_MODULE.get(missing)
-        advice = f"install it with: pip install 'bookgate[{extra}]'" if extra else "install the package that has it"
         raise IncorrectParameterException(
-            f"the driver for {scheme} metadata needs the Python module {missing!r}, which is not installed; {advice}"
+            f"the driver for {point.name} metadata needs the Python module {missing!r}, which is not installed; "
+            f"{_advice(point)}"
         ) from error
-    return cast(Driver, getattr(module, attribute))
+
+
+def _advice(point: EntryPoint) -> str:
+    if not point.extras or point.dist is None:
+        return "install the package that has it"
+    return f"install it with: pip install '{point.dist.name}[{','.join(point.extras)}]'"

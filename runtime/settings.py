@@ -7,9 +7,34 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator
-from typing import Self
+from dataclasses import dataclass
+from typing import Final, Self, get_args
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, SecretStr, model_validator
+from pydantic.fields import FieldInfo
+
+SECRET: Final = "secret"
+"""In the annotation of a key whose value is never shown, and that can't be a SecretStr."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOf:
+    """In the annotation of a key that holds a table: whose settings these are."""
+
+    settings: type[BaseModel]
+
+
+def secret_keys(settings: type[BaseModel]) -> frozenset[str]:
+    """The keys whose values are never shown, those of its tables included."""
+    found = {key for key, field in settings.model_fields.items() if _is_secret(field)}
+    for field in settings.model_fields.values():
+        for each in field.metadata:
+            found |= secret_keys(each.settings) if isinstance(each, TableOf) else set()
+    return frozenset(found)
+
+
+def _is_secret(field: FieldInfo) -> bool:
+    return SECRET in field.metadata or SecretStr in (field.annotation, *get_args(field.annotation))
 
 
 class ContradictionError(ValueError):

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
-from bookgate.runtime.settings import ConsistentSettings, unknown_key
+from bookgate.runtime.settings import SECRET, ConsistentSettings, unknown_key
 from bookgate.thinclient.gateways.uri import TlsFiles
 
 Settings = TypeVar("Settings", bound=BaseSettings)
@@ -167,7 +167,9 @@ class ClientConfig(BaseSettings, ConsistentSettings):
         default=None, description="clientAuthProviderFactoryClass: how to authenticate to bookies, e.g. bookgate-token"
     )
     auth_token_file: Path | None = Field(default=None, description="bookgate-token: file with the token")
-    auth_token: str | None = Field(default=None, repr=False, description="bookgate-token: the token itself")
+    auth_token: Annotated[str | None, SECRET] = Field(
+        default=None, repr=False, description="bookgate-token: the token itself"
+    )
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -30,7 +30,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.descriptors import descriptor_limit
 from bookgate.runtime.logs import LogSettings
-from bookgate.runtime.settings import unknown_variables
+from bookgate.runtime.settings import SECRET, TableOf, unknown_variables
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 from bookgate.thinclient.config import load_settings
@@ -87,7 +87,9 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
     auth_provider: str | None = Field(
         None, description="bookieAuthProviderFactoryClass: bookgate-token, bookgate-tls-role or an installed one"
     )
-    auth_options: dict[str, str] = Field(default_factory=dict, description="settings of the authentication provider")
+    auth_options: Annotated[dict[str, str], SECRET] = Field(
+        default_factory=dict, description="settings of the authentication provider"
+    )
     disk_check_interval_seconds: float = Field(10.0, gt=0, description="diskCheckInterval")
     disk_usage_threshold: float = Field(0.95, gt=0, le=1, description="diskUsageThreshold, as a fraction")
     disk_usage_warn_threshold: float = Field(0.90, gt=0, le=1, description="diskUsageWarnThreshold")
@@ -108,7 +110,7 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
     read_only_on_any_disk_full: bool = Field(True, description="readOnlyModeOnAnyDiskFullEnabled")
     persist_bookie_status: bool = Field(False, description="persistBookieStatusEnabled: the mode outlives a restart")
     force_read_only: bool = Field(False, description="forceReadOnlyBookie")
-    gateway: dict[str, Any] = Field(
+    gateway: Annotated[dict[str, Any], TableOf(GatewayConfig)] = Field(
         default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
     )
 

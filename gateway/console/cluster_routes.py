@@ -15,7 +15,7 @@ from bookgate.gateway.console.problems import Problem, Spaces, bookie_problems, 
 from bookgate.gateway.console.stale_while_refresh import Recent
 from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
-from bookgate.gateway.http.routes.process import masked
+from bookgate.gateway.http.routes.process import masked_uri
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, version_of
 from bookgate.ledger.errors import BKException
@@ -105,7 +105,7 @@ class ClusterView:
     def _store_shown(self, error: str | None) -> dict[str, Any]:
         info, factory = self._info, self._factory
         return {
-            "uri": masked({"metadata_uri": self._server.metadata_uri})["metadata_uri"],
+            "uri": masked_uri(self._server.metadata_uri),
             "connected": error is None and factory.connected,
             "connectionsLost": factory.connection_epoch,
             "error": error,

@@ -1,53 +1,60 @@
-"""How a metadata store is spoken to, beyond what its URI says: TLS and authentication.
+"""What metadata stores are told beyond their URI: keys of their own, which the gateway's configuration takes over.
 
-A model to inherit from: the configuration classes of gateway and bookie take these keys over with their own prefix,
-and are passed to `bookgate.gateway.stores.drivers.create_factory` as they are. The URI stays the same whatever is set
-here.
+The model of a store's keys is an entry point of the group `bookgate.metadata_settings`. Its name is the first word of
+every key: `zookeeper = …` has `zookeeper_tls`, `zookeeper_auth`. So no two stores, nor a store and the gateway, mean
+different things by one key. All that are installed are known, whichever store is used: a file of settings holds
+wherever the same packages are. So the module of a model needs nothing of its store's library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import create_model
 
+from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import ConsistentSettings
+
+GROUP = "bookgate.metadata_settings"
 
 
 class StoreSettings(ConsistentSettings):
-    """Every key, with its meaning. The defaults: plain TCP, no authentication, nodes open to everyone."""
+    """The settings of no store in particular; a store that has keys inherits from it.
 
-    zookeeper_tls: bool = Field(default=False, description="speak TLS with ZooKeeper (its secureClientPort)")
-    zookeeper_tls_ca: str | None = Field(
-        default=None, description="PEM file of the authorities that may vouch for ZooKeeper; the system's without it"
-    )
-    zookeeper_tls_cert: str | None = Field(default=None, description="PEM file of the certificate shown to ZooKeeper")
-    zookeeper_tls_key: str | None = Field(default=None, description="PEM file of that certificate's key")
-    zookeeper_tls_hostname: bool = Field(
-        default=True, description="ZooKeeper's certificate must name the host of the metadata URI"
-    )
-    zookeeper_auth: SecretStr | None = Field(default=None, description="digest authentication, as user:password")
-    zookeeper_acl: Literal["open", "creator"] = Field(
-        default="open", description="who may touch nodes made here: everyone, or only who authenticates the same"
-    )
+    A configuration inherits from the models of all stores, and each driver takes its own part by `of`.
+    """
 
-    @field_validator("zookeeper_auth")
-    @classmethod
-    def _names_a_user(cls, value: SecretStr | None) -> SecretStr | None:
-        user, colon, password = (value.get_secret_value() if value else "u:p").partition(":")
-        if not (user and colon and password):
-            raise ValueError("must be of the form user:password")
-        return value
+    def of(self, kind: type[_Kind]) -> _Kind:
+        """These settings as those of one store; its defaults where they are not."""
+        return self if isinstance(self, kind) else kind()
 
-    def contradictions(self) -> Iterator[str]:
-        yield from super().contradictions()
-        if (self.zookeeper_tls_cert is None) != (self.zookeeper_tls_key is None):
-            yield "zookeeper_tls_cert and zookeeper_tls_key go together; set both or none"
-        if not self.zookeeper_tls and (self.zookeeper_tls_ca or self.zookeeper_tls_cert):
-            yield "certificates for ZooKeeper are set, but zookeeper_tls is not; set it to true"
-        if self.zookeeper_acl == "creator" and self.zookeeper_auth is None and self.zookeeper_tls_cert is None:
-            yield "zookeeper_acl is creator: that needs zookeeper_auth (or a certificate) to be someone"
 
+_Kind = TypeVar("_Kind", bound=StoreSettings)
 
 DEFAULTS = StoreSettings()
+
+
+def settings_of_all_stores(points: Iterable[EntryPoint] | None = None) -> type[StoreSettings]:
+    """One model with the keys of every store that is installed.
+
+    Raises IncorrectParameterException that names the entry point which is of no use.
+    """
+    found = entry_points(group=GROUP) if points is None else points
+    models = {point.name: _model_of(point) for point in found}
+    return create_model("SettingsOfAllStores", __base__=(*(models[name] for name in sorted(models)), StoreSettings))
+
+
+def _model_of(point: EntryPoint) -> type[StoreSettings]:
+    where = f"the settings of the metadata store {point.name} ({point.value})"
+    try:
+        model = point.load()
+    except (ImportError, AttributeError) as error:
+        raise IncorrectParameterException(f"{where} can't be loaded: {error}; repair or remove its package") from error
+    if not (isinstance(model, type) and issubclass(model, StoreSettings)):
+        raise IncorrectParameterException(f"{where} are no StoreSettings (bookgate.gateway.stores.settings)")
+    strangers = [key for key in model.model_fields if not key.startswith(f"{point.name}_")]
+    if strangers:
+        raise IncorrectParameterException(f"{where}: {', '.join(strangers)} must begin with {point.name}_")
+    return model

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.server import GatewayServer
-from bookgate.gateway.stores.uri import parse_zookeeper
 from bookgate.gateway.stores.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from bookgate.gateway.stores.zookeeper.ledger_paths import paths_of
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import decode

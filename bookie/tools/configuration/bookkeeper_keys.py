@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bookgate.runtime.metadata_drivers import installed_schemes
+
 Properties = Mapping[str, str]
 Value = bool | int | float | str | list[str] | dict[str, str]
 Convert = Callable[[str, Properties], Value]
@@ -103,9 +105,9 @@ def storage_type(value: str, _all: Properties) -> Value:
 
 def metadata_uri(value: str, _all: Properties) -> Value:
     scheme = value.partition("://")[0].lower()
-    if scheme.partition("+")[0] not in ("zk", "sqlite", "grpc", "grpcs"):
+    if scheme.partition("+")[0] not in (schemes := installed_schemes()):
         raise NoCounterpart(
-            f"there is no metadata store for {scheme}://; set metadata_uri to one of zk+…://, sqlite://"
+            f"there is no metadata store for {scheme}://; metadata_uri may begin with {', '.join(schemes)}"
         )
     return value
 

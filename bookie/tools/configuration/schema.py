@@ -21,10 +21,10 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.settings import secret_keys
 from bookgate.thinclient.config import ClientConfig
 
 MASK = "********"
-_SECRETS_BY_NAME = frozenset({"auth_token", "auth_options"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,7 @@ BOOKIE = Part("bookie", BookieConfig, "BOOKGATE_BOOKIE_", True)
 GATEWAY = Part("gateway", GatewayConfig, "BOOKGATE_GATEWAY_", True)
 CLIENT = Part("client", ClientConfig, "BOOKGATE_", False)
 PARTS = {part.name: part for part in (BOOKIE, GATEWAY, CLIENT)}
-_SECRET_KEYS = _SECRETS_BY_NAME | {
-    key for part in PARTS.values() for key, field in part.fields.items() if "SecretStr" in str(field.annotation)
-}
+_SECRET_KEYS = frozenset[str]().union(*(secret_keys(part.settings) for part in PARTS.values()))
 
 
 @dataclass(frozen=True, slots=True)

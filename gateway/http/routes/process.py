@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, NoQuery, Route, get
+from bookgate.runtime.settings import secret_keys
 
 _MASK = "**********"
-_SECRET_WORDS = ("token", "password", "secret", "auth_options", "zookeeper_auth")
 
 
 def process_routes(settings: BaseModel, metrics: Callable[[], str | bytes], metrics_type: str) -> list[Route]:
@@ -24,7 +24,7 @@ def process_routes(settings: BaseModel, metrics: Callable[[], str | bytes], metr
         return Response(metrics(), media_type=metrics_type)
 
     async def config(_call: Call[NoQuery, NoBody]) -> Any:
-        return masked(settings.model_dump(mode="json"))
+        return masked(settings)
 
     return [
         # Who watches may be set up to send parameters; they choose nothing here.
@@ -34,17 +34,24 @@ def process_routes(settings: BaseModel, metrics: Callable[[], str | bytes], metr
     ]
 
 
-def masked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with secrets hidden, by the names of their keys and where a URI holds a user's password."""
-    return {key: _masked(key, value) for key, value in settings.items()}
+def masked(settings: BaseModel) -> dict[str, Any]:
+    """What is in force, with secrets hidden: those that the settings declare, and a user's password in a URI."""
+    return _masked_table(settings.model_dump(mode="json"), secret_keys(type(settings)))
 
 
-def _masked(key: str, value: Any) -> Any:
-    if value is not None and not key.endswith("_file") and any(word in key for word in _SECRET_WORDS):
+def _masked_table(values: Mapping[str, Any], secrets: frozenset[str]) -> dict[str, Any]:
+    return {key: _masked(key, value, secrets) for key, value in values.items()}
+
+
+def _masked(key: str, value: Any, secrets: frozenset[str]) -> Any:
+    if value is not None and key in secrets:
         return dict.fromkeys(value, _MASK) if isinstance(value, Mapping) else _MASK
     if isinstance(value, Mapping):
-        return masked(value)
-    if isinstance(value, str) and key.endswith("uri") and "@" in value:
-        scheme, _, rest = value.partition("://")
-        return f"{scheme}://{_MASK}@{rest.rpartition('@')[2]}"
-    return value
+        return _masked_table(value, secrets)
+    return masked_uri(value) if isinstance(value, str) and key.endswith("uri") else value
+
+
+def masked_uri(uri: str) -> str:
+    """The same without the password that it may hold."""
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme}://{_MASK}@{rest.rpartition('@')[2]}" if "@" in uri else uri

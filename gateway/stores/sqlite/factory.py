@@ -11,7 +11,7 @@ from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
 from bookgate.gateway.stores.sqlite.ledger_manager import SqliteLedgerManager
 from bookgate.gateway.stores.sqlite.registration import DEFAULT_LEASE_SECONDS, SqliteRegistrationManager
 from bookgate.gateway.stores.sqlite.store import SqliteStore, revision_of
-from bookgate.gateway.stores.uri import parse_sqlite
+from bookgate.gateway.stores.sqlite.uri import parse_sqlite
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
 

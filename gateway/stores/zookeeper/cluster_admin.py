@@ -15,8 +15,6 @@ import uuid
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 
 from bookgate.gateway.stores.cluster_admin import ClusterAdmin, ClusterSummary
-from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
-from bookgate.gateway.stores.uri import ZooKeeperUri
 from bookgate.gateway.stores.zookeeper.discovery import no_cluster
 from bookgate.gateway.stores.zookeeper.id_generator import id_generator_of
 from bookgate.gateway.stores.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
@@ -31,6 +29,8 @@ from bookgate.gateway.stores.zookeeper.ledger_manager import list_ids
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, paths_of
 from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node, parent_of, remove_tree
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
+from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri
 from bookgate.ledger.errors import BKException, IllegalOpException, LedgerExistException, MetaStoreException
 
 _OF_LEDGERS = re.compile(r"\d{2}|\d{3}|L\d{10,}|ID-.*|idgen|idgen-long|cookies")
@@ -43,7 +43,7 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
     def __init__(
         self,
         uri: ZooKeeperUri,
-        settings: StoreSettings = DEFAULTS,
+        settings: ZooKeeperSettings = DEFAULTS,
         make_handler: MakeHandler = ThreadHandler,
     ) -> None:
         self._uri = uri

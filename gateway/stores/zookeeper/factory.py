@@ -15,8 +15,8 @@ import random
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
-from bookgate.gateway.stores.uri import ZooKeeperUri, parse_zookeeper
+from bookgate.gateway.stores.settings import DEFAULTS as NO_SETTINGS
+from bookgate.gateway.stores.settings import StoreSettings
 from bookgate.gateway.stores.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from bookgate.gateway.stores.zookeeper.discovery import ZooKeeperServiceDiscovery, no_cluster
 from bookgate.gateway.stores.zookeeper.id_generator import id_generator_of
@@ -27,6 +27,8 @@ from bookgate.gateway.stores.zookeeper.ledger_paths import paths_of
 from bookgate.gateway.stores.zookeeper.nodes import parent_of
 from bookgate.gateway.stores.zookeeper.registration import ZooKeeperRegistrationManager
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
+from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri, parse_zookeeper
 from bookgate.ledger.errors import IncorrectParameterException, MetaStoreException
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
 
@@ -42,7 +44,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         session_timeout_seconds: float = 10.0,
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
-        settings: StoreSettings = DEFAULTS,
+        settings: ZooKeeperSettings = DEFAULTS,
         make_handler: MakeHandler = ThreadHandler,
     ) -> None:
         self._uri = uri
@@ -174,14 +176,14 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
             return None
 
 
-def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> ZooKeeperLedgerManagerFactory:
+def create_factory(uri: str, settings: StoreSettings = NO_SETTINGS) -> ZooKeeperLedgerManagerFactory:
     """The driver's entry point. Raises IncorrectParameterException."""
-    return ZooKeeperLedgerManagerFactory(_supported(uri), settings=settings)
+    return ZooKeeperLedgerManagerFactory(_supported(uri), settings=settings.of(ZooKeeperSettings))
 
 
-def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> ZooKeeperClusterAdmin:
+def create_admin(uri: str, settings: StoreSettings = NO_SETTINGS) -> ZooKeeperClusterAdmin:
     """The driver's other entry point. Raises IncorrectParameterException."""
-    return ZooKeeperClusterAdmin(_supported(uri), settings)
+    return ZooKeeperClusterAdmin(_supported(uri), settings.of(ZooKeeperSettings))
 
 
 def _supported(uri: str) -> ZooKeeperUri:

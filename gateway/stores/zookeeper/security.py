@@ -8,11 +8,11 @@ from typing import Any
 
 from kazoo.security import CREATOR_ALL_ACL
 
-from bookgate.gateway.stores.settings import StoreSettings
+from bookgate.gateway.stores.zookeeper.settings import ZooKeeperSettings
 from bookgate.ledger.errors import IncorrectParameterException
 
 
-def security_arguments(settings: StoreSettings) -> dict[str, Any]:
+def security_arguments(settings: ZooKeeperSettings) -> dict[str, Any]:
     """What kazoo's client is told of TLS, authentication and the nodes' ACL."""
     arguments: dict[str, Any] = {}
     if settings.zookeeper_tls:
@@ -30,7 +30,7 @@ def security_arguments(settings: StoreSettings) -> dict[str, Any]:
     return arguments
 
 
-def check_files(settings: StoreSettings) -> None:
+def check_files(settings: ZooKeeperSettings) -> None:
     """kazoo would try for ever. Raises IncorrectParameterException naming the file that can't be used."""
     for key in ("zookeeper_tls_ca", "zookeeper_tls_cert", "zookeeper_tls_key"):
         path = getattr(settings, key)

@@ -51,7 +51,6 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Ge
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
 from bookgate.gateway.stores.zookeeper.kazoo_thread import (
     KazooThread,
     MakeHandler,
@@ -71,6 +70,7 @@ from bookgate.gateway.stores.zookeeper.requests import (
     ReserveNumbers,
 )
 from bookgate.gateway.stores.zookeeper.security import check_files, security_arguments
+from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
 from bookgate.ledger.errors import MetaStoreException, StoreUnreachableException, UnknownOutcomeException, ZKException
 from bookgate.runtime.logs import log_event
 
@@ -102,7 +102,7 @@ class ZooKeeperSession:
         session_timeout_seconds: float = 10.0,
         connect_timeout_seconds: float = 6.0,
         call_timeout_seconds: float = 8.0,
-        settings: StoreSettings = DEFAULTS,
+        settings: ZooKeeperSettings = DEFAULTS,
         make_handler: MakeHandler = ThreadHandler,
     ) -> None:
         self._settings = settings

@@ -21,8 +21,8 @@ import grpc
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
-from bookgate.gateway.stores.uri import parse_zookeeper
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import to_format as to_format
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode

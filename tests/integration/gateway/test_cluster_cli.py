@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.commands.cluster import app
 from bookgate.gateway.stores.drivers import create_factory
-from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory

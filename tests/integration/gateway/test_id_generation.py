@@ -12,9 +12,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
-from bookgate.gateway.stores.uri import parse_zookeeper
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.errors import UnknownOutcomeException
 from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import create_factory
-from bookgate.gateway.stores.uri import parse_zookeeper
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManager, LedgerManagerFactory, LedgerRecord
 from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.stores import made

@@ -19,9 +19,9 @@ from kazoo.protocol.states import WatchedEvent
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
-from bookgate.gateway.stores.uri import parse_zookeeper
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import BKException, StoreUnreachableException
 from tests.integration.cutting_proxy import CuttingProxy

@@ -15,10 +15,10 @@ from kazoo.client import KazooClient
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
-from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
-from bookgate.gateway.stores.uri import parse_zookeeper
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from bookgate.gateway.stores.zookeeper.kazoo_thread import ThreadHandler
+from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import (
     IncorrectParameterException,
@@ -43,7 +43,7 @@ def root_of(uri: str) -> str:
     return parse_zookeeper(uri).ledgers_root
 
 
-async def opened(uri: str, settings: StoreSettings = DEFAULTS, **timeouts: float) -> ZooKeeperLedgerManagerFactory:
+async def opened(uri: str, settings: ZooKeeperSettings = DEFAULTS, **timeouts: float) -> ZooKeeperLedgerManagerFactory:
     factory = ZooKeeperLedgerManagerFactory(
         parse_zookeeper(uri), settings=settings, make_handler=ThreadHandler, **timeouts
     )

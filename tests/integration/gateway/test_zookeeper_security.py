@@ -18,9 +18,9 @@ from pydantic import SecretStr
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import create_admin, create_factory, ensure_cluster
-from bookgate.gateway.stores.settings import StoreSettings
-from bookgate.gateway.stores.uri import parse_zookeeper
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
+from bookgate.gateway.stores.zookeeper.settings import ZooKeeperSettings
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import BKException, MetaStoreException, ZKException
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
@@ -28,10 +28,10 @@ from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata,
 
 pytestmark = pytest.mark.asyncio
 
-OWNER = StoreSettings(zookeeper_auth=SecretStr("owner:pw"), zookeeper_acl="creator")
+OWNER = ZooKeeperSettings(zookeeper_auth=SecretStr("owner:pw"), zookeeper_acl="creator")
 
 
-async def opened(uri: str, settings: StoreSettings) -> LedgerManagerFactory:
+async def opened(uri: str, settings: ZooKeeperSettings) -> LedgerManagerFactory:
     await ensure_cluster(uri, settings)
     factory = create_factory(uri, settings)
     await factory.initialize()
@@ -73,7 +73,7 @@ class TestDigest:
         await use(owner)
         same = await opened(zookeeper_uri, OWNER)
         assert len(await all_ids(same)) == 2
-        for stranger in (StoreSettings(), StoreSettings(zookeeper_auth=SecretStr("owner:other"))):
+        for stranger in (ZooKeeperSettings(), ZooKeeperSettings(zookeeper_auth=SecretStr("owner:other"))):
             with pytest.raises(ZKException, match="NoAuth"):
                 await opened(zookeeper_uri, stranger)
         client: Any = KazooClient(zookeeper.address, auth_data=[("digest", "owner:pw")])
@@ -116,10 +116,10 @@ class TestDigest:
         async with admin:
             await admin.initialize()
         client.create(f"{root}/00", b"", acl=CREATOR_ALL_ACL)
-        outsider = await opened(zookeeper_uri, StoreSettings())
+        outsider = await opened(zookeeper_uri, ZooKeeperSettings())
         with pytest.raises(ZKException, match="NoAuth"):
             await outsider.ledger_manager.create(unscoped(1), some_metadata())
-        insider = await opened(zookeeper_uri, StoreSettings(zookeeper_auth=SecretStr("u:p")))
+        insider = await opened(zookeeper_uri, ZooKeeperSettings(zookeeper_auth=SecretStr("u:p")))
         await insider.ledger_manager.create(unscoped(1), some_metadata())
         assert client.get_acls(f"{root}/00/0000")[0] == OPEN_ACL_UNSAFE
         client.stop()
@@ -131,7 +131,7 @@ class TestDigest:
         self, zookeeper_uri: str, zookeeper: LocalZooKeeper
     ) -> None:
         root = parse_zookeeper(zookeeper_uri).ledgers_root
-        factory = await opened(zookeeper_uri, StoreSettings())
+        factory = await opened(zookeeper_uri, ZooKeeperSettings())
         client: Any = KazooClient(zookeeper.address, auth_data=[("digest", "u:p")])
         client.start()
         client.create(f"{root}/21/4748", b"", acl=CREATOR_ALL_ACL, makepath=True)
@@ -200,12 +200,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(server, uri, str(directory / "ca.pem"), str(directory / "client.pem"))
 
 
-def tls(secured: Secured, **others: Any) -> StoreSettings:
+def tls(secured: Secured, **others: Any) -> ZooKeeperSettings:
     values = {"zookeeper_tls_ca": secured.ca, "zookeeper_tls_cert": secured.client, "zookeeper_tls_key": secured.client}
-    return StoreSettings(zookeeper_tls=True, **{**values, **others})
+    return ZooKeeperSettings(zookeeper_tls=True, **{**values, **others})
 
 
-async def start_within(uri: str, settings: StoreSettings, seconds: float) -> None:
+async def start_within(uri: str, settings: ZooKeeperSettings, seconds: float) -> None:
     factory = ZooKeeperLedgerManagerFactory(parse_zookeeper(uri), connect_timeout_seconds=seconds, settings=settings)
     try:
         await factory.initialize()
@@ -234,10 +234,10 @@ class TestTls:
         foreign.issue_cert("gateway.test").private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
         wrong = str(tmp_path / "client.pem")
         for settings in (
-            StoreSettings(),
+            ZooKeeperSettings(),
             tls(secured, zookeeper_tls_ca=str(tmp_path / "ca.pem")),
             tls(secured, zookeeper_tls_cert=wrong, zookeeper_tls_key=wrong),
-            StoreSettings(zookeeper_tls=True, zookeeper_tls_ca=secured.ca),
+            ZooKeeperSettings(zookeeper_tls=True, zookeeper_tls_ca=secured.ca),
         ):
             with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1"):
                 await start_within(secured.uri, settings, 1.5)
@@ -258,4 +258,4 @@ class TestTls:
 )
 async def test_settings_that_do_not_fit_say_so(values: dict[str, Any], hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
-        StoreSettings(**values)
+        ZooKeeperSettings(**values)

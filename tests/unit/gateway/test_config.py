@@ -10,6 +10,7 @@ import pytest
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.zookeeper.settings import ZooKeeperSettings
 from bookgate.ledger.errors import IncorrectParameterException
 from tests.stores import made
 
@@ -47,8 +48,9 @@ def test_worker_gets_every_setting_and_an_http_port_of_its_own() -> None:
     settings = load(workers=3, http_port=9000, zookeeper_auth="user:secret", cache_bytes=5, tls_cert="c", tls_key="k")
     worker = GatewayConfig.model_validate_json(settings.for_worker(2, 4444).as_json_line())
     assert (worker.port, worker.http_port, worker.workers) == (4444, 9002, 1)
-    assert worker.zookeeper_auth is not None
-    assert worker.zookeeper_auth.get_secret_value() == "user:secret"
+    auth = worker.of(ZooKeeperSettings).zookeeper_auth
+    assert auth is not None
+    assert auth.get_secret_value() == "user:secret"
     assert "secret" not in repr(settings)
     with_token = load(http_token="hidden").for_worker(1, 1)
     assert GatewayConfig.model_validate_json(with_token.as_json_line()).http_bearer_token() == "hidden"

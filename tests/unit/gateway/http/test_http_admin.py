@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+from pydantic import BaseModel, SecretStr
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.access import Access, Need, is_loopback, read_token
@@ -21,6 +22,7 @@ from bookgate.ledger import errors
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.runtime.settings import SECRET, TableOf
 from tests.stores import made
 
 TOKEN = "letters"
@@ -188,15 +190,22 @@ def test_token_files_that_can_not_be_used_are_refused(tmp_path: Path) -> None:
             read_token(token, file)
 
 
-def test_secrets_are_masked_by_the_names_of_their_keys() -> None:
-    settings = {
-        "http_token_file": "/etc/token",
-        "auth_options": {"tokens": "a b"},
-        "gateway": {"zookeeper_auth": "user:word", "port": 1},
-        "metadata_uri": "other://user:word@host/path",
-        "http_token": None,
-    }
-    shown = masked(settings)
+class _Inner(BaseModel):
+    login: SecretStr | None = None
+    port: int = 0
+
+
+class _Settings(BaseModel):
+    http_token_file: str = "/etc/token"
+    auth_options: Annotated[dict[str, str], SECRET]
+    gateway: Annotated[dict[str, Any], TableOf(_Inner)]
+    metadata_uri: str = "other://user:word@host/path"
+    http_token: SecretStr | None = None
+    plain: Annotated[str | None, SECRET] = "word"
+
+
+def test_secrets_are_masked_as_the_settings_declare_them() -> None:
+    shown = masked(_Settings(auth_options={"tokens": "a b"}, gateway={"login": "user:word", "port": 1}))
     assert "word" not in str(shown)
     assert "a b" not in str(shown)
     assert (shown["http_token_file"], shown["gateway"]["port"], shown["http_token"]) == ("/etc/token", 1, None)

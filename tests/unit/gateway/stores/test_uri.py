@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 
 import pytest
 
 from bookgate.gateway.stores import drivers
-from bookgate.gateway.stores.uri import ZooKeeperUri, parse_sqlite, parse_zookeeper
+from bookgate.gateway.stores.sqlite.uri import parse_sqlite
+from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri, parse_zookeeper
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.metadata_drivers import scheme_of
 
@@ -74,6 +75,6 @@ def test_driver_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyPatc
     def no_kazoo(name: str) -> object:
         raise ModuleNotFoundError(f"No module named 'kazoo' for {name}", name="kazoo.client")
 
-    monkeypatch.setattr(importlib, "import_module", no_kazoo)
+    monkeypatch.setattr(importlib.metadata, "import_module", no_kazoo)
     with pytest.raises(IncorrectParameterException, match=r"pip install 'bookgate\[zookeeper\]'"):
         drivers.create_factory("zk://h/ledgers")

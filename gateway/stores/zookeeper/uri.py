@@ -1,8 +1,6 @@
-"""Metadata service URIs, taken apart.
+"""`zk[+manager]://host1:port1;host2:port2/ledgers-root`, taken apart; separators `;` and `,`, as BookKeeper has them.
 
-Two shapes: `zk[+manager]://host1:port1;host2:port2/ledgers-root` (separators `;` and `,`, as BookKeeper has them)
-and `sqlite:///absolute/path`. The scheme picks the driver (`bookgate.runtime.metadata_drivers`). Source:
-docs/protocol/metadata.md#zookeeper-tree. No I/O here.
+Source: docs/protocol/metadata.md#zookeeper-tree. No I/O here.
 """
 
 from __future__ import annotations
@@ -31,17 +29,6 @@ class ZooKeeperUri:
     servers: tuple[str, ...]
     ledgers_root: str
     manager: str | None
-
-
-def parse_sqlite(uri: str) -> str:
-    """The database file's absolute path."""
-    prefix = "sqlite://"
-    path = uri.removeprefix(prefix)
-    if not uri.startswith(prefix) or not path.startswith("/") or path.endswith("/"):
-        raise IncorrectParameterException(
-            f"metadata URI {uri!r} must name a database file by its absolute path: sqlite:///path/to/metadata.db"
-        )
-    return path
 
 
 def parse_zookeeper(uri: str) -> ZooKeeperUri:
