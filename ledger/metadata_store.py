@@ -13,12 +13,17 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
-from bookgate.ledger.errors import BKException, MetadataFormatException, WrongClusterException
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    WrongClusterException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import decode, encode
@@ -152,6 +157,22 @@ class LedgerManager(ABC):
         just ends, since garbage collection deletes what a complete listing lacks.
         """
 
+    async def ledger_records(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
+    ) -> AsyncIterator[list[LedgerRecord]]:
+        """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty.
+
+        Ledgers that are deleted meanwhile are left out; one that can't be read ends the listing with its error. No
+        page has more than `page_size` records; 0: what suits the store, which here is a run. Stores that list ids and
+        metadata together override this.
+        """
+        async for run in self.ledger_ranges(scope_id, start_after, end_before):
+            size = page_size or len(run)
+            for start in range(0, len(run), size):
+                wanted = [LedgerId(scope_id, number) for number in run[start : start + size]]
+                if page := _existing(await self.read_many(wanted)):
+                    yield page
+
     @abstractmethod
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Calls `listener` soon with the present state, then after each change (newest state only)."""
@@ -163,6 +184,17 @@ class LedgerManager(ABC):
 
 def _as_stored(record: LedgerRecord) -> StoredLedger:
     return StoredLedger(record.ledger_id, encode(record.metadata), record.version, record.created_ms)
+
+
+def _existing(outcomes: Sequence[LedgerRecord | BKException]) -> list[LedgerRecord]:
+    """The records; ledgers that were deleted since they were listed are none. Raises other errors."""
+    records = []
+    for outcome in outcomes:
+        if isinstance(outcome, LedgerRecord):
+            records.append(outcome)
+        elif not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+            raise outcome
+    return records
 
 
 async def _outcome(call: Awaitable[LedgerRecord]) -> LedgerRecord | BKException:
@@ -353,6 +385,11 @@ class LedgerManagerFactory(ABC):
     def client_restarts(self) -> int:
         """How often the library that speaks to the store had ended by itself, and was started anew."""
         return 0
+
+    @property
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        """What a client that uses this store adds to its metrics, by their names."""
+        return {}
 
     def join(self, membership: Membership) -> None:
         """This process is that bookie, of that cluster: from now on it registers nowhere else, and a listing of

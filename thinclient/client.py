@@ -37,7 +37,6 @@ from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
 from bookgate.thinclient.bookies.pool import V3, BookiePool
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.handles import creation, opening
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
@@ -132,8 +131,7 @@ class BookKeeper:
         """A client that owns `factory` and closes it."""
         client = cls(factory.ledger_manager, factory.service_discovery, config, auth_provider=auth_provider)
         client._factory = factory
-        if isinstance(factory, RpcLedgerManagerFactory):
-            client.metrics.gauges["GATEWAYS_PASSED_OVER"] = lambda: factory.gateways.passed_over
+        client.metrics.gauges.update(factory.gauges)
         return client
 
     async def __aenter__(self) -> Self:
@@ -325,13 +323,8 @@ class BookKeeper:
         Ends when everything was listed, or raises.
         """
         self._check_open()
-        manager = self.ledger_manager
-        if isinstance(manager, RpcLedgerManager):
-            async for page in manager.ledger_records(scope_id, start_after, end_before, page_size):
-                yield page
-            return
-        async for ids in manager.ledger_ranges(scope_id, start_after, end_before):
-            yield _existing(await manager.read_many([LedgerId(scope_id, ledger_id) for ledger_id in ids]))
+        async for page in self.ledger_manager.ledger_records(scope_id, start_after, end_before, page_size):
+            yield page
 
     def _check_sync(self, deferred_sync: bool) -> None:
         if deferred_sync and self._config.wire_protocol != V3:
@@ -365,14 +358,3 @@ def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:
         return LedgerId.unscoped(ledger_id)
     except ValueError as error:
         raise IncorrectParameterException(str(error)) from error
-
-
-def _existing(outcomes: Sequence[LedgerRecord | BKException]) -> list[LedgerRecord]:
-    """The records; ledgers that were deleted since they were listed are none. Raises other errors."""
-    records = []
-    for outcome in outcomes:
-        if isinstance(outcome, LedgerRecord):
-            records.append(outcome)
-        elif not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
-            raise outcome
-    return records

@@ -18,7 +18,7 @@ many records and listings, is `streams`.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -243,7 +243,7 @@ class RpcLedgerManager(LedgerManager):
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncIterator[list[LedgerRecord]]:
-        """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty."""
+        """As the interface says; 0 is the page size of the gateway, which lists ids and metadata together."""
         async for response in pages_of(
             self._gateways, scope_id, start_after, end_before, include_metadata=True, limit=page_size
         ):
@@ -354,6 +354,10 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
     @property
     def connected(self) -> bool:
         return self._connected
+
+    @property
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        return {"GATEWAYS_PASSED_OVER": lambda: self.gateways.passed_over}
 
     def join(self, membership: Membership) -> None:
         super().join(membership)
