@@ -1,9 +1,10 @@
-"""Metadata stores under test, each fresh: the embedded one and ZooKeeper."""
+"""Metadata stores under test, each fresh: the embedded one, ZooKeeper, and a third that is no part of Bookgate."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,34 @@ from tests.stores import made
 _ROOTS = itertools.count()
 
 STORES = ("sqlite", "zookeeper")
+ALL_STORES = (*STORES, "tiny")
+THIRD_STORE = Path(__file__).parents[2] / "third_store"
+
+
+@pytest.fixture
+def third_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/third_store`, as if it were installed: here, and in processes that are started."""
+    monkeypatch.syspath_prepend(str(THIRD_STORE))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(THIRD_STORE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    )
+
+
+def unused_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URI of a store of the kind that the parameter names, which nobody has used yet."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/metadata.db"
+    if request.param == "tiny":
+        request.getfixturevalue("third_store")
+        return f"tiny://{tmp_path}/tiny"
+    server: LocalZooKeeper = request.getfixturevalue("zookeeper")
+    return server.metadata_uri(f"/test/{next(_ROOTS)}/ledgers")
 
 
 @pytest.fixture(params=STORES)
 def empty_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that nobody has used yet."""
-    if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/metadata.db"
-    server: LocalZooKeeper = request.getfixturevalue("zookeeper")
-    return server.metadata_uri(f"/test/{next(_ROOTS)}/ledgers")
+    return unused_store(request, tmp_path)
 
 
 @pytest.fixture

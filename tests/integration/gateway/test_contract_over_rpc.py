@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
-from tests.integration.gateway.conftest import STORES, some_metadata
+from tests.integration.gateway.conftest import ALL_STORES, some_metadata, unused_store
 from tests.integration.gateway.test_store_contract import (
     Factories,
     TestBookies,
@@ -41,12 +40,9 @@ class TestLedgers(StoreLedgers):
             assert found.metadata.format_version == 3
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=ALL_STORES)
 def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return made(f"sqlite://{tmp_path}/metadata.db")
-    server: LocalZooKeeper = request.getfixturevalue("zookeeper")
-    return made(server.metadata_uri(f"/rpc/{tmp_path.name}/ledgers"))
+    return made(unused_store(request, tmp_path))
 
 
 @pytest_asyncio.fixture

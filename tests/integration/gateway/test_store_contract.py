@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import decode
 from bookgate.ledger.metadata_store import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, StoredLedger
-from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
+from tests.integration.gateway.conftest import ALL_STORES, Recorder, all_ids, some_metadata, unscoped, unused_store
 from tests.stores import made
 
 Factories = tuple[LedgerManagerFactory, LedgerManagerFactory]
@@ -27,6 +28,12 @@ Factories = tuple[LedgerManagerFactory, LedgerManagerFactory]
 pytestmark = pytest.mark.asyncio
 
 EDGES = [0, 1, 9_999, 10_000, 99_999_999, 100_000_000, 2**31 - 2, 2**31 - 1, 2**31, 10**10, 2**63 - 1]
+
+
+@pytest.fixture(params=ALL_STORES)
+def empty_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Also of a store that Bookgate finds by its entry points only."""
+    return unused_store(request, tmp_path)
 
 
 class TestLedgers:
@@ -244,6 +251,32 @@ class TestListing:
             await second.ledger_manager.create(other, some_metadata())
             await second.ledger_manager.remove(other)
         assert [number for number in seen if number in stay] == stay
+        assert seen == sorted(set(seen))
+
+    async def test_records_come_in_pages(self, factories: Factories) -> None:
+        first, second = factories
+        for number in EDGES:
+            await first.ledger_manager.create(unscoped(number), some_metadata(n=str(number).encode()))
+        for page_size in (0, 1, 4):
+            pages = [page async for page in second.ledger_manager.ledger_records(0, 0, EDGES[-1], page_size)]
+            assert [record.ledger_id.ledger_id for page in pages for record in page] == EDGES[1:-1]
+            assert all(
+                record.metadata.custom_metadata["n"] == b"%d" % record.ledger_id.ledger_id for record in pages[0]
+            )
+            assert all(0 < len(page) <= (page_size or len(EDGES)) for page in pages)
+
+    async def test_ledgers_removed_meanwhile_do_not_end_a_listing_of_records(self, factories: Factories) -> None:
+        first, second = factories
+        for number in range(5):
+            await first.ledger_manager.create(unscoped(number), some_metadata())
+        seen: list[int] = []
+        async for page in first.ledger_manager.ledger_records(page_size=1):
+            seen += [record.ledger_id.ledger_id for record in page]
+            if page[0].ledger_id == unscoped(0):
+                for number in (1, 3):
+                    await second.ledger_manager.remove(unscoped(number))
+        # Who reads ahead may have read them before.
+        assert [number for number in seen if number not in (1, 3)] == [0, 2, 4]
         assert seen == sorted(set(seen))
 
 
