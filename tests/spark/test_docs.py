@@ -1,4 +1,7 @@
-"""The examples of docs/spark.md run as they stand, one after the other, in a place where paths and names exist."""
+"""The examples of docs/spark.md run as they stand, one after the other, in a place where paths and names exist.
+
+So does the one of docs/quick-start.md.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.thinclient.blocking.client import BookKeeper
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+QUICK_START = PAGE.with_name("quick-start.md")
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def ledger(client: BookKeeper, app: str, entries: int, ledger_id: int | None = None) -> None:
@@ -63,7 +70,7 @@ def test_the_examples_run(
     session = spark.newSession()
     names: dict[str, Any] = {"spark": session}
     try:
-        for block in BLOCKS:
+        for block in blocks(PAGE):
             for old, new in substitutes.items():
                 block = block.replace(old, new)
             exec(compile(block, str(PAGE), "exec"), names)
@@ -76,3 +83,13 @@ def test_the_examples_run(
     assert written(client, "orders-copy") == 5
     assert "'maxOffsetsBehindLatest': '0'" in capsys.readouterr().out
     assert "_spark_metadata" in {path.name for path in Path(substitutes['"/data/'].strip('"'), "orders").iterdir()}
+
+
+def test_the_example_of_the_quick_start_runs(
+    spark: SparkSession, client: BookKeeper, own: StandaloneCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [block] = [code for code in blocks(QUICK_START) if "SparkSession" in code]
+    names: dict[str, Any] = {}
+    exec(compile(block.replace("grpc://127.0.0.1:4181", own.gateway_uri), str(QUICK_START), "exec"), names)
+    assert names["spark"].sparkContext is spark.sparkContext
+    assert "|       0|       12|CLOSED|" in capsys.readouterr().out
