@@ -1,2 +1,3 @@
-"""What clients, gateways and bookies share: ids, metadata, digests, entries, quorums, errors, the store interfaces.
-Pure."""
+"""The vocabulary that clients, gateways and bookies share: ids, metadata, digests, entries, quorums, errors and the
+metadata store interfaces. Pure.
+"""

@@ -1,8 +1,8 @@
-"""What a bookie registers of itself: its id, where it listens, and what it can do.
+"""The registration of a bookie: its id, its endpoints, and its properties.
 
-Source: docs/protocol/metadata.md#registration. A registration without content is the legacy form: the id is `host:port`
-and the one endpoint is the entry protocol's. The gateway that a bookie hosts is one more endpoint, so that whoever
-knows one gateway learns of all.
+Source: docs/protocol/metadata.md#registration. A registration without content is the legacy form: the bookie id is
+`host:port`, and that address is the only endpoint (entry protocol). A gateway hosted by a bookie is registered as a
+further endpoint, so a client that knows one gateway can discover all of them.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatEx
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC = "bookie-rpc"
-"""Protocol of the endpoint that speaks the entry protocol."""
+"""Protocol name of the endpoint that serves the entry protocol."""
 
 GATEWAY_GRPC = "bookgate-grpc"
-"""Protocol of the endpoint of a metadata gateway."""
+"""Protocol name of the endpoint of a metadata gateway."""
 
 HTTP = "http"
 
 TLS_EXTENSION = "tls"
-"""Extension of an endpoint that speaks TLS: the entry port beside clear, HTTP nothing else."""
+"""Extension of an endpoint that supports TLS. The entry port then serves both TLS and clear text; an HTTP port serves
+TLS only.
+"""
 
 LEASE_PROPERTY = "bookgate.lease"
-"""Property of a registration that a gateway keeps for a bookie: `sha256:<digest of the lease id>/<epoch>`."""
+"""Property of a registration that a gateway maintains for a bookie: `sha256:<digest of the lease id>/<epoch>`."""
 
 VERSION_PROPERTY = "bookgate.version"
-"""Property with the version of the software that registered."""
+"""Property that holds the software version of the bookie."""
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
 _HASHED = "sha256:"
-"""Begins the digest of a lease id where it is stored: no lease id has a colon."""
+"""Prefix of a stored lease id digest. It is unambiguous because a lease id contains no colon."""
 
 
 def is_bookie_id(bookie_id: str) -> bool:
-    """Whether BookKeeper would take the id."""
+    """Whether BookKeeper accepts this bookie id."""
     return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != "readonly"
 
 
 def check_bookie_id(bookie_id: str) -> str:
-    """Returns the id. Raises IncorrectParameterException for one that BookKeeper would not take."""
+    """Returns the id unchanged. Raises IncorrectParameterException for an id that BookKeeper would reject."""
     if not is_bookie_id(bookie_id):
         raise IncorrectParameterException(
             f"bookie id {bookie_id!r} is not valid: letters, digits and : - _ . only, and not 'readonly'"
@@ -56,11 +58,11 @@ def check_bookie_id(bookie_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Which life of a bookie a registration belongs to, and which of its streams made it.
+    """The incarnation (lifetime) of a bookie that owns a registration, and the epoch of the stream that made it.
 
-    A bookie that registers through gateways moves between them: the registration of a stream may replace that of an
-    earlier stream of the same life, whoever made it in the store, and never one of another life. Whoever names the
-    lease id is that bookie, so only its digest is kept, stored and logged.
+    A bookie that registers through gateways moves between them. The registration of a stream may replace one made by an
+    earlier stream of the same lease, through whichever gateway it was made, but never one that belongs to another
+    lease. Anyone who knows the lease id can act as that bookie, so only its digest is kept, stored and logged.
     """
 
     digest: str
@@ -72,7 +74,7 @@ class Lease:
 
     @classmethod
     def from_property(cls, value: str) -> Lease | None:
-        """As it is stored; also the lease id itself, as gateways stored it once."""
+        """Parses the stored property. Also accepts the plain lease id, which earlier gateways stored."""
         lease_id, separator, epoch = value.rpartition("/")
         if not separator or not epoch.isdecimal():
             return None
@@ -89,7 +91,7 @@ class Lease:
 
 
 def same_life(one: Lease | None, other: Lease | None) -> bool:
-    """Whether two registrations of a bookie id have one owner: the same lease, or this process itself (no lease)."""
+    """Whether two registrations of a bookie id have one owner: the same lease, or (both None) this process itself."""
     if one is None or other is None:
         return one is other
     return one.digest == other.digest
@@ -97,7 +99,7 @@ def same_life(one: Lease | None, other: Lease | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a bookie listens for one protocol."""
+    """An address on which a bookie serves one protocol."""
 
     id: str
     host: str
@@ -108,7 +110,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """`host:port`, an IPv6 host in brackets."""
+        """`host:port`; an IPv6 host is enclosed in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -121,34 +123,36 @@ class BookieServiceInfo:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def endpoint(self, protocol: str) -> Endpoint | None:
-        """The first endpoint of a protocol."""
+        """The first endpoint of a protocol, or None."""
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
 
     @property
     def lease(self) -> Lease | None:
-        """The lease by which a gateway keeps this registration, None for a bookie that registers by itself."""
+        """The lease under which a gateway maintains this registration; None for a bookie that registers itself."""
         return Lease.from_property(self.properties.get(LEASE_PROPERTY, ""))
 
     def with_lease(self, lease: Lease) -> BookieServiceInfo:
         return replace(self, properties={**self.properties, LEASE_PROPERTY: lease.as_property})
 
     def without_lease(self) -> BookieServiceInfo:
-        """What clients are told: the lease is between bookie and gateways, and changes as the bookie moves."""
+        """The registration as sent to clients. The lease concerns only bookie and gateways, and changes when the bookie
+        moves.
+        """
         if LEASE_PROPERTY not in self.properties:
             return self
         return replace(self, properties={k: v for k, v in self.properties.items() if k != LEASE_PROPERTY})
 
     def may_replace(self, stored: bytes) -> bool:
-        """True if a registration's content, made by another process, is an earlier one of this life of the bookie."""
+        """Whether `stored`, a registration made by another process, is an earlier one of the same lease."""
         return self.lease is not None and self.lease.may_replace(lease_of(stored))
 
     def superseded_by(self, stored: bytes) -> bool:
-        """True if it is a later one: the bookie has moved to another gateway since."""
+        """Whether `stored` is a later registration of the same lease: the bookie has since moved to another gateway."""
         lease, later = self.lease, lease_of(stored)
         return lease is not None and later is not None and later.may_replace(lease) and later != lease
 
     def encode(self) -> bytes:
-        """The content of a registration (`BookieServiceInfoFormat`)."""
+        """Serialises the registration (`BookieServiceInfoFormat`)."""
         message = BookieServiceInfoFormat(properties=dict(self.properties))
         for endpoint in self.endpoints:
             message.endpoints.add(
@@ -163,7 +167,7 @@ class BookieServiceInfo:
 
     @classmethod
     def decode(cls, bookie_id: str, content: bytes) -> BookieServiceInfo:
-        """Reads a registration's content. Raises MetadataFormatException."""
+        """Parses the content of a registration. Raises MetadataFormatException."""
         if not content:
             return cls.legacy(bookie_id)
         try:
@@ -176,16 +180,16 @@ class BookieServiceInfo:
         except (DecodeError, UnicodeDecodeError) as error:
             raise MetadataFormatException(f"registration of bookie {bookie_id} can't be read: {error}") from error
         texts = chain.from_iterable((e.id, e.host, e.protocol, *e.auth, *e.extensions) for e in endpoints)
-        # Protobuf gives text that is not UTF-8 as bytes in places; no answer could carry it.
+        # Protobuf returns text that is not UTF-8 as bytes in some places; such text could not be sent in a response.
         if not all(isinstance(text, str) for text in (*texts, *properties, *properties.values())):
             raise MetadataFormatException(f"registration of bookie {bookie_id} can't be read: text that is not UTF-8")
         return cls(bookie_id, endpoints, properties)
 
     @classmethod
     def announced(cls, bookie_id: str, content: bytes) -> BookieServiceInfo:
-        """What discovery tells of a registration.
+        """The registration as service discovery reports it.
 
-        One that can't be read counts as one without content: the id may still be an address.
+        Content that can't be parsed is treated as absent: the bookie id may still be an address.
         """
         try:
             return cls.decode(bookie_id, content).without_lease()
@@ -194,7 +198,9 @@ class BookieServiceInfo:
 
     @classmethod
     def legacy(cls, bookie_id: str) -> BookieServiceInfo:
-        """A bookie known by its `host:port` id only. One whose id is no address has no endpoints."""
+        """The registration of a bookie known only by its `host:port` id. An id that is not an address yields no
+        endpoints.
+        """
         host, separator, port = bookie_id.rpartition(":")
         if not separator or not host or not port.isdigit():
             return cls(bookie_id)
@@ -202,7 +208,7 @@ class BookieServiceInfo:
 
 
 def lease_of(stored: bytes) -> Lease | None:
-    """The lease in a registration's content; None also where the content can't be read."""
+    """The lease in the content of a registration; None if there is none or the content can't be parsed."""
     try:
         return BookieServiceInfo.decode("", stored).lease
     except MetadataFormatException:
@@ -210,5 +216,7 @@ def lease_of(stored: bytes) -> Lease | None:
 
 
 def version_of(info: BookieServiceInfo) -> str | None:
-    """What the bookie says that it runs, `bookgate/1.2.3`; None for one that does not say, as Apache BookKeeper's."""
+    """The version that the bookie reports, such as `bookgate/1.2.3`; None if it reports none (Apache BookKeeper does
+    not).
+    """
     return info.properties.get(VERSION_PROPERTY)

@@ -1,11 +1,11 @@
-"""Who created a ledger that is found in place: asked after a create whose answer was lost.
+"""Decides who created an existing ledger, for a create whose response was lost.
 
-A create writes a random creator token with the metadata, and an equal token in the store means that this very create
-was carried out. The token stands in version 0 only: the first change of the metadata drops it. From then on, and in
-format versions 1 and 2, which never have it, a ledger that looks like the one asked for may be its creator's or
-another's, and only what no change may touch tells another's for certain.
+Each create writes a random creator token with the metadata. If the stored metadata has the same token, this very create
+was carried out. Only version 0 of the metadata carries the token: the first update drops it. After an update, and
+always in format versions 1 and 2, which have no token, a ledger that matches the requested one may have been created by
+this caller or by another. Only a difference in a field that no update may change proves that another caller created it.
 
-Not its job: reading the ledger, and what is told to the caller.
+Not its job: reading the ledger; reporting the outcome to the caller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 
 
 class Creator(Enum):
-    """Whose create made the ledger."""
+    """Who created the ledger."""
 
     SELF = auto()
     ANOTHER = auto()
@@ -26,7 +26,7 @@ class Creator(Enum):
 
 
 def creator_of(stored: LedgerRecord, wanted: LedgerMetadata) -> Creator:
-    """Who created `stored`, as seen by the create that was to write `wanted`, whose token is not 0."""
+    """Decides who created `stored`, from the view of the create that was to write `wanted` (with a non-zero token)."""
     if stored.metadata.creator_token:
         return Creator.SELF if stored.metadata.creator_token == wanted.creator_token else Creator.ANOTHER
     alike = comparable if stored.version == 0 else _unchangeable
@@ -34,7 +34,7 @@ def creator_of(stored: LedgerRecord, wanted: LedgerMetadata) -> Creator:
 
 
 def comparable(metadata: LedgerMetadata) -> LedgerMetadata:
-    """What is the same in metadata written and read back."""
+    """The metadata without the fields that may differ between what was written and what is read back."""
     return replace(metadata, creator_token=0, ctime_ms=None, format_version=CURRENT_FORMAT_VERSION)
 
 

@@ -1,8 +1,8 @@
-"""Keys and digests of a ledger.
+"""Ledger keys and entry digests.
 
-The master key authorises access at the bookie; the digest protects an entry end to end. Both come from the ledger's
-password, and the key does not depend on the digest type. A digest covers header and payload as if they were one
-string. Source: docs/protocol/entry-format.md#digests.
+The master key authorises access at the bookie; the digest protects an entry end to end. Both derive from the ledger's
+password, and the key does not depend on the digest type. A digest covers header and payload as one byte string. Source:
+docs/protocol/entry-format.md#digests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bookgate.ledger.metadata import DigestType
 
 
 def ledger_master_key(password: bytes) -> bytes:
-    """The 20 bytes that every add, fence read and explicit LAC write presents."""
+    """The 20-byte key that every add, fencing read and explicit LAC write carries."""
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
@@ -29,7 +29,7 @@ def mac_key(password: bytes) -> bytes:
 
 
 class Digest(ABC):
-    """A digest of one ledger. `length` is its size in an entry packet, in bytes."""
+    """The digest function of one ledger. `length` is the size of the digest in an entry packet, in bytes."""
 
     length: ClassVar[int]
 
@@ -48,7 +48,7 @@ class Crc32Digest(Digest):
 
 
 class HmacDigest(Digest):
-    """HMAC-SHA1; BookKeeper's API calls it MAC."""
+    """HMAC-SHA1, called MAC in BookKeeper's API."""
 
     length = 20
 
@@ -73,7 +73,7 @@ class Crc32cDigest(Digest):
 
 
 class DummyDigest(Digest):
-    """No digest: only the ids are checked."""
+    """No digest: only the ids are verified."""
 
     length = 0
 
@@ -82,7 +82,7 @@ class DummyDigest(Digest):
 
 
 def digest_for(digest_type: DigestType, password: bytes) -> Digest:
-    """The digest of a ledger's type and password."""
+    """The digest function for a ledger's digest type and password."""
     match digest_type:
         case DigestType.CRC32:
             return Crc32Digest()

@@ -1,13 +1,14 @@
-"""Entry packets (format V1) and explicit LAC packets: what travels in an add and a read, and what a bookie stores.
+"""Entry packets (format V1) and explicit LAC packets: the bytes that adds and reads carry and that a bookie stores.
 
     ledger id 8 | entry id 8 | last add confirmed 8 | length 8 | digest D | payload
 
-Big-endian, signed. `length` is the ledger's payload bytes up to and including this entry; the LAC is the writer's at
-the moment it first sent the entry. The same entry may exist with another LAC (recovery writes it anew), so copies are
-compared by payload and length, never as packets. Source: docs/protocol/entry-format.md#entry-packet,
-docs/protocol/entry-format.md#digests, docs/protocol/entry-format.md#explicit-lac-packet.
+Integers are big-endian and signed. `length` is the number of payload bytes of the ledger up to and including this
+entry; the LAC is that of the writer when it first sent the entry. Recovery may write the same entry again with another
+LAC, so copies are compared by payload and length, never as whole packets. Source:
+docs/protocol/entry-format.md#entry-packet, docs/protocol/entry-format.md#digests,
+docs/protocol/entry-format.md#explicit-lac-packet.
 
-Not here: Format V2 (128-bit ids).
+Not its job: format V2 (128-bit ids).
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from bookgate.ledger.digest import Crc32cDigest, Digest
 from bookgate.ledger.errors import DigestMatchException
 
 HEADER_SIZE = 32
-"""Bytes before the digest."""
+"""Bytes of the header, which precedes the digest."""
 
 _HEADER = struct.Struct(">qqqq")
 CRC32C_PACKET = struct.Struct(">32sI")
-"""Header and digest of a packet whose digest is CRC32C."""
+"""Header and digest of a packet with a CRC32C digest."""
 PACKET_IDS = struct.Struct(">qqq")
-"""How the packet of an entry begins: ledger id, entry id, LAC."""
+"""The first three fields of an entry packet: ledger id, entry id, LAC."""
 _LAC = struct.Struct(">qq")
 LAC_HEADER_SIZE = _LAC.size
-"""Bytes before the digest of an explicit LAC."""
+"""Bytes that precede the digest in an explicit LAC packet."""
 
 
 class EntryHeader(NamedTuple):
-    """The first 32 bytes of a packet."""
+    """The first 32 bytes of an entry packet."""
 
     ledger_id: int
     entry_id: int
@@ -45,7 +46,9 @@ class EntryHeader(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An entry whose digest and ids were checked. `length` counts the ledger's payload bytes up to this entry."""
+    """An entry whose digest and ids were verified. `length` counts the ledger's payload bytes up to and including
+    it.
+    """
 
     ledger_id: int
     entry_id: int
@@ -57,20 +60,23 @@ class Entry(NamedTuple):
 def encode_entry(
     digest: Digest, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes
 ) -> bytes:
-    """The packet of one entry."""
+    """Encodes one entry packet."""
     header = _HEADER.pack(ledger_id, entry_id, last_add_confirmed, length)
     return b"".join((header, digest.compute(header, payload), payload))
 
 
 def decode_header(packet: bytes) -> EntryHeader:
-    """Reads the header without checking the digest. Raises DigestMatchException for a packet without one."""
+    """Parses the header without verifying the digest. Raises DigestMatchException if the packet is too short."""
     if len(packet) < HEADER_SIZE:
         raise DigestMatchException(f"an entry packet of {len(packet)} bytes has no header")
     return EntryHeader._make(_HEADER.unpack_from(packet))
 
 
 def decode_entry(digest: Digest, packet: bytes, ledger_id: int, entry_id: int | None) -> Entry:
-    """Checks and opens a packet; `entry_id` None takes any (a read of the last entry). Raises DigestMatchException."""
+    """Verifies and decodes a packet. Raises DigestMatchException.
+
+    `entry_id` None accepts any entry id, as a read of the last entry needs.
+    """
     start = HEADER_SIZE + digest.length
     if len(packet) < start:
         raise DigestMatchException(
@@ -95,9 +101,10 @@ def _asked(entry_id: int | None) -> str:
 def decode_entries(
     digest: Digest, packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int
 ) -> tuple[list[Entry], DigestMatchException | None]:
-    """Checks and opens the packets of consecutive entries: those before the first bad one, and what is wrong with that.
+    """Verifies and decodes packets of consecutive entries. Returns those before the first bad packet, and that packet's
+    error.
 
-    Does what `decode_entry` does, in the shortest way where there are many.
+    Equivalent to calling `decode_entry` for each packet, but optimised for long runs.
     """
     entries: list[Entry] = []
     if type(digest) is Crc32cDigest:
@@ -111,7 +118,7 @@ def decode_entries(
 
 
 def _open_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, entry_id: int, entries: list[Entry]) -> None:
-    """Appends entries up to the first packet with anything wrong, without a call of our own for an entry.
+    """Appends entries up to the first packet that fails a check, without a Python function call per entry.
 
     The payload is copied once, the header not at all.
     """
@@ -130,19 +137,21 @@ def _open_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, entry_id
 
 
 def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
-    """The packet of an explicit LAC."""
+    """Encodes an explicit LAC packet."""
     header = _LAC.pack(ledger_id, lac)
     return header + digest.compute(header)
 
 
 def decode_lac_header(packet: bytes) -> tuple[int, int]:
-    """(ledger id, LAC) of an explicit LAC packet, without checking the digest. Raises struct.error below 16 bytes."""
+    """Returns (ledger id, LAC) of an explicit LAC packet, without verifying the digest. Raises struct.error below 16
+    bytes.
+    """
     ledger_id, lac = _LAC.unpack_from(packet)
     return ledger_id, lac
 
 
 def decode_lac(digest: Digest, packet: bytes, ledger_id: int) -> int:
-    """Checks an explicit LAC packet and returns its LAC. Raises DigestMatchException."""
+    """Verifies an explicit LAC packet and returns its LAC. Raises DigestMatchException."""
     end = _LAC.size + digest.length
     if len(packet) < end:
         raise DigestMatchException(f"explicit LAC of ledger {ledger_id}: {len(packet)} bytes are too few")

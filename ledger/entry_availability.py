@@ -1,7 +1,7 @@
-"""Which entries of a ledger a bookie holds, as it answers it: runs of consecutive ids in 24-byte groups.
+"""The list of entries that a bookie holds of a ledger, in its wire form: runs of consecutive ids in 24-byte groups.
 
-A group stands for runs of `size` ids that begin at `first`, `first + period`, … up to `last`; writers make one group a
-run (period 0), readers take both. Source: docs/protocol/wire.md#entry-lists.
+A group describes runs of `size` ids each, which begin at `first`, `first + period`, … up to `last`. The encoder writes
+one group per run (period 0); the decoder accepts both forms. Source: docs/protocol/wire.md#entry-lists.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _VERSION = 0
 
 
 def encode_runs(runs: Iterable[tuple[int, int]]) -> bytes:
-    """Encodes runs of (first entry id, count) in ascending order."""
+    """Encodes runs of (first entry id, count), given in ascending order."""
     groups = b"".join(_GROUP.pack(first, first, count, 0) for first, count in runs)
     return _HEADER.pack(_VERSION, len(groups) // _GROUP.size) + groups
 
 
 def decode_runs(data: bytes) -> Iterator[tuple[int, int]]:
-    """The runs of (first entry id, count). Raises ValueError for bytes that are no such list."""
+    """Yields runs of (first entry id, count). Raises ValueError if the bytes are not a valid entry list."""
     if len(data) < _HEADER.size:
         raise ValueError(f"a list of entries has a header of {_HEADER.size} bytes; these are {len(data)}")
     version, count = _HEADER.unpack_from(data)

@@ -1,7 +1,8 @@
-"""Many entries as columns: for who makes tables of them, without a Python object an entry.
+"""A run of entries stored column-wise, for building tables without one Python object per entry.
 
-Checked as `entry.decode_entries` does it, digest and ids of each entry. What is wrong with a packet, and every digest
-but CRC32C, is left to that. A run of columns still is a sequence of entries, which are made when they are asked for.
+The digest and ids of each entry are verified as in `entry.decode_entries`, which also handles every digest but CRC32C
+and reports what is wrong with a bad packet. The columns also behave as a sequence of entries; an `Entry` is created
+when an element is accessed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from bookgate.ledger.entry import CRC32C_PACKET, Entry, decode_entries
 from bookgate.ledger.errors import DigestMatchException
 
 _FIELDS = 4
-"""Numbers in a header: ledger id, entry id, last add confirmed, length."""
+"""Number of header fields: ledger id, entry id, last add confirmed, length."""
 
 
 class EntryColumns(Sequence[Entry]):
-    """Consecutive entries of one ledger. Columns are not to be changed."""
+    """Consecutive entries of one ledger. Callers must not modify the columns."""
 
     __slots__ = ("first_entry_id", "last_adds_confirmed", "ledger_id", "lengths", "payload", "sizes")
 
@@ -39,16 +40,16 @@ class EntryColumns(Sequence[Entry]):
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.last_adds_confirmed = last_adds_confirmed
-        """Signed, of eight bytes, as `lengths`."""
+        """Signed 8-byte integers, as are `lengths`."""
         self.lengths = lengths
         self.sizes = sizes
-        """Payload bytes of each entry; signed, of four bytes."""
+        """Payload bytes of each entry, as signed 4-byte integers."""
         self.payload = payload
-        """The payloads, one behind the other."""
+        """The payloads, concatenated."""
 
     @classmethod
     def of(cls, ledger_id: int, first_entry_id: int, entries: Sequence[Entry]) -> EntryColumns:
-        """Those of entries that are there already."""
+        """Builds columns from existing entries."""
         return cls(
             ledger_id,
             first_entry_id,
@@ -66,7 +67,7 @@ class EntryColumns(Sequence[Entry]):
     @overload
     def __getitem__(self, index: slice) -> EntryColumns: ...
     def __getitem__(self, index: int | slice) -> Entry | EntryColumns:
-        """One entry, or the columns of a slice without gaps."""
+        """One entry, or for a slice with step 1 its columns."""
         if isinstance(index, slice):
             return self._slice(index)
         at = range(len(self.sizes))[index]
@@ -94,7 +95,7 @@ class EntryColumns(Sequence[Entry]):
 def decode_columns(
     digest: Digest, packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int
 ) -> tuple[EntryColumns, DigestMatchException | None]:
-    """As `decode_entries`: the good packets before the first bad one, and what is wrong with that."""
+    """Like `decode_entries`: returns the good packets before the first bad one, and that packet's error."""
     columns = _decode_crc32c(packets, ledger_id, first_entry_id) if type(digest) is Crc32cDigest else None
     if columns is not None:
         return columns, None
@@ -103,7 +104,7 @@ def decode_columns(
 
 
 def _decode_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int) -> EntryColumns | None:
-    """The columns if nothing is wrong with any packet."""
+    """The columns, or None if any packet fails a check."""
     split, size = CRC32C_PACKET.unpack_from, CRC32C_PACKET.size
     crc_of, crc_with = google_crc32c.value, google_crc32c.extend
     headers: list[bytes] = []

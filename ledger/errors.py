@@ -1,11 +1,11 @@
 """BookKeeper's error codes and the exceptions that carry them.
 
-Every failure that a caller may want to tell apart has its own class, named as in the Java client and carrying the same
-number (`code`), so that people and tools that know one know the other. Source:
-docs/protocol/client-protocol.md#error-codes; the mapping from a bookie's status is
-docs/protocol/wire.md#client-statuses.
+Each failure that a caller may need to distinguish has its own class, with the name and the number (`code`) that it has
+in the Java client, so that people and tools that know BookKeeper recognise it. Source:
+docs/protocol/client-protocol.md#error-codes; docs/protocol/wire.md#client-statuses maps a bookie's status to a code.
 
-Not here: transport details. What a message says is up to whoever raises it: what was tried, where, what to do.
+Not its job: transport details. The code that raises an exception writes its message: what was attempted, where, and
+what to do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BKException(Exception):
-    """Base of every error of the entry protocol, the metadata and the client.
+    """Base class of every error of the entry protocol, the metadata and the client.
 
-    Where they are known it says which ledger, the fragment that begins at which entry, and what each bookie answered
-    (the message says so too).
+    Where known, it carries the ledger, the first entry id of the fragment concerned, and the error of each bookie. The
+    message contains these too.
     """
 
     code: ClassVar[int] = -999
@@ -37,37 +37,37 @@ class BKException(Exception):
         super().__init__(message or type(self).__name__)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
-        """First entry of the fragment concerned."""
+        """First entry id of the fragment concerned."""
         self.bookies: Mapping[str, BKException] = dict(bookies or {})
         """Bookie id → its error."""
 
 
 class ReadException(BKException):
-    """A bookie failed to read, or a read beyond the LAC was asked for."""
+    """A bookie failed to read, or the requested entry lies beyond the LAC."""
 
     code = -1
 
 
 class NoBookieAvailableException(BKException):
-    """A bookie has no registration."""
+    """A bookie is not registered."""
 
     code = -3
 
 
 class DigestMatchException(BKException):
-    """An entry's digest or ids do not match, or the digest type is not the ledger's."""
+    """The digest or the ids of an entry do not match, or the given digest type is not the ledger's."""
 
     code = -5
 
 
 class NotEnoughBookiesException(BKException):
-    """There are fewer usable bookies than the ensemble needs."""
+    """Fewer usable bookies are available than the ensemble needs."""
 
     code = -6
 
 
 class NoSuchLedgerExistsException(BKException):
-    """The bookie holds nothing of this ledger."""
+    """The bookie holds no entry of this ledger."""
 
     code = -7
 
@@ -79,13 +79,13 @@ class BookieHandleNotAvailableException(BKException):
 
 
 class ZKException(BKException):
-    """The metadata store failed, or holds what can't be read as ledger metadata."""
+    """The metadata store failed, or holds data that can't be parsed as ledger metadata."""
 
     code = -9
 
 
 class LedgerRecoveryException(BKException):
-    """Recovery could not be finished; the ledger stays IN_RECOVERY and can be opened again later."""
+    """Recovery did not complete. The ledger stays IN_RECOVERY; opening it again resumes recovery."""
 
     code = -10
 
@@ -121,13 +121,13 @@ class ProtocolVersionException(BKException):
 
 
 class MetadataVersionException(BKException):
-    """The stored metadata is not at the expected version."""
+    """The version of the stored metadata is not the expected one."""
 
     code = -17
 
 
 class MetaStoreException(BKException):
-    """The metadata store or the gateway in front of it is out of reach; the call may be tried again elsewhere."""
+    """The metadata store, or the gateway in front of it, is unreachable; the call may be retried at another gateway."""
 
     code = -18
 
@@ -157,7 +157,7 @@ class DuplicateEntryIdException(BKException):
 
 
 class TimeoutException(BKException):
-    """No answer within the timeout."""
+    """No response arrived within the timeout."""
 
     code = -23
 
@@ -181,13 +181,13 @@ class IllegalOpException(BKException):
 
 
 class LedgerFencedException(BKException):
-    """Another client has fenced the ledger: this writer has lost it."""
+    """Another client has fenced the ledger; this writer can no longer write to it."""
 
     code = -101
 
 
 class UnauthorizedAccessException(BKException):
-    """Wrong ledger password, or not authenticated."""
+    """The ledger password is wrong, or the client is not authenticated."""
 
     code = -102
 
@@ -199,13 +199,13 @@ class WriteOnReadOnlyBookieException(BKException):
 
 
 class TooManyRequestsException(BKException):
-    """The bookie or the gateway is over one of its limits."""
+    """The bookie or the gateway has exceeded one of its limits."""
 
     code = -105
 
 
 class LedgerIdOverflowException(BKException):
-    """The id generator ran out of ids."""
+    """The id generator has no ids left."""
 
     code = -106
 
@@ -217,13 +217,13 @@ class MetadataSerializationException(BKException):
 
 
 class DataUnknownException(BKException):
-    """The bookie may have lost data of this ledger and can't say whether it held the entry."""
+    """The bookie may have lost data of this ledger and can't tell whether it held the entry."""
 
     code = -108
 
 
 class UnexpectedConditionException(BKException):
-    """Anything else."""
+    """Any other failure."""
 
     code = -999
 
@@ -233,27 +233,29 @@ class MetadataFormatException(ZKException):
 
 
 class StoreUnreachableException(MetaStoreException):
-    """There was no connection to the store: whatever was asked of it, it surely did not do."""
+    """There was no connection to the store, so the request was certainly not carried out."""
 
 
 class WrongClusterException(MetaStoreException):
-    """The store that answers is another cluster's, or was put back to an older state than was seen before."""
+    """The store belongs to another cluster, or was restored to an older state than this process has seen."""
 
 
 class UnknownOutcomeException(MetaStoreException):
-    """A change was sent and its answer lost: it may or may not have happened."""
+    """A change was sent and its response was lost: it may or may not have been carried out."""
 
 
 class NotLetInException(UnauthorizedAccessException):
-    """A bookie does not let this client in: it refused how it authenticates, whatever ledger it came for."""
+    """A bookie rejects this client's authentication, whatever ledger the request is for."""
 
 
 class LedgerIdTakenException(UnauthorizedAccessException):
-    """A new ledger's first entries were refused: somebody has made its id on the bookies with another key."""
+    """The first entries of a new ledger were rejected: its id already exists on the bookies with another master key."""
 
 
 class LedgerIdReusedException(LedgerFencedException):
-    """A new ledger's first entries were refused: the bookies hold an earlier ledger of its id, which was fenced."""
+    """The first entries of a new ledger were rejected: the bookies hold an earlier ledger of the same id, which was
+    fenced.
+    """
 
 
 _STATUS_EXCEPTIONS: dict[int, type[BKException]] = {
@@ -269,5 +271,7 @@ _STATUS_EXCEPTIONS: dict[int, type[BKException]] = {
 
 
 def exception_for_status(status: int, default: type[BKException], message: str) -> BKException:
-    """The exception for a bookie's status; `default` (ReadException, WriteException) where the operation decides."""
+    """The exception for a bookie's status. `default` (ReadException, WriteException) applies to statuses whose meaning
+    depends on the operation.
+    """
     return _STATUS_EXCEPTIONS.get(status, default)(message)

@@ -1,7 +1,7 @@
-"""Sets of ledger ids as one compact string: the portable 64-bit Roaring serialisation, which many languages read.
+"""Sets of ledger ids in a compact form: the portable 64-bit Roaring serialisation, which many languages can read.
 
-An id is 64 bits, carried signed. A set has them unsigned, so in its order, as in that of listings, the negative ones
-(there are such in scopes other than 0) come last: `unsigned` is the key of that order.
+An id has 64 bits and is carried signed. A set stores them unsigned, so in its order, as in the order of listings,
+negative ids (which occur in scopes other than 0) come last. `unsigned` is the sort key of that order.
 
 Source: docs/protocol/gateway.md#serialized-ranges.
 """
@@ -17,18 +17,18 @@ _SIGN = 1 << 63
 
 
 def unsigned(ledger_id: int) -> int:
-    """The same 64 bits without a sign."""
+    """The same 64 bits, read as an unsigned number."""
     return ledger_id & _MASK
 
 
 def encode_ids(ids: Iterable[int]) -> bytes:
-    """Serialises ids of 64 bits."""
+    """Serialises 64-bit ids."""
     data: bytes = BitMap64(map(unsigned, ids)).serialize()
     return data
 
 
 def decode_ids(data: bytes) -> list[int]:
-    """The ids in ascending order of `unsigned`. Raises ValueError for bytes that are no such set."""
+    """The ids in ascending `unsigned` order. Raises ValueError if the bytes are not a valid set."""
     try:
         return [bits - (bits & _SIGN) * 2 for bits in BitMap64.deserialize(data)]
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Ledger ids: 128 bits, of which every ledger of today uses the lower 64.
+"""Ledger ids have 128 bits; all ledgers that BookKeeper releases create use the lower 64 only.
 
 `scope_id` is bits 64–127, `ledger_id` bits 0–63 (docs/protocol/entry-format.md#ledger-ids). Scope 0 is BookKeeper's own
-id space: 0 ≤ ledger_id < 2**63. In a non-zero scope both halves are any 64-bit pattern, carried signed.
+id space: 0 ≤ ledger_id < 2**63. In any other scope both halves are arbitrary 64-bit patterns, carried signed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NO_ENTRY = -1
-"""The entry id that stands for "no entry": the LAC and last entry of an empty ledger."""
+"""The entry id that means "no entry": the LAC and last entry id of an empty ledger."""
 
 _MIN_INT64 = -(1 << 63)
 _MAX_INT64 = (1 << 63) - 1
@@ -18,7 +18,7 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class LedgerId:
-    """A ledger's id. Ordered by scope, then id. Raises ValueError for a value out of range."""
+    """A ledger's id, ordered by scope, then id. Raises ValueError if a value is out of range."""
 
     scope_id: int
     ledger_id: int
@@ -32,7 +32,7 @@ class LedgerId:
 
     @classmethod
     def unscoped(cls, ledger_id: int) -> LedgerId:
-        """The id of a ledger of scope 0, the only scope that released BookKeeper knows."""
+        """The id of a ledger in scope 0, the only scope that BookKeeper's releases support."""
         return cls(0, ledger_id)
 
     @property

@@ -1,11 +1,12 @@
-"""Ledger metadata as an immutable value, and the only places where it may change.
+"""Ledger metadata as an immutable value, and the only code that changes it.
 
-State moves OPEN → CLOSED (by the owner) or OPEN → IN_RECOVERY → CLOSED; closing is final (P6). Fragments begin at
-strictly increasing entry ids, the first at 0, and no bookie stands twice in an ensemble (P5). Each legal transition is
-a method that returns a new value; the store's version check decides whose value wins. Source:
+The state moves OPEN → CLOSED (by the writer) or OPEN → IN_RECOVERY → CLOSED; closing is final (P6). Fragments begin at
+strictly increasing entry ids, the first at 0, and no bookie appears twice in an ensemble (P5). Each legal transition is
+a method that returns a new value; the store's version check decides which value is written. Source:
 docs/protocol/metadata.md#serialization, docs/protocol/metadata.md#ledger-states.
 
-Not here: how metadata is serialised (`metadata_codec`), who may make a transition when (the client's protocol logic).
+Not its job: serialising metadata (`metadata_codec`); deciding who may make a transition and when (the client's protocol
+logic).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY
 
 
 class DigestType(enum.IntEnum):
-    """Digest of the entries, with the numbers of the metadata format. BookKeeper's API calls HMAC `MAC`."""
+    """Digest of the entries, numbered as in the metadata format. BookKeeper's API calls HMAC `MAC`."""
 
     CRC32 = 1
     HMAC = 2
@@ -29,7 +30,7 @@ class DigestType(enum.IntEnum):
 
 
 class LedgerState(enum.IntEnum):
-    """State of a ledger, with the numbers of the metadata format."""
+    """State of a ledger, numbered as in the metadata format."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -37,12 +38,14 @@ class LedgerState(enum.IntEnum):
 
 
 _CLOSED = LedgerState.CLOSED
-"""Asked for with every read: a name is found faster than a member in its class."""
+"""Every read compares with it, and a module name is looked up faster than an enum member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A run of entries on one ensemble: from `first_entry_id` up to the next fragment (or the ledger's end)."""
+    """A run of entries stored on one ensemble, from `first_entry_id` up to the next fragment or the end of the
+    ledger.
+    """
 
     first_entry_id: int
     ensemble: tuple[str, ...]
@@ -54,12 +57,12 @@ CURRENT_FORMAT_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """Everything the store keeps of one ledger. Raises IncorrectParameterException for a value that breaks a rule.
+    """All metadata of one ledger. Raises IncorrectParameterException for a value that violates a rule.
 
     `last_entry_id` and `length` (payload bytes) are -1 and 0 unless CLOSED. `password` is None for ledgers of format
-    version 1, which keeps none, and the oldest of version 2; then `digest_type` is None too. `ctime_ms` is None when
-    the store's own creation time stands in for it. `format_version` is the serialisation that the ledger keeps over its
-    life.
+    version 1, which stores none, and for the oldest ledgers of version 2; `digest_type` is None then too. `ctime_ms` is
+    None if the store's own creation time applies. `format_version` is the serialisation version, which a ledger keeps
+    for its lifetime.
     """
 
     ensemble_size: int
@@ -116,7 +119,7 @@ class LedgerMetadata:
         custom_metadata: Mapping[str, bytes] | None = None,
         ctime_ms: int | None = None,
     ) -> LedgerMetadata:
-        """Metadata of a ledger about to be created, with its first ensemble."""
+        """The metadata of a ledger to be created, with its first ensemble."""
         if len(set(ensemble)) != len(ensemble):
             raise IncorrectParameterException(f"a bookie stands twice in the ensemble {list(ensemble)}")
         return cls(
@@ -139,7 +142,7 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_at(self, entry_id: int) -> Fragment:
-        """The fragment that holds `entry_id` (which may lie beyond the last entry). Raises ValueError below 0."""
+        """The fragment that contains `entry_id`, which may lie beyond the last entry. Raises ValueError below 0."""
         if entry_id >= self.fragments[-1].first_entry_id >= 0:
             return self.fragments[-1]
         index = bisect_right(self.fragments, entry_id, key=lambda fragment: fragment.first_entry_id)
@@ -148,17 +151,19 @@ class LedgerMetadata:
         return self.fragments[index - 1]
 
     def begin_recovery(self) -> LedgerMetadata:
-        """OPEN → IN_RECOVERY."""
+        """The transition OPEN → IN_RECOVERY."""
         self._require(LedgerState.OPEN)
         return replace(self, state=LedgerState.IN_RECOVERY, creator_token=0)
 
     def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """OPEN or IN_RECOVERY → CLOSED with its final last entry and length in payload bytes."""
+        """The transition OPEN or IN_RECOVERY → CLOSED, with the final last entry id and the length in payload bytes."""
         self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, creator_token=0)
 
     def with_ensemble(self, first_entry_id: int, ensemble: Sequence[str]) -> LedgerMetadata:
-        """Replaces the last ensemble if it begins at `first_entry_id`, else adds one there."""
+        """Replaces the last ensemble if it begins at `first_entry_id`; otherwise appends a fragment that begins
+        there.
+        """
         self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
         kept = self.fragments
         if kept[-1].first_entry_id == first_entry_id:

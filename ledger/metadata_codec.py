@@ -1,12 +1,14 @@
-"""How ledger metadata is serialised in the metadata store, versions 1 to 3, and as the gateway's message.
+"""Serialisation of ledger metadata: versions 1 to 3 as the metadata store holds them, and the gateway's message.
 
-Every version begins with the same line, which names the version; version 1 goes on as tab-separated text, version 2
-as protobuf text, version 3 (what new ledgers use) as length-delimited protobuf. The version belongs to the ledger
-and is kept over rewrites. Source: docs/protocol/metadata.md#serialization. Golden bytes: tests/conformance.
+Every version begins with the same kind of line, which states the version. Version 1 continues as tab-separated text,
+version 2 as protobuf text, version 3 (used for new ledgers) as length-delimited protobuf. The version belongs to the
+ledger and is kept when the metadata is rewritten. Source: docs/protocol/metadata.md#serialization. Golden bytes:
+tests/conformance.
 
-Version 1 has no password, nor has version 2 of clients that did not store it yet. Such ledgers are changed like any.
+Version 1 stores no password, and neither does version 2 as written by the oldest clients. Such ledgers can be updated
+like any other.
 
-A CLOSED ledger without a last entry id is refused as damaged: the Java reader takes it for closed at entry 0 (F16).
+A CLOSED ledger without a last entry id is rejected as damaged; the Java reader takes it to be closed at entry 0 (F16).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _LONGEST_VERSION = 9
 _IN_RECOVERY_MARK = -102
 _CLOSED = "CLOSED"
 _VARINT32_BYTES = 5
-# Looked up with every ledger of a listing: an enumeration's own look-up by value takes as long as the rest of a field.
+# A listing looks these up for every ledger; an enum's own look-up by value costs as much as all other fields together.
 _FORMAT_CLOSED = LedgerMetadataFormat.CLOSED
 _STATES = {int(state): state for state in LedgerState}
 _DIGEST_TYPES = {int(kind): kind for kind in DigestType}
@@ -37,7 +39,7 @@ _FRAGMENTS_KEPT = 4096
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """The stored form, in the ledger's own format version. Raises MetadataSerializationException."""
+    """Serialises metadata in the ledger's own format version. Raises MetadataSerializationException."""
     if metadata.format_version not in (1, 2, 3):
         raise MetadataSerializationException(f"there is no metadata format version {metadata.format_version}")
     header = b"%s%d\n" % (_PREFIX, metadata.format_version)
@@ -54,9 +56,9 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(data: bytes) -> LedgerMetadata:
-    """Reads the stored form. Raises MetadataFormatException.
+    """Parses stored metadata. Raises MetadataFormatException.
 
-    A ledger that does not carry its creation time keeps `ctime_ms` None, so that a rewrite never adds it.
+    If the bytes carry no creation time, `ctime_ms` stays None, so a rewrite never adds one.
     """
     version, body = _split_header(data)
     try:
@@ -69,9 +71,11 @@ def decode(data: bytes) -> LedgerMetadata:
 
 
 def without_password(metadata: LedgerMetadata) -> LedgerMetadata:
-    """Metadata that have no password in a format version that can hold them; others as they are.
+    """Returns metadata without a password in a format version that can represent that; other metadata is returned
+    unchanged.
 
-    Version 1 if that loses nothing: Apache BookKeeper changes a ledger of version 2 only if it has a password.
+    It becomes version 1 if that loses nothing: Apache BookKeeper updates a ledger of version 2 only if it has a
+    password.
     """
     if metadata.password is not None:
         return metadata
@@ -81,9 +85,9 @@ def without_password(metadata: LedgerMetadata) -> LedgerMetadata:
 
 
 def stored_format(data: bytes) -> LedgerMetadataFormat:
-    """The message of what is stored, for who passes it on unread: the rules of metadata are for the reader to check.
+    """The stored metadata as a message, for callers that forward it unread; the receiver checks the rules of metadata.
 
-    Raises MetadataFormatException for what is no metadata at all.
+    Raises MetadataFormatException if the bytes are not ledger metadata.
     """
     version, body = _split_header(data)
     if version != 3:
@@ -94,7 +98,7 @@ def stored_format(data: bytes) -> LedgerMetadataFormat:
 
 
 def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
-    """The protobuf message, as the gateway carries it and version 3 stores it."""
+    """The protobuf message that the gateway sends and that version 3 stores."""
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum_size,
         ensembleSize=metadata.ensemble_size,
@@ -116,7 +120,7 @@ def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 
 def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> LedgerMetadata:
-    """Reads the protobuf message. Raises MetadataFormatException naming what is wrong."""
+    """Converts the protobuf message. Raises MetadataFormatException, which names the fault."""
     _check_fields(message)
     closed = message.state == _FORMAT_CLOSED
     has_password = message.HasField("password")
@@ -149,7 +153,7 @@ def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> Ledge
 
 
 def _check_fields(message: LedgerMetadataFormat) -> None:
-    """What a message must have. Raises MetadataFormatException."""
+    """Checks the mandatory fields of a message. Raises MetadataFormatException."""
     if not message.IsInitialized():
         raise MetadataFormatException(
             "ledger metadata lacks a required field (quorumSize, ensembleSize, length, state)"
@@ -166,13 +170,13 @@ def _first_entry_id(segment: LedgerMetadataFormat.Segment) -> int:
 
 @lru_cache(_FRAGMENTS_KEPT)
 def _fragment(first_entry_id: int, ensemble: tuple[str, ...]) -> Fragment:
-    """Ledgers of a listing share most of their ensembles: one object for all of them."""
+    """Interned: ledgers of a listing share most of their ensembles, so equal fragments are one object."""
     _check_texts(ensemble, "a bookie id")
     return Fragment(first_entry_id, ensemble)
 
 
 def _check_texts(texts: Iterable[object], what: str) -> None:
-    """Protobuf gives text that is not UTF-8 as bytes, and what has it can't be passed on."""
+    """Rejects text that is not UTF-8: protobuf returns it as bytes, and it can't be sent on."""
     if not all(isinstance(text, str) for text in texts):
         raise MetadataFormatException(f"ledger metadata is damaged: {what} that is not UTF-8")
 
@@ -240,7 +244,7 @@ _ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 39: 
 
 
 def _quoted(value: bytes | str) -> str:
-    """A string or bytes value of the text form, escaped as BookKeeper's writer escapes it."""
+    """A string or bytes value in protobuf text form, escaped as BookKeeper's writer escapes it."""
     data = value.encode() if isinstance(value, str) else value
     return '"' + "".join(_ESCAPES.get(b) or (chr(b) if 0x20 <= b <= 0x7E else f"\\{b:03o}") for b in data) + '"'
 
@@ -257,7 +261,7 @@ def _text_lines(message: LedgerMetadataFormat) -> Iterator[str]:
             yield f"  ensembleMember: {_quoted(member)}"
         yield f"  firstEntryId: {segment.firstEntryId}"
         yield "}"
-    # Clients of BookKeeper 4.1 stored neither.
+    # Clients of BookKeeper 4.1 stored neither field.
     if message.HasField("password"):
         yield f"digestType: {LedgerMetadataFormat.DigestType.Name(message.digestType)}"
         yield f"password: {_quoted(message.password)}"

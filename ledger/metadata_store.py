@@ -1,12 +1,12 @@
-"""The interfaces behind which the metadata store stands.
+"""The interfaces of the metadata store.
 
-BookKeeper's own split, as asynchronous methods: a `LedgerManagerFactory` makes a `LedgerManager` (ledger metadata by
-compare-and-set), a `ServiceDiscovery` (which bookies there are) and a `RegistrationManager` (what a bookie tells of
-itself). The gateway has one factory a store; the thin client has one whose parts speak to a gateway. Both sides and
-the tests use these interfaces only.
+They follow BookKeeper's own split, with asynchronous methods: a `LedgerManagerFactory` provides a `LedgerManager`
+(ledger metadata with compare-and-set), a `ServiceDiscovery` (which bookies exist) and a `RegistrationManager`
+(registration and cookies of a bookie). The gateway has one factory per kind of store; the thin client has one whose
+parts call a gateway. Gateway, client and tests use these interfaces only.
 
-Failures are exceptions of `bookgate.ledger.errors`: a store out of reach is MetaStoreException, everything else the
-class that the method names.
+Failures are exceptions of `bookgate.ledger.errors`. Any method raises MetaStoreException if the store is unreachable;
+each method lists its other exceptions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[T]):
-    """A stored value and its version: 0 right after creation, one more after each change."""
+    """A stored value and its version: 0 after creation, incremented by each update."""
 
     value: T
     version: int
@@ -41,9 +41,10 @@ class Versioned(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """A ledger as the store holds it. `created_ms` is the store's own time of its creation, where a read told it.
+    """A ledger as the store holds it.
 
-    Metadata has one of its own only if the client chose to write it.
+    `created_ms` is the creation time that the store recorded, in milliseconds since 1970, if the read returned it. The
+    metadata has a creation time of its own only if the client chose to write one.
     """
 
     ledger_id: LedgerId
@@ -51,17 +52,17 @@ class LedgerRecord:
     version: int
     created_ms: int | None = field(default=None, compare=False)
     incarnation: int | None = field(default=None, compare=False)
-    """The store's own number of this creation, where a listener was told it: another ledger of the id has another."""
+    """The store's number for this creation, set in records passed to listeners: a recreated ledger has another one."""
 
     @property
     def creation_ms(self) -> int | None:
-        """When the ledger was created, as its metadata say, else the store; milliseconds since 1970."""
+        """Creation time in milliseconds since 1970: the one in the metadata if present, else the store's."""
         return self.created_ms if self.metadata.ctime_ms is None else self.metadata.ctime_ms
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLedger:
-    """The same with its metadata as they are stored (`metadata_codec`), not looked at."""
+    """A `LedgerRecord` whose metadata is still serialised (`metadata_codec`) and unchecked."""
 
     ledger_id: LedgerId
     data: bytes
@@ -69,7 +70,7 @@ class StoredLedger:
     created_ms: int | None = None
 
     def record(self) -> LedgerRecord:
-        """Raises MetadataFormatException, which names the ledger."""
+        """Parses the metadata. Raises MetadataFormatException, which names the ledger."""
         try:
             metadata = decode(self.data)
         except MetadataFormatException as error:
@@ -79,64 +80,118 @@ class StoredLedger:
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """One ledger of `LedgerManager.create_many`; without an id one of scope 0 is generated."""
+    """One ledger for `LedgerManager.create_many`; with `ledger_id` None an id of scope 0 is generated."""
 
     ledger_id: LedgerId | None
     metadata: LedgerMetadata
 
 
 _LISTED_TOGETHER = 16
-"""Ledgers that are read at once where nothing is known of their size."""
+"""Ledgers read in one call while their size is unknown."""
 
 LedgerMetadataListener = Callable[[LedgerId, LedgerRecord | None], None]
-"""Called on the event loop with the newest record of a ledger, or None when the ledger is gone (then never again)."""
+"""Called on the event loop with the latest record of a ledger, or with None when the ledger was removed (no call
+follows).
+"""
 
 
 class LedgerManager(ABC):
-    """Ledger metadata by compare-and-set."""
+    """Ledger metadata with compare-and-set."""
 
     @abstractmethod
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
-        """Creates a ledger at version 0; `None` generates an id of scope 0.
+        """Creates a ledger at version 0.
 
-        Raises LedgerExistException when the given id is taken, LedgerIdOverflowException when ids ran out.
+        Args:
+            ledger_id: The id to use; None generates one in scope 0.
+            metadata: The initial metadata, with its first ensemble.
+
+        Returns:
+            The created ledger with its id and version 0.
+
+        Raises:
+            LedgerExistException: The given id is in use.
+            LedgerIdOverflowException: The generator has no ids left.
+            UnknownOutcomeException: The response was lost; the ledger may or may not exist.
         """
 
     @abstractmethod
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
-        """Raises NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException."""
+        """Reads the metadata of a ledger.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
+            MetadataFormatException: The stored bytes are not valid metadata.
+        """
 
     @abstractmethod
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        """Replaces the metadata if it is at `expected_version`.
+        """Replaces the metadata if its stored version is `expected_version`.
 
-        Raises MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
+        Args:
+            ledger_id: The ledger.
+            metadata: The new metadata.
+            expected_version: The version that the caller has read.
+
+        Returns:
+            The ledger with the new metadata and the new version.
+
+        Raises:
+            MetadataVersionException: The stored version is another one.
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
+            UnknownOutcomeException: The response was lost; the metadata may or may not have been replaced.
         """
 
     @abstractmethod
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
-        """Removes a ledger; `None` whatever its version.
+        """Removes a ledger.
 
-        Raises MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
+        Args:
+            ledger_id: The ledger.
+            expected_version: The version that the caller has read; None removes any version.
+
+        Raises:
+            MetadataVersionException: The stored version is another one.
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
+            UnknownOutcomeException: The response was lost; the ledger may or may not have been removed.
         """
 
     async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
-        """Creates each ledger as `create` does; answers in the order of the requests, a failure as its exception.
+        """Creates several ledgers, each as `create` does.
 
-        Each stands for itself: some may be created while others fail. Stores that can do many in one round trip
-        override this plain loop.
+        The creates are independent: some may succeed while others fail. Stores that can create many ledgers in one
+        round trip override this sequential loop.
+
+        Args:
+            requests: The ledgers to create.
+
+        Returns:
+            One result per request, in the same order: the created ledger, or the exception of that create.
         """
         return [await _outcome(self.create(request.ledger_id, request.metadata)) for request in requests]
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        """Reads each ledger as `read` does; answers in the order of the ids, a failure as its exception."""
+        """Reads several ledgers, each as `read` does.
+
+        Args:
+            ledger_ids: The ledgers.
+
+        Returns:
+            One result per id, in the same order: the ledger, or the exception of that read.
+        """
         return [await _outcome(self.read(ledger_id)) for ledger_id in ledger_ids]
 
     async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
-        """Reads the first ledgers of those that a listing told of, ids ascending; answers as `read_many` does.
+        """Reads ledgers of a listing, metadata undecoded, for callers that only forward the bytes.
 
-        Up to the one with which their metadata come to `max_bytes`, and at least one. Stores that can give what they
-        hold as it is override this; here it is made again from the records.
+        Stores that can return the stored bytes override this; the default re-encodes the records of `read_many`.
+
+        Args:
+            ledger_ids: Ids that a listing returned, in ascending order.
+            max_bytes: Size limit in bytes of metadata: reading stops with the ledger that reaches it.
+
+        Returns:
+            Results for a prefix of `ledger_ids`, at least one: the ledger, or the exception of that read.
         """
         found: list[StoredLedger | BKException] = []
         size = 0
@@ -151,10 +206,21 @@ class LedgerManager(ABC):
     def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:
-        """All ledger ids of a scope in strictly ascending order, as bounded, non-empty runs.
+        """Lists all ledger ids of a scope in strictly ascending `unsigned` order, as bounded, non-empty runs.
 
-        A ledger that exists throughout is listed exactly once. A listing that can't be finished raises: it never
-        just ends, since garbage collection deletes what a complete listing lacks.
+        A ledger that exists throughout the listing appears exactly once. A listing that can't be completed raises. It
+        never ends early, because garbage collection deletes ledgers that a complete listing lacks.
+
+        Args:
+            scope_id: The scope, bits 64–127 of the ledger ids.
+            start_after: Lists only ids above this one.
+            end_before: Lists only ids below this one.
+
+        Yields:
+            Runs of ids, bits 0–63.
+
+        Raises:
+            BKException: The listing can't be completed.
         """
 
     async def ledger_records(
@@ -175,11 +241,13 @@ class LedgerManager(ABC):
 
     @abstractmethod
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
-        """Calls `listener` soon with the present state, then after each change (newest state only)."""
+        """Calls `listener` soon with the current state, then after each change; intermediate states may be skipped."""
 
     @abstractmethod
     async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
-        """Takes the listener away; unknown ones are ignored. The store's watch goes with the last listener."""
+        """Removes the listener; an unknown one is ignored. Removing the last listener of a ledger ends the store's
+        watch.
+        """
 
 
 def _as_stored(record: LedgerRecord) -> StoredLedger:
@@ -205,17 +273,19 @@ async def _outcome(call: Awaitable[LedgerRecord]) -> LedgerRecord | BKException:
 
 
 class BookieSet(enum.Enum):
-    """Which bookies are asked for."""
+    """Selects which bookies service discovery returns."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
     ALL = "all"
-    """Every bookie with a cookie, registered or not."""
+    """Every bookie that has a cookie, registered or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBookie:
-    """A bookie as discovery knows it. Neither writable nor read-only: not registered now, known by its cookie."""
+    """A bookie as service discovery reports it. If neither writable nor read-only, it has a cookie but is not
+    registered.
+    """
 
     info: BookieServiceInfo
     writable: bool
@@ -228,7 +298,7 @@ class RegisteredBookie:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What the store says of the cluster. `ledger_manager` is the factory's class name as LAYOUT has it."""
+    """The store's description of the cluster. `ledger_manager` is the factory's class name as recorded in LAYOUT."""
 
     instance_id: str
     ledger_manager: str
@@ -236,40 +306,56 @@ class ClusterInfo:
 
 
 BookiesListener = Callable[[Sequence[RegisteredBookie]], None]
-"""Called on the event loop with a whole set of bookies, ordered by id."""
+"""Called on the event loop with a complete set of bookies, ordered by id."""
 
 
 class ServiceDiscovery(ABC):
-    """Which bookies there are."""
+    """Which bookies exist."""
 
     @abstractmethod
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
-        """The set as it stands, ordered by bookie id."""
+        """The current set of bookies, ordered by bookie id."""
 
     @abstractmethod
     async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
-        """Raises BookieHandleNotAvailableException for a bookie that is not registered."""
+        """The registration of one bookie.
+
+        Raises:
+            BookieHandleNotAvailableException: The bookie is not registered.
+        """
 
     @abstractmethod
     async def watch_bookies(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
-        """Calls `listener` soon with the whole set, then at each change; returns what ends the watch."""
+        """Watches a set of bookies.
+
+        Args:
+            bookie_set: Which bookies to watch.
+            listener: Called soon with the complete set, then with the complete set after each change.
+
+        Returns:
+            A function that ends the watch.
+        """
 
     @abstractmethod
     async def cluster_info(self) -> ClusterInfo:
-        """Raises MetaStoreException when the cluster was never initialised."""
+        """The cluster's id and layout.
+
+        Raises:
+            MetaStoreException: The cluster was never initialised, or the store is unreachable.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Which bookie a process is, and of which cluster, as the cookie in its directories says."""
+    """The bookie that this process is and the cluster it belongs to, as recorded by the cookie in its directories."""
 
     bookie_id: str
     instance_id: str
 
     def check(self, instance_id: str, cookie: object | None) -> None:
-        """What a store says its cluster is, and what it has as the bookie's cookie, if anything.
+        """Compares with the store: its instance id, and the cookie that it holds for this bookie, if any.
 
-        Raises WrongClusterException unless it is the bookie's own cluster and knows it.
+        Raises WrongClusterException unless the instance id is equal and the store has a cookie.
         """
         if instance_id != self.instance_id:
             raise WrongClusterException(
@@ -284,18 +370,22 @@ class Membership:
 
 
 class RegistrationManager(ABC):
-    """What a bookie tells of itself: its registration, its cookie, and the cluster it belongs to."""
+    """Registration and cookies of bookies, and the id of the cluster."""
 
     membership: Membership | None = None
-    """Checked whenever this bookie registers, also when that is done anew (`LedgerManagerFactory.join`)."""
+    """The bookie of this process, checked at each of its registrations, including renewals
+    (`LedgerManagerFactory.join`).
+    """
 
     async def check_membership(self, bookie_id: str) -> None:
-        """Before it registers: raises WrongClusterException for the bookie of `membership` elsewhere."""
+        """Runs before each registration: raises WrongClusterException if the bookie of `membership` registers with a
+        wrong store.
+        """
         if self.membership is not None and self.membership.bookie_id == bookie_id:
             await self.verify(self.membership)
 
     async def verify(self, membership: Membership) -> None:
-        """Raises WrongClusterException unless the store is that of the bookie's cluster, and knows the bookie."""
+        """Raises WrongClusterException unless the store belongs to the bookie's cluster and has its cookie."""
         membership.check(await self.cluster_instance_id(), await self.read_cookie(membership.bookie_id))
 
     @abstractmethod
@@ -304,50 +394,79 @@ class RegistrationManager(ABC):
 
     @abstractmethod
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
-        """Registers (or moves between the writable and the read-only list) until `unregister_bookie` or `close`.
+        """Registers a bookie, or moves it between the writable and the read-only list.
 
-        The store forgets the registration when this process is gone. It is renewed over store sessions.
-        Raises LedgerExistException when another live process holds this bookie id, or another owner in this process:
-        each lease is one, and so is the process itself, which registers without. Raises WrongClusterException.
+        The registration lasts until `unregister_bookie` or `close`, and is renewed when a new store session begins. The
+        store drops it when this process dies.
+
+        Args:
+            info: Id, endpoints and properties; its lease, if any, is the owner of the registration. Without a lease the
+                owner is this process.
+            read_only: Which of the two lists to register in.
+
+        Raises:
+            LedgerExistException: Another live process, or another owner in this process, holds the bookie id.
+            WrongClusterException: The store is not that of the bookie's cluster.
         """
 
     @abstractmethod
     async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
-        """Takes the bookie out of both lists, where `lease` has registered it here; None: this process itself."""
+        """Removes the bookie from both lists if `lease` (None: this process itself) registered it here."""
 
     @abstractmethod
     async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
-        """Whether the store holds this registration, as `register_bookie` made it here. Raises MetaStoreException."""
+        """Whether the store still holds this registration as `register_bookie` made it here. Raises
+        MetaStoreException.
+        """
 
     def reserve(self, bookie_id: str) -> None:
-        """Keeps a bookie id for this process itself: no lease registers it here, be it before the bookie does.
+        """Reserves a bookie id for this process: no lease can register it here, even before the bookie itself
+        registers.
 
-        For managers that also serve a gateway; others know no owner but the process.
+        Only managers that also serve a gateway implement this; in the others the process is the only owner.
         """
         return
 
     @abstractmethod
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes] | None:
-        """The stored cookie, or None."""
+        """The stored cookie with its version, or None."""
 
     @abstractmethod
     async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
-        """Creates (`None`) or replaces the cookie. Raises MetadataVersionException."""
+        """Creates or replaces the cookie of a bookie.
+
+        Args:
+            bookie_id: The bookie.
+            cookie: The content.
+            expected_version: The version that the caller has read; None creates the cookie.
+
+        Raises:
+            MetadataVersionException: The stored version is another one, or the cookie already exists.
+        """
 
     @abstractmethod
     async def remove_cookie(self, bookie_id: str, expected_version: int) -> None:
-        """Raises MetadataVersionException."""
+        """Removes the cookie of a bookie.
+
+        Args:
+            bookie_id: The bookie.
+            expected_version: The version that the caller has read.
+
+        Raises:
+            MetadataVersionException: The stored version is another one, or there is no cookie.
+        """
 
 
 class LedgerManagerFactory(ABC):
-    """One metadata store (or gateway), and what is made from it. Close it last."""
+    """A connection to one metadata store (or gateway), and the managers that use it. Close it after its users."""
 
     @abstractmethod
     async def initialize(self) -> None:
-        """Connects to the cluster that is there, and checks that the stored layout is the configured one.
+        """Connects to an existing cluster and checks that the stored layout is the configured one.
 
-        Raises MetaStoreException when the store is out of reach or has no cluster, IncorrectParameterException when
-        LAYOUT disagrees.
+        Raises:
+            MetaStoreException: The store is unreachable or holds no cluster.
+            IncorrectParameterException: LAYOUT names another layout.
         """
 
     @property
@@ -365,25 +484,25 @@ class LedgerManagerFactory(ABC):
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """False while the store is out of reach."""
+        """Whether the store is reachable."""
 
     @property
     def writable(self) -> bool:
-        """False while the store is reached and takes no change, as for want of room."""
+        """False while the store is reachable but accepts no changes, for example because its disk is full."""
         return True
 
     @property
     def connection_epoch(self) -> int:
-        """Grows whenever the connection to the store was lost, however shortly.
+        """A number that grows each time the connection to the store is lost, however briefly.
 
-        What a listener heard in an earlier epoch may be out of date until the store was asked again. For stores
-        without a connection it never grows.
+        What a listener received in an earlier epoch may be stale until the store is read again. For stores without a
+        connection it never grows.
         """
         return 0
 
     @property
     def client_restarts(self) -> int:
-        """How often the library that speaks to the store had ended by itself, and was started anew."""
+        """How often the client library of the store stopped by itself and was restarted."""
         return 0
 
     @property
@@ -392,21 +511,23 @@ class LedgerManagerFactory(ABC):
         return {}
 
     def join(self, membership: Membership) -> None:
-        """This process is that bookie, of that cluster: from now on it registers nowhere else, and a listing of
-        another cluster's ledgers is an error."""
+        """Binds this process to a bookie and its cluster: from now on, registering with another cluster and listing
+        another cluster's ledgers fail.
+        """
         self.registration_manager.membership = membership
 
     @abstractmethod
     async def revision(self) -> int:
-        """The store's global revision (ZooKeeper's zxid): grows with every change, never goes back."""
+        """The store's global revision (ZooKeeper's zxid): it grows with every change and never decreases."""
 
     async def catch_up(self, revision: int | None) -> None:
-        """Returns once reads and listeners here are not older than `revision`; None: than this call.
+        """Waits until reads and listeners of this process reflect `revision` or later; None: the state at the time of
+        the call.
 
-        For stores that may answer from a copy that lags; others have nothing to do. Raises BKException.
+        Only stores that may read from a lagging replica need it; for others it returns at once. Raises BKException.
         """
         return
 
     @abstractmethod
     async def close(self) -> None:
-        """Gives up the connection; registrations made here are taken back."""
+        """Closes the connection and removes the registrations made through it."""

@@ -1,8 +1,8 @@
-"""Quorum arithmetic: where an entry lives, and when enough bookies have answered.
+"""Quorum arithmetic: which bookies hold an entry, and when enough bookies have responded.
 
-Entry e of an ensemble of E bookies is on the indexes (e + i) mod E for i below the write quorum. An ensemble is
+In an ensemble of E bookies, entry e is on the indexes (e + i) mod E for i below the write quorum. An ensemble is
 *covered* when in every round-robin write set fewer than ack quorum bookies are unknown: then no entry can have been
-acknowledged by bookies all of which were silent. Source: docs/protocol/client-protocol.md#quorums,
+acknowledged only by bookies that have not responded. Source: docs/protocol/client-protocol.md#quorums,
 docs/protocol/client-protocol.md#which-rule-counts; P9.
 """
 
@@ -13,19 +13,19 @@ from functools import lru_cache
 
 @lru_cache(maxsize=256)
 def write_sets(ensemble_size: int, write_quorum_size: int) -> tuple[tuple[int, ...], ...]:
-    """The write set of entry e stands at index e mod E."""
+    """All write sets of an ensemble; the one of entry e is at index e mod E."""
     return tuple(
         tuple((start + offset) % ensemble_size for offset in range(write_quorum_size)) for start in range(ensemble_size)
     )
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
-    """Indexes of the bookies that hold the entry, in the order in which they are written and read."""
+    """Ensemble indexes of the bookies that hold the entry, in the order of writing and reading."""
     return write_sets(ensemble_size, write_quorum_size)[entry_id % ensemble_size]
 
 
 class CoverageSet:
-    """Which bookies of one ensemble have given an answer that counts (an entry, or no such entry or ledger)."""
+    """The bookies of one ensemble whose response counts towards coverage (an entry, or no such entry or ledger)."""
 
     def __init__(self, ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> None:
         self._write_sets = write_sets(ensemble_size, write_quorum_size)
@@ -33,7 +33,7 @@ class CoverageSet:
         self._unknown = set(range(ensemble_size))
 
     def mark_known(self, index: int) -> None:
-        """The bookie at `index` has answered."""
+        """Records that the bookie at `index` has responded."""
         self._unknown.discard(index)
 
     @property

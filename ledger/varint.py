@@ -1,13 +1,13 @@
-"""Protobuf's variable-length integers, for the few places that write bytes beside the protobuf library."""
+"""Protobuf's variable-length integers, for the few places that encode bytes without the protobuf library."""
 
 from __future__ import annotations
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` of 0 or more, seven bits a byte, the lowest first."""
+    """Encodes a value of 0 or more: seven bits per byte, lowest first."""
     if value < 0x80:
         return bytes((value,))
-    # Transaction and entry ids of a busy client have three or four bytes: worth not looping for.
+    # Transaction and entry ids of a busy client take three or four bytes; this avoids the loop for them.
     if 0x4000 <= value < 0x200000:
         return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     if 0x200000 <= value < 0x10000000:
@@ -21,14 +21,14 @@ def encode_varint(value: int) -> bytes:
 
 
 VARINTS = tuple(encode_varint(value) for value in range(1 << 14))
-"""Those of one and two bytes, made once."""
+"""All one- and two-byte varints, precomputed."""
 
 CONTINUED = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
-"""The lower fourteen bits of longer ones: `CONTINUED[n % 2**14] + VARINTS[n >> 14]` is that of an n below 2**28."""
+"""Encodings of the low fourteen bits of longer varints: n below 2**28 is `CONTINUED[n % 2**14] + VARINTS[n >> 14]`."""
 
 
 def decode_varint(data: bytes) -> int:
-    """The value of one whole varint."""
+    """Decodes one complete varint."""
     if len(data) == 1:
         return data[0]
     if len(data) == 2:

@@ -1,4 +1,4 @@
-"""The answer that carries nothing but a failure, for each operation of the entry protocol (`requests`)."""
+"""Error responses of the entry protocol: for each operation, the response that carries only a status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bookgate.ledger.wire.messages import Operation, Request, Response, Status
 
 
 def error_response(request: Request, status: Status) -> Response:
-    """In the form that belongs to the request's operation."""
+    """The error response in the form of the request's operation."""
     txn_id = request.txn_id
     match request:
         case messages.AddRequest():

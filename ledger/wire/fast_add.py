@@ -1,10 +1,10 @@
-"""The ordinary add, read and answered without a message object: what a bookie does most.
+"""The fast path of adds: decodes the common add request and prepares its response without a message object.
 
-Of protocol v3, `read_v3` knows one shape only, the one that BookKeeper's clients send, Java's and this one's, for an
-add without flags: header, ledger id, entry id, a master key of 20 bytes and the entry packet, each field in its
-place, every number in its shortest form, every length right to the byte, the ids those of the packet. Whatever
-differs in the least is not known here, and `v3` reads it: a request that both read means the same to both.
-`read_v2` does that for the binary protocol, version 2, without flags.
+`read_v3` accepts one shape of a protocol v3 request, which BookKeeper's Java client and this client send for an add
+without flags: header, ledger id, entry id, a 20-byte master key and the entry packet, each field in its place, every
+number in its shortest form, every length exact, and the ids equal to those of the packet. Anything else is left to
+`v3`; a request that both accept means the same to both. `read_v2` does the same for protocol v2 (version 2, without
+flags).
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
 docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses.
@@ -27,9 +27,9 @@ _ADD = re.compile(
 """Groups: header length, txnId, length of the sub-message, ledgerId, entryId, masterKey, length of the body."""
 
 _HEADER = 5
-"""Bytes of the header's fields beside the transaction id."""
+"""Bytes of the header's fields without the transaction id."""
 _SUB_MESSAGE = 25
-"""Bytes of the sub-message's tags and key."""
+"""Bytes of the sub-message's tags and master key."""
 
 _V2_ADD = struct.Struct(">I20sqqq")
 """Header, master key, and the packet's ledgerId, entryId and LAC."""
@@ -40,20 +40,20 @@ _V2_STORED = struct.Struct(">IIIqq")
 
 
 class FastAdd(NamedTuple):
-    """What an ordinary add says. Ids are not negative."""
+    """The fields of a fast-path add. Ids are not negative."""
 
     stored: bytes
-    """The answer's frame, for when it is stored: the bytes of `encode_response` of its protocol."""
+    """The frame of the success response, byte for byte what `encode_response` of its protocol produces."""
     ledger_id: int
     entry_id: int
     last_add_confirmed: int
-    """As the packet has it."""
+    """The LAC in the entry packet."""
     master_key: bytes
     body: bytes
 
 
 def read_v3(packet: memoryview) -> FastAdd | None:
-    """The add, or None for anything else."""
+    """The add, or None if the packet is anything else."""
     match = _ADD.match(packet)
     if match is None:
         return None
@@ -87,7 +87,7 @@ def read_v3(packet: memoryview) -> FastAdd | None:
 
 
 def read_v2(packet: memoryview) -> FastAdd | None:
-    """The add, or None for anything else."""
+    """The add, or None if the packet is anything else."""
     if len(packet) < _V2_BODY + HEADER_SIZE:
         return None
     header, master_key, ledger_id, entry_id, last_add_confirmed = _V2_ADD.unpack_from(packet)
@@ -98,4 +98,4 @@ def read_v2(packet: memoryview) -> FastAdd | None:
 
 
 _TABLE = len(VARINTS)
-_new = tuple.__new__  # half the time of the named constructor
+_new = tuple.__new__  # takes half the time of the named constructor

@@ -1,7 +1,7 @@
-"""Requests that a client sends by the thousand: what never changes for one ledger is made once.
+"""The fast path of client requests: precomputes what is the same for all adds or reads of a ledger.
 
-The bytes are those of `protocol_v3.encode_request`, which knows every request; here are the adds and reads that differ
-from each other in transaction id, entry id and body alone. Ids are not negative.
+The bytes equal those of `v3.encode_request`, which encodes every request. The encoders here serve adds and reads that
+differ only in transaction id, entry id and body. Ids are not negative.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _priority(priority: int) -> bytes:
 
 @cache
 def _headers(operation: int, priority: int) -> tuple[bytes, ...]:
-    """What stands before the transaction id in a packet, by the size of that."""
+    """The bytes of a packet before its transaction id, indexed by the encoded size of that id."""
     size = 5 + len(_priority(priority))
     return tuple(b"\x0a%c\x08\x03\x10%c\x18" % (size + txn_size, operation) for txn_size in range(11))
 
 
 class AddRequestEncoder:
-    """Encodes the adds of one ledger that have the same flags and priority."""
+    """Encodes adds to one ledger that share flags and priority."""
 
     def __init__(
         self, ledger_id: int, master_key: bytes, *, recovery: bool = False, write_flags: int = 0, priority: int = 0
@@ -49,7 +49,7 @@ class AddRequestEncoder:
         self._before_message = len(self._headers[0]) + len(self._tag)
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
-        """The frame of one add."""
+        """Encodes the frame of one add."""
         txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
         size = self._in_message + len(entry) + len(body_size) + len(body)
         message_size = _size(size)
@@ -72,7 +72,7 @@ class AddRequestEncoder:
 
 
 class ReadRequestEncoder:
-    """Encodes the reads of one ledger's entries: plain ones, or with a master key those that fence."""
+    """Encodes reads of one ledger's entries: plain reads, or with a master key fencing reads."""
 
     def __init__(self, ledger_id: int, fence_with: bytes | None = None, priority: int = 0) -> None:
         self._headers = _headers(1, priority)
@@ -83,7 +83,7 @@ class ReadRequestEncoder:
         self._before_message = len(self._headers[0]) + len(self._tag)
 
     def encode(self, txn_id: int, entry_id: int) -> bytes:
-        """The frame of one read."""
+        """Encodes the frame of one read."""
         txn, entry = _size(txn_id), _size(entry_id)
         size = self._in_message + len(entry)
         message_size = _size(size)

@@ -1,8 +1,8 @@
-"""The answers of protocol v3 that a client gets by the thousand, read without a message object.
+"""The fast path of client responses: decodes the most frequent protocol v3 responses without a message object.
 
-Two shapes are known, as Java's bookies and this one write them: "stored" to an add, and an entry to a read, perhaps
-with the greatest LAC behind it. Each field stands in its place and each length is right to the byte. Whatever differs
-is not known here, and `protocol_v3.decode_response` reads it: an answer that both read means the same to both.
+Two shapes are accepted, as Java's bookies and this one write them: success of an add, and an entry read, optionally
+followed by the highest LAC. Each field must be in its place and each length exact. Anything else is left to
+`v3.decode_response`; a response that both accept means the same to both.
 
 Source: docs/protocol/wire.md#v3-messages.
 """
@@ -26,14 +26,14 @@ _ENTRY = re.compile(
 )
 """Groups: header length, txnId, length of the sub-message, ledgerId, entryId, length of the body."""
 _BEFORE_LEDGER = 3
-"""Bytes of the sub-message before its ledger id."""
+"""Bytes of the sub-message before the ledger id."""
 _MAX_LAC = re.compile(rb"\x28(%b)" % _NUMBER)
 _HEADER = 5
-"""Bytes of the header's fields beside the transaction id."""
+"""Bytes of the header's fields without the transaction id."""
 
 
 def stored_txn_id(packet: bytes | memoryview) -> int | None:
-    """The transaction id of an answer that says "stored" to an add; None for any other. Nothing else in it matters."""
+    """The transaction id of a successful add's response, None for any other response. No other field of it matters."""
     match = _STORED.fullmatch(packet)
     if match is None:
         return None
@@ -44,7 +44,7 @@ def stored_txn_id(packet: bytes | memoryview) -> int | None:
 
 
 def found_entry(packet: bytes | memoryview) -> ReadResponse | None:
-    """The answer to a read, if it holds an entry in the ordinary form."""
+    """The response to a read that returned an entry in the common shape, else None."""
     match = _ENTRY.match(packet)
     if match is None:
         return None

@@ -1,12 +1,12 @@
-"""Frames of the entry protocol: four bytes of big-endian length, then that many bytes of packet.
+"""Frames of the entry protocol: a four-byte big-endian length, then a packet of that many bytes.
 
-The decoder owns one receive buffer, into which the transport reads in place; packets come out as views of it, so that
-a packet is never copied but for what is left of it when the buffer is full. States: waiting for a length, waiting for a
-packet. A length of 0, a negative one, and a frame over the limit (which counts the length bytes) are errors after which
-the connection can't be followed any more. Source: docs/protocol/wire.md#framing.
+The decoder owns one receive buffer, into which the transport reads directly. Packets are views of that buffer; only an
+incomplete packet is copied, when the buffer is full. States: waiting for a length, waiting for a packet. A zero or
+negative length, and a frame above the limit (which includes the length bytes), are errors: after them the byte stream
+can't be followed any more. Source: docs/protocol/wire.md#framing.
 
-The buffer grows with the bytes that have come, not with those that were announced: it is at most four times as long
-as what it held at once, `SMALLEST_BUFFER` apart. `trim` gives back what the latest reads had no use for.
+The buffer grows with the bytes received, not with the length announced: apart from `SMALLEST_BUFFER` it is at most four
+times the number of bytes that it held at once. `trim` releases what the latest reads did not use.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import struct
 from collections.abc import Callable
 
 LENGTH_SIZE = 4
-"""Bytes of a frame before its packet."""
+"""Bytes of the length field."""
 
 DEFAULT_MAX_FRAME_SIZE = 5 * 1024 * 1024
-"""Bytes of a whole frame, length bytes included: BookKeeper's nettyMaxFrameSizeBytes."""
+"""Maximum bytes of a frame, length field included: BookKeeper's nettyMaxFrameSizeBytes."""
 
 SMALLEST_BUFFER = 4 * 1024
-"""Bytes that a decoder holds in any case."""
+"""Minimum bytes of a decoder's buffer."""
 
 _LENGTH = struct.Struct(">i")
 _BUFFER_SIZE = 256 * 1024
-"""What reads that fill their buffer make of it; only for a frame that does not fit it grows further."""
+"""Size to which reads that fill the buffer let it grow; beyond this it grows only for a frame that does not fit."""
 _LEAST_READ = 64 * 1024
 
 
 class FrameError(Exception):
-    """The byte stream is not a sequence of frames; the connection has to be closed.
+    """The byte stream is not a valid sequence of frames; the connection must be closed.
 
-    `packets` are the whole ones that were received together with the error, before it.
+    `packets` are the complete packets received together with the error, before it.
     """
 
     def __init__(self, message: str) -> None:
@@ -41,38 +41,38 @@ class FrameError(Exception):
 
 
 class FrameDecoder:
-    """Cuts a byte stream into packets. Packets are valid until the next call of `get_buffer` or `feed`."""
+    """Splits a byte stream into packets. Packets are valid until the next call of `get_buffer` or `feed`."""
 
     def __init__(
         self, max_frame_size: int = DEFAULT_MAX_FRAME_SIZE, on_resized: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_resized` is called when `size` has changed."""
+        """`on_resized` is called after each change of `size`."""
         self.max_frame_size = max_frame_size
-        """May change between two calls."""
+        """May be changed between two calls."""
         self._on_resized = on_resized
         self._buffer = bytearray(SMALLEST_BUFFER)
         self._start = 0
         self._end = 0
         self._used = 0
-        """The furthest that bytes have come since the last `trim`."""
+        """The highest buffer position filled since the last `trim`."""
 
     @property
     def size(self) -> int:
-        """Bytes of the buffer."""
+        """Bytes of the receive buffer."""
         return len(self._buffer)
 
     @property
     def pending(self) -> int:
-        """Bytes received that belong to no whole packet yet."""
+        """Bytes received that do not yet form a complete packet."""
         return self._end - self._start
 
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
-        """Where the transport may write next; never empty."""
+        """Where the transport writes next; never empty."""
         self._make_room()
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> list[memoryview]:
-        """Takes notice of `count` bytes written; returns the packets that are now whole. Raises FrameError."""
+        """Records that `count` bytes were written; returns the packets that are now complete. Raises FrameError."""
         end = self._end = self._end + count
         if end > self._used:
             self._used = end
@@ -80,7 +80,8 @@ class FrameDecoder:
         packets = []
         view = memoryview(self._buffer)
         longest = self.max_frame_size - LENGTH_SIZE
-        # The rules of `_frame_size`, without a call a frame; it says what is wrong with the one that ends the loop.
+        # Same rules as `_frame_size`, without a call per frame; `_frame_size` reports the error of the frame that ends
+        # the loop.
         while end - start >= LENGTH_SIZE:
             length = _LENGTH.unpack_from(view, start)[0]
             following = start + LENGTH_SIZE + length
@@ -98,11 +99,11 @@ class FrameDecoder:
 
     @property
     def unread(self) -> bytes:
-        """What was received behind the last whole frame."""
+        """The bytes received after the last complete frame."""
         return bytes(self._buffer[self._start : self._end])
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """The same for bytes that were received elsewhere. The returned packets are copies."""
+        """Like `buffer_updated`, for bytes received elsewhere. The returned packets are copies."""
         packets: list[memoryview] = []
         view = memoryview(data)
         while view:
@@ -114,7 +115,7 @@ class FrameDecoder:
         return packets
 
     def _frame_size(self) -> int | None:
-        """Size of the frame at the start, or None while its length is not there."""
+        """Size of the frame at the start, or None while its length field is incomplete."""
         if self._end - self._start < 4:
             return None
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
@@ -125,14 +126,16 @@ class FrameDecoder:
         return length + 4
 
     def trim(self) -> None:
-        """Gives back what was not used since the last call, unless a frame has begun."""
+        """Releases buffer space that was not used since the last call, unless a frame is incomplete."""
         used, self._used = self._used, 0
         size = max(SMALLEST_BUFFER, 2 * used)
         if self._start == self._end and 2 * size <= len(self._buffer):
             self._move_to(size)
 
     def _make_room(self) -> None:
-        """Keeps a buffer that has room; one that reads have filled grows, the rest of a packet comes to its front."""
+        """Ensures free space in the buffer: keeps it if it has any, else moves the incomplete packet to the front of a
+        larger one.
+        """
         size, pending = len(self._buffer), self._end - self._start
         is_filled = self._end == size
         if not pending:
@@ -151,7 +154,7 @@ class FrameDecoder:
             self._start, self._end = 0, pending
 
     def _move_to(self, size: int) -> None:
-        """Carries the unfinished frame over to the front of a fresh buffer."""
+        """Moves the incomplete frame to the front of a new buffer."""
         pending = self._end - self._start
         buffer = bytearray(size)
         buffer[:pending] = memoryview(self._buffer)[self._start : self._end]

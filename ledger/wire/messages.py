@@ -1,11 +1,11 @@
-"""The operations of the entry protocol as plain values, the same for every version of the wire.
+"""The operations of the entry protocol as plain values, independent of the protocol version.
 
-A request and its answer share a transaction id, chosen by the client and unique among the outstanding requests of a
-connection; where the wire has no room for one (`v2`) it is 0. `ledger_id` is the lower half of the id;
-`priority` above 0 passes queues and, while the bookie allows it, read-only mode. Source:
+A request and its response share a transaction id, chosen by the client and unique among the outstanding requests of a
+connection; it is 0 where the encoding has no field for it (`v2`). `ledger_id` is the lower half of the id. A request
+with `priority` above 0 bypasses queues and, while the bookie allows it, read-only mode. Source:
 docs/protocol/wire.md#v3-messages, docs/protocol/wire.md#v2-packets, docs/protocol/wire.md#operations.
 
-Named tuples, since they are made by the ten thousand a second.
+They are named tuples because tens of thousands are created per second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Status(enum.IntEnum):
-    """A bookie's answer, with the numbers of the v3 protocol."""
+    """Status of a bookie's response, numbered as in protocol v3."""
 
     EOK = 0
     ENOLEDGER = 402
@@ -31,7 +31,7 @@ class Status(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What a request asks for, with the numbers of the v3 protocol."""
+    """Operation of a request, numbered as in protocol v3."""
 
     READ_ENTRY = 1
     ADD_ENTRY = 2
@@ -47,16 +47,16 @@ class Operation(enum.IntEnum):
     BATCH_READ_ENTRY = 12
 
 
-# In Python 3.11 looking a member up in its class takes several times as long as a name; these serve every entry.
+# Python 3.11 looks up an enum member several times slower than a module name; these are used for every entry.
 EOK = Status.EOK
 ADD_ENTRY = Operation.ADD_ENTRY
 READ_ENTRY = Operation.READ_ENTRY
 
 LAST_ENTRY = -1
-"""Entry id of a read that asks for the highest entry the bookie holds."""
+"""Entry id of a read that requests the highest entry the bookie holds."""
 
 AUTH_DISABLED = "AuthDisabledPlugin"
-"""Plugin in whose name a bookie without authentication answers."""
+"""Plugin name in the response of a bookie that has authentication disabled."""
 
 HIGH_PRIORITY = 100
 DEFERRED_SYNC = 1
@@ -65,7 +65,7 @@ FREE_DISK_SPACE = 2
 
 
 class AddRequest(NamedTuple):
-    """Store an entry packet. A recovery add passes the fence."""
+    """Stores an entry packet. A recovery add is accepted on a fenced ledger."""
 
     txn_id: int
     ledger_id: int
@@ -78,9 +78,9 @@ class AddRequest(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """Read an entry (`LAST_ENTRY` for the highest); with `fence`, fence the ledger first.
+    """Reads an entry (`LAST_ENTRY`: the highest one); with `fence`, fences the ledger first.
 
-    `previous_lac` without `fence` makes it a long poll of at most `timeout_ms`.
+    `previous_lac` without `fence` makes it a long poll of at most `timeout_ms` milliseconds.
     """
 
     txn_id: int
@@ -95,9 +95,10 @@ class ReadRequest(NamedTuple):
 
 
 class BatchReadRequest(NamedTuple):
-    """Read consecutive entries from `entry_id` on, the first whatever its size; with `fence`, fence the ledger first.
+    """Reads consecutive entries from `entry_id` on; with `fence`, fences the ledger first.
 
-    At most `max_count` entries (0 or less: any number) in at most `max_size` bytes. Only the binary protocol has it.
+    Returns at most `max_count` entries (0 or less: any number) of at most `max_size` bytes, but always the first one
+    whatever its size. Only protocol v2 has this operation.
     """
 
     txn_id: int
@@ -111,14 +112,14 @@ class BatchReadRequest(NamedTuple):
 
 
 class ReadLacRequest(NamedTuple):
-    """Ask for the explicit LAC and the last entry."""
+    """Requests the explicit LAC and the last entry."""
 
     txn_id: int
     ledger_id: int
 
 
 class WriteLacRequest(NamedTuple):
-    """Store an explicit LAC packet."""
+    """Stores an explicit LAC packet."""
 
     txn_id: int
     ledger_id: int
@@ -128,28 +129,28 @@ class WriteLacRequest(NamedTuple):
 
 
 class ForceLedgerRequest(NamedTuple):
-    """Answer once everything added before is durable."""
+    """Requests a response once every entry added before it is durable."""
 
     txn_id: int
     ledger_id: int
 
 
 class GetBookieInfoRequest(NamedTuple):
-    """Disk space; `requested` is a mask of TOTAL_DISK_CAPACITY and FREE_DISK_SPACE."""
+    """Requests disk space figures; `requested` is a mask of TOTAL_DISK_CAPACITY and FREE_DISK_SPACE."""
 
     txn_id: int
     requested: int = 0
 
 
 class ListEntriesRequest(NamedTuple):
-    """Which entries of a ledger the bookie holds."""
+    """Requests the list of entries that the bookie holds of a ledger."""
 
     txn_id: int
     ledger_id: int
 
 
 class AuthRequest(NamedTuple):
-    """One step of an authentication plugin."""
+    """One step of an authentication plugin's exchange."""
 
     txn_id: int
     plugin_name: str
@@ -158,14 +159,16 @@ class AuthRequest(NamedTuple):
 
 
 class StartTlsRequest(NamedTuple):
-    """Switch the connection to TLS. `complete` is False where the message of its own was missing."""
+    """Requests a switch of the connection to TLS. `complete` is False if the operation's own sub-message was
+    missing.
+    """
 
     txn_id: int
     complete: bool = True
 
 
 class InvalidRequest(NamedTuple):
-    """A request whose header could be read and whose rest can't be served; answered with `status`."""
+    """A request with a readable header whose remainder can't be served; the bookie responds with `status`."""
 
     txn_id: int
     operation: int
@@ -198,7 +201,7 @@ class AddResponse(NamedTuple):
 
 
 class ReadResponse(NamedTuple):
-    """`max_lac` is the highest LAC known to the bookie; `body` the stored packet."""
+    """`max_lac` is the highest LAC that the bookie knows; `body` is the stored packet."""
 
     txn_id: int
     status: int
@@ -210,9 +213,9 @@ class ReadResponse(NamedTuple):
 
 
 class BatchReadResponse(NamedTuple):
-    """`bodies` are the stored packets of `entry_id`, `entry_id + 1`, ...; fewer than asked for is no failure.
+    """`bodies` are the stored packets of `entry_id`, `entry_id + 1`, ...; fewer than requested is not an error.
 
-    In an answer that was received they are parts of the receive buffer: good for as long as the sink runs.
+    In a received response they are views of the receive buffer, valid only while the response is being handled.
     """
 
     txn_id: int
@@ -243,7 +246,7 @@ class ForceLedgerResponse(NamedTuple):
 
 
 class GetBookieInfoResponse(NamedTuple):
-    """Bytes; None for what was not asked for."""
+    """Disk space in bytes; None for a figure that was not requested."""
 
     txn_id: int
     status: int
@@ -252,7 +255,7 @@ class GetBookieInfoResponse(NamedTuple):
 
 
 class ListEntriesResponse(NamedTuple):
-    """`availability` in the encoding of docs/protocol/wire.md#entry-lists."""
+    """`availability` is encoded as docs/protocol/wire.md#entry-lists describes."""
 
     txn_id: int
     status: int
@@ -274,7 +277,7 @@ class StartTlsResponse(NamedTuple):
 
 
 class StatusResponse(NamedTuple):
-    """An answer that carries nothing but its status: the request never reached an operation."""
+    """A response that carries only a status: the request never reached an operation."""
 
     txn_id: int
     operation: int

@@ -1,28 +1,27 @@
-"""The older, binary entry protocol, versions 0 to 2: fixed fields inside frames.
+"""Entry protocol v2 (packet versions 0 to 2): fixed-layout fields inside frames.
 
-Encoders return a whole frame, length prefix included; decoders take a packet without it and copy what they keep, but
-for the entries of a batch: those are parts of the packet, to be used before its buffer is used again. A packet begins
-with one word: version (8 bits), opcode (8), flags (16); where the version is 0 the whole word is the opcode, so that
-version 0 has no flags. An answer bears the version of its request and no flags. Source:
-docs/protocol/wire.md#v2-packets.
+Encoders return a whole frame, length prefix included. Decoders take a packet without the prefix and copy what they
+return, except for the entries of a batch: those are views of the packet, valid until its buffer is reused. A packet
+begins with one word: version (8 bits), opcode (8), flags (16). In version 0 the whole word is the opcode, so version 0
+has no flags. A response carries the version of its request and no flags. Source: docs/protocol/wire.md#v2-packets.
 
-What the requests of `requests` become here:
-- there is no transaction id, and `txn_id` reads as 0: an answer tells only its operation, ledger and entry. Batch reads
-  alone carry one, as their request id.
-- the ids of an add are the first 16 bytes of its body. The fields of the request are not written.
-- `priority` is one flag: anything above 0 is written, and reads as HIGH_PRIORITY.
-- a fencing read carries the master key from version 2 on; an older one reads as fencing without a key.
-- an AUTH answer has no status: a refused authentication can't be told, only the connection closed.
-- the other operations, long polls and deferred sync can't be written (ValueError), since leaving them out would change
-  what is asked; the LAC of a read's answer, a mere hint, is left out.
+How the messages of `messages` map to v2:
+- There is no transaction id, and `txn_id` reads as 0: a response identifies only its operation, ledger and entry. Batch
+  reads are the exception: they carry it as their request id.
+- The ids of an add are the first 16 bytes of its body; the id fields of the request are not written.
+- `priority` is a single flag: anything above 0 is written as set, and reads as HIGH_PRIORITY.
+- A fencing read carries the master key from version 2 on; in older versions it reads as fencing without a key.
+- An AUTH response has no status: a rejected authentication can only be expressed by closing the connection.
+- Other operations, long polls and deferred sync can't be encoded (ValueError), since dropping them would change the
+  meaning of the request. The LAC in the response to a read, a mere hint, is dropped.
 
-A packet that is short, or whose opcode is unknown, raises ProtocolError, after which the connection is to be closed. A
-request of a version above 2 becomes an InvalidRequest, to be answered with its status in that same version
-(`error_response`); AUTH is read in every version, for want of a status to refuse it with. Bytes behind the last field
-of a fixed layout are ignored, as in BookKeeper.
+A packet that is too short, or whose opcode is unknown, raises ProtocolError; the connection must then be closed. A
+request of a version above 2 becomes an InvalidRequest, answered with its status in that same version
+(`error_response`). AUTH is accepted in every version, because its response has no status to reject it with. Bytes after
+the last field of a fixed layout are ignored, as in BookKeeper.
 
-Not here: frames (`frames`), what a request does (the bookie), the newer protocol, and telling the two apart (a packet
-of v3 begins with the byte 0x0A).
+Not its job: frames (`frames`), executing requests (the bookie), protocol v3, and distinguishing the two (a packet of v3
+begins with the byte 0x0A).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from bookgate.ledger.wire.v3 import ProtocolError
 from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 
 CURRENT_VERSION = 2
-"""The version that clients of today send; 0 and 1 are served too."""
+"""The version that current clients send; 0 and 1 are served too."""
 
 _ADD = 1
 _READ = 2
@@ -53,14 +52,14 @@ _HIGH_PRIORITY = 0x0004
 _MASTER_KEY_SIZE = 20
 _NO_TXN_ID = 0
 
-# Heads of frames: length of the packet, header word, fixed fields.
+# Beginnings of frames: packet length, header word, fixed fields.
 _HEAD = struct.Struct(">II")
 _READ_REQUEST_HEAD = struct.Struct(">IIqq")
 _BATCH_REQUEST_HEAD = struct.Struct(">IIqqQiq")
 _ANSWER_HEAD = struct.Struct(">IIiqq")
 _BATCH_ANSWER_HEAD = struct.Struct(">IIiqqQ")
 
-# What stands behind the header word of a packet.
+# Parts of a packet after its header word.
 _WORD = struct.Struct(">I")
 _IDS = struct.Struct(">qq")
 _BATCH_REQUEST = struct.Struct(">qqQiq")
@@ -92,7 +91,7 @@ _STATUSES = {code: Status(status) for status, code in _CODES.items()}
 
 
 class VersionedRequest(NamedTuple):
-    """A request with the version (0 to 255) in which it came, which its answer has to bear."""
+    """A request and the packet version (0 to 255) it arrived in, which its response must carry."""
 
     request: Request
     version: int
@@ -102,7 +101,7 @@ class VersionedRequest(NamedTuple):
 
 
 def _header(version: int, opcode: int, flags: int = 0) -> int:
-    """The header word. Raises ValueError for flags that version 0 can't carry."""
+    """The header word. Raises ValueError for flags, which version 0 can't carry."""
     if version:
         return version << 24 | opcode << 16 | flags
     if flags:
@@ -176,7 +175,7 @@ _REQUEST_ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
 
 
 def encode_request(request: Request, version: int = CURRENT_VERSION) -> bytes:
-    """The frame of a request. Raises ValueError for one that this version has no words for."""
+    """Encodes the frame of a request. Raises ValueError if this version can't express it."""
     encoder = _REQUEST_ENCODERS.get(type(request))
     if encoder is None:
         raise ValueError(f"the binary protocol has no {type(request).__name__}; use v3")
@@ -227,7 +226,7 @@ _RESPONSE_ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
 
 
 def encode_response(response: Response, version: int = CURRENT_VERSION) -> bytes:
-    """The frame of a response, in the version of its request. Raises ValueError for one that can't be said."""
+    """Encodes the frame of a response, in the version of its request. Raises ValueError if v2 can't express it."""
     encoder = _RESPONSE_ENCODERS.get(type(response))
     if encoder is None:
         raise ValueError(f"the binary protocol has no {type(response).__name__}; close the connection")
@@ -296,7 +295,7 @@ def _read_auth(packet: bytes | memoryview) -> tuple[str, bytes]:
         raise ProtocolError(f"a packet of {len(packet)} bytes carries no AuthMessage: {error}") from error
     if not message.IsInitialized():
         raise ProtocolError("an AuthMessage without the name of a plugin or without a payload")
-    if not isinstance(name, str):  # how protobuf hands out a string that is not UTF-8
+    if not isinstance(name, str):  # protobuf returns a string that is not UTF-8 as bytes
         raise ProtocolError(f"the name of an authentication plugin is not UTF-8: {name!r}")
     return name, message.payload
 
@@ -323,7 +322,7 @@ _OPERATIONS = {
 
 
 def decode_request(packet: bytes | memoryview) -> VersionedRequest:
-    """Reads a request. Raises ProtocolError where it is short or its opcode unknown."""
+    """Decodes a request. Raises ProtocolError if it is too short or its opcode is unknown."""
     version, opcode, flags = _read_header(packet)
     decoder = _REQUEST_DECODERS.get(opcode)
     if decoder is None:
@@ -370,7 +369,7 @@ def _decode_batch_response(packet: bytes | memoryview) -> Response:
 
 
 def _read_records(packet: bytes | memoryview, start: int) -> tuple[bytes | memoryview, ...]:
-    """The entries of a batch, each behind its length, up to the end of the packet; not copied."""
+    """The entries of a batch, each preceded by its length, up to the end of the packet; not copied."""
     records: list[bytes | memoryview] = []
     append, unpack, end = records.append, _RECORD_LENGTH.unpack_from, len(packet)
     while start < end:
@@ -399,7 +398,7 @@ _RESPONSE_DECODERS: dict[int, Callable[[bytes | memoryview], Response]] = {
 
 
 def decode_response(packet: bytes | memoryview) -> Response:
-    """Reads a response, of whatever version. Raises ProtocolError where anything in it is short or unknown."""
+    """Decodes a response of any version. Raises ProtocolError if it is too short or any field is unknown."""
     version, opcode, _flags = _read_header(packet)
     decoder = _RESPONSE_DECODERS.get(opcode)
     if decoder is None:
@@ -407,11 +406,11 @@ def decode_response(packet: bytes | memoryview) -> Response:
     return decoder(packet)
 
 
-# --- refusing -------------------------------------------------------------------------------------------------------
+# --- error responses ------------------------------------------------------------------------------------------------
 
 
 def error_response(request: Request, status: Status) -> Response:
-    """The answer that carries nothing but a failure; unlike in v3 that of a batch read always has its ids."""
+    """A response that carries only a failure; unlike in v3, one to a batch read always carries its ids."""
     if isinstance(request, messages.InvalidRequest) and request.operation == Operation.BATCH_READ_ENTRY:
         return messages.BatchReadResponse(request.txn_id, status, request.ledger_id, request.entry_id)
     return error_responses.error_response(request, status)

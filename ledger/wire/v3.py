@@ -1,12 +1,12 @@
-"""The v3 entry protocol: requests and responses as protobuf inside frames.
+"""Entry protocol v3: requests and responses as protobuf messages inside frames.
 
-Encoders return a whole frame, length prefix included; decoders take a packet without it. The bytes are those of
-BookKeeper's own writer, field order included: the `flag` of an add or read stands before the other fields of its
-message. A request whose header can't be read (an unknown operation among them) raises ProtocolError, after which the
-connection is to be closed; one whose header can be read but not the rest becomes an InvalidRequest, to be answered with
-its status (F17). Source: docs/protocol/wire.md#v3-messages.
+Encoders return a whole frame, length prefix included; decoders take a packet without it. The bytes equal those of
+BookKeeper's own writer, including field order: the `flag` of an add or read precedes the other fields of its message. A
+request whose header can't be parsed (including an unknown operation) raises ProtocolError, and the connection must then
+be closed. One whose header can be parsed but not the remainder becomes an InvalidRequest, answered with its status
+(F17). Source: docs/protocol/wire.md#v3-messages.
 
-Not here: frames (`frames`), what a request does (the bookie), the older protocol.
+Not its job: frames (`frames`), executing requests (the bookie), protocol v2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FLAG_TAG = b"\xa0\x06"
 
 
 class ProtocolError(Exception):
-    """The packet is not of this protocol; the connection has to be closed."""
+    """The packet does not belong to this protocol; the connection must be closed."""
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def _size(length: int) -> bytes:
 
 
 def _header(operation: int, txn_id: int, priority: int = 0) -> bytes:
-    """Field 1 of request and response: tag, size, version, operation, transaction id, priority."""
+    """Field 1 of a request or response: tag, size, version, operation, transaction id, priority."""
     body = b"\x08\x03\x10%b\x18%b" % (_size(operation), _size(txn_id))
     if priority:
         body += b"\x20" + _size(priority)
@@ -55,7 +55,7 @@ def _frame(*parts: bytes) -> bytes:
 
 
 def _field_tag(operation: int) -> bytes:
-    """Tag of the sub-message that belongs to an operation; the numbers are the same in request and response."""
+    """Tag of an operation's sub-message; requests and responses use the same numbers."""
     return encode_varint(_FIELD_NUMBERS[operation] << 3 | 2)
 
 
@@ -163,7 +163,7 @@ _REQUEST_ENCODERS: dict[type, Callable[[Any], bytes]] = {
 
 
 def encode_request(request: Request) -> bytes:
-    """The frame of a request."""
+    """Encodes the frame of a request."""
     return _REQUEST_ENCODERS[type(request)](request)
 
 
@@ -269,7 +269,7 @@ _RESPONSE_ENCODERS: dict[type, Callable[[Any], bytes]] = {
 
 
 def encode_response(response: Response) -> bytes:
-    """The frame of a response."""
+    """Encodes the frame of a response."""
     return _RESPONSE_ENCODERS[type(response)](response)
 
 
@@ -277,14 +277,14 @@ def encode_response(response: Response) -> bytes:
 
 
 def decode_request(packet: bytes | memoryview) -> Request:
-    """Reads a request. Raises ProtocolError when its header can't be read."""
+    """Decodes a request. Raises ProtocolError if its header can't be parsed."""
     try:
         message = wire.Request.FromString(packet)  # type: ignore[arg-type]  # reads any buffer
     except DecodeError as error:
         raise ProtocolError(f"a packet of {len(packet)} bytes is no v3 request: {error}") from error
     header = message.header
     operation = int(header.operation)
-    # An absent version or operation reads as another than these two, and an absent sub-message as one lacking fields.
+    # A missing version or operation reads as a value other than these two, a missing sub-message as one without fields.
     if operation == ADD_ENTRY and header.version == _VERSION and header.HasField("txnId"):
         return _decode_add_request(message.addRequest, header.txnId, header.priority)
     if not (header.HasField("version") and header.HasField("operation") and header.HasField("txnId")):
@@ -379,7 +379,7 @@ def _wrong_version(message: wire.Request) -> messages.InvalidRequest:
 
 
 def decode_response(packet: bytes | memoryview) -> Response:
-    """Reads a response. The inner status counts only where the outer one is EOK. Raises ProtocolError."""
+    """Decodes a response. The inner status counts only if the outer one is EOK. Raises ProtocolError."""
     try:
         message = wire.Response.FromString(packet)  # type: ignore[arg-type]  # reads any buffer
     except DecodeError as error:
