@@ -1,1 +1,1 @@
-"""What every process needs: logs, settings, TLS, listening, background tasks, the command line."""
+"""What every process needs: logs, settings, TLS, listening, background tasks and the command line."""

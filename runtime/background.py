@@ -1,14 +1,16 @@
-"""Tasks that run for as long as their owner lives: none of them ends unseen.
+"""Background tasks that live as long as their owner and never fail unnoticed.
 
-A loop that follows, renews or cleans up is a task that nobody waits for. Were it to end with an error, that would be
-told when it is collected as garbage, if ever, and what depends on it would wait for ever. `keep_running` runs it again
-instead, after a pause that grows while it keeps failing, says so in the log with the error's trace, and counts it.
+A loop that follows, renews or cleans up runs in a task that nobody awaits. If it ended with an error, Python would
+report that when the task is garbage collected, if ever, and everything that depends on the loop would wait for ever.
+`keep_running` instead restarts it after a pause that grows with repeated failures, logs the error with its traceback,
+and counts it.
 
-States of a task: *running*; *pausing* after a failure; *over*, when its work has returned or it was cancelled. Those
-who wait for what the work does wait on: it is done again from its beginning, so work must be able to begin anew.
+States of a task: *running*; *pausing* after a failure; *over*, when its work has returned or it was cancelled. Code
+that waits for the work's result keeps waiting during a restart. The work is repeated from its beginning, so it must be
+restartable.
 
-Not its job: errors that the work foresees, and work whose failure must end its owner (a bookie that can't measure its
-disks): that work tells its owner itself.
+Not its job: errors that the work expects, and work whose failure must end its owner (a bookie that can't measure its
+disks); such work notifies its owner itself.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _SOUND_SECONDS = 60.0
-"""Work that ran for so long begins with the shortest pause again."""
+"""Work that ran at least this long before it failed is restarted after the shortest pause again."""
 
 RESTARTS: Counter[str] = Counter()
-"""How often a task of each name failed in this process."""
+"""Number of failures in this process, by task name."""
 
 
 def keep_running(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-    """Runs `work` in a task of its own, again and again while it fails.
+    """Runs `work` in its own task and restarts it after each failure.
 
     Args:
-        name: What it does, for the log and the metric; the same for all tasks of a kind.
+        name: What the work does, for log and metric; the same for all tasks of a kind.
         work: Called for each run.
 
     Returns:
@@ -51,7 +53,7 @@ async def _run(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None
         began = loop.time()
         try:
             return await work()
-        except Exception as error:  # whatever it is: there is nobody else to hear of it
+        except Exception as error:  # any error at all: nobody else would report it
             if loop.time() - began >= _SOUND_SECONDS:
                 pause = _FIRST_PAUSE
             RESTARTS[name] += 1

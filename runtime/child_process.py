@@ -1,11 +1,11 @@
-"""A process of this package's own that another one starts, orders about by a pipe, and hears.
+"""A child process that runs a module of this package, takes its orders through a pipe, and reports back.
 
-The order goes in as one JSON line on standard input, so that no secret stands on a command line; that pipe stays open
-for as long as the parent wants the child, and ends with the parent however that ends. What the child says comes as JSON
-lines on standard output: first where it serves, or `{"error": …}`. Its log goes where the parent's goes.
+The order is one JSON line on standard input, so no secret appears on a command line. That pipe stays open as long as
+the parent wants the child, and closes when the parent ends for whatever reason. The child reports JSON lines on
+standard output: first the address on which it serves, or `{"error": …}`. Its log goes to the parent's standard error.
 
-States: new → starting → serving → ended. An object is one place for a process: `start` may be called again once the
-last one has ended. Not its job: when to start it again (`workers`, the bookie's `gateway_process`).
+States: new → starting → serving → ended. One object represents one slot for a child: `start` may be called again once
+the previous child has ended. Not its job: deciding when to restart it (`workers`, the bookie's `gateway_process`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from bookgate.runtime.logs import log_event
 _LOG = logging.getLogger(__name__)
 
 _KILL_AFTER_SECONDS = 10.0
-"""Beyond the grace for calls under way."""
+"""Seconds after the grace period for calls in progress."""
 _LONGEST_LINE = 16 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 
 
 class ChildFailedException(BKException):
-    """A child could not start; the message is its own."""
+    """A child could not start; the message comes from the child."""
 
 
 class Pauses:
-    """Before a child is started again: they double, up to a bound, until one has served for a while."""
+    """Pauses before a child is restarted: they double up to a limit, and reset once a child has served for a while."""
 
     FIRST_SECONDS, LONGEST_SECONDS = 0.2, 10.0
     SOUND_SECONDS = 60.0
@@ -46,14 +46,14 @@ class Pauses:
         self._next = self.FIRST_SECONDS
 
     def after(self, served_seconds: float) -> float:
-        """The pause after one that served so long; 0 where it did not get that far."""
+        """The pause after a child that served for `served_seconds`; 0 if it never served."""
         pause = self.FIRST_SECONDS if served_seconds >= self.SOUND_SECONDS else self._next
         self._next = min(2 * pause, self.LONGEST_SECONDS)
         return pause
 
 
 class ChildProcess:
-    """See the module. `name` is what the log and errors call it, `module` what it runs."""
+    """A child process; see the module. `name` identifies it in log and errors; `module` is what it runs."""
 
     def __init__(self, name: str, module: str) -> None:
         self.name = name
@@ -62,14 +62,14 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the last one started."""
+        """Process id of the most recently started child."""
         return self._process.pid if self._process is not None else None
 
     async def start(self, order: bytes, pass_fds: Sequence[int] = ()) -> dict[str, Any]:
-        """Returns what it says once it serves. Raises ChildFailedException."""
+        """Starts the child and returns its first report, once it serves. Raises ChildFailedException."""
         try:
             process = await asyncio.create_subprocess_exec(
-                # What lies in the working directory is none of it.
+                # The child must not import modules from the working directory.
                 *(sys.executable, "-P", "-m", self._module),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -93,18 +93,18 @@ class ChildProcess:
         return answer
 
     async def read_line(self) -> bytes:
-        """The next that it says; empty once it has ended."""
+        """The next line the child reports; empty once it has ended."""
         assert self._process is not None
         assert self._process.stdout is not None
         return await self._process.stdout.readline()
 
     async def ended(self) -> int:
-        """Its exit code, once there is one."""
+        """Waits for the child to end and returns its exit code."""
         assert self._process is not None
         return await self._process.wait()
 
     def let_go(self) -> None:
-        """Ends its standard input, by which it knows that it is not wanted any more."""
+        """Closes the child's standard input, which asks it to stop."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -115,7 +115,9 @@ class ChildProcess:
                 self._process.kill()
 
     async def stop(self, grace_seconds: float, *, by_signal: bool = True) -> None:
-        """Lets it drain, asked by SIGTERM or by the end of its standard input; kills it when it takes too long."""
+        """Asks the child to drain and stop, by SIGTERM or by closing its standard input; kills it if it exceeds the
+        grace period.
+        """
         process = self._process
         if process is None or not self._is_there:
             return
@@ -147,7 +149,7 @@ def own_environment() -> dict[str, str]:
 
 
 def read_order() -> bytes:
-    """The line that says what to do. Byte by byte: what follows is for the event loop."""
+    """Reads the order line. It reads byte by byte, because what follows belongs to the event loop."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(sys.stdin.fileno(), 1)
@@ -158,12 +160,12 @@ def read_order() -> bytes:
 
 
 def tell(what: dict[str, Any]) -> None:
-    """Says it to the parent."""
+    """Reports to the parent."""
     print(json.dumps(what), flush=True)
 
 
 def stop_with_parent(stop: asyncio.Event) -> None:
-    """Sets `stop` when standard input ends: the parent is gone, or wants no more of this process."""
+    """Sets `stop` when standard input closes: the parent is gone or asks this process to stop."""
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
@@ -175,13 +177,13 @@ def stop_with_parent(stop: asyncio.Event) -> None:
 
 
 def die_with_parent() -> None:
-    """Has the kernel kill this process when its parent dies, stopped or busy as it may be; where there is that (Linux).
+    """Makes the kernel kill this process when its parent dies, even if this process is stopped or busy (Linux only).
 
-    A parent that died before is noticed by the end of standard input.
+    If the parent died before this call, the end of standard input reveals it.
     """
     if sys.platform != "linux":
         return
-    # A system that forbids memory to be written and run may forbid ctypes.
+    # A system that forbids writable and executable memory may forbid ctypes.
     with contextlib.suppress(ImportError, OSError, AttributeError, MemoryError):
         import ctypes
 

@@ -1,9 +1,10 @@
-"""Long work on the event loop in slices that others don't notice.
+"""Runs long work on the event loop in slices, so that other tasks on the loop are not delayed.
 
-A gateway shares its loop with the streams of everybody, and with the entry port where a bookie hosts it. What answers
-for thousands of ledgers is done a slice at a time, one slice of all such work together. After each the others get
-their turns: until a turn of the loop passes in which they had nothing to do, or they have had several times as long as
-the slice took. On an idle loop that costs one turn a slice; on a busy one such work goes on at a fraction of the speed.
+A gateway shares its loop with all client streams, and with the entry port if a bookie hosts it. Responses that cover
+thousands of ledgers are produced slice by slice; only one slice of such work runs at a time. After each slice other
+tasks run, until the loop makes a turn in which they had nothing to do, or they have had several times the duration of
+the slice. On an idle loop this costs one turn per slice; on a busy one the sliced work proceeds at a fraction of its
+speed.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
 _OTHERS_SHARE = 4
-"""Times as long as a slice that the others get where they want it."""
+"""Time that other tasks get after a slice if they need it, as a multiple of the slice's duration."""
 
 _IDLE_TURN_SECONDS = 0.0002
 """A turn of the loop that took no longer had nothing else to do."""
 
 
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-"""One an event loop: whoever does such work there takes turns."""
+"""One lock per event loop; sliced work takes turns on it."""
 
 
 @asynccontextmanager
 async def giving_way(clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[None]:
-    """Around a slice: a millisecond's work at most, without a pause in it."""
+    """Context manager around one slice: at most a millisecond of work, without an await."""
     async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         begun = clock()
         yield

@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open."""
+"""Limits on the file descriptors of this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ except ImportError:  # not a POSIX system
 _UNKNOWN = 1024
 _OWN = 64
 _MOST = 1 << 20
-"""Where the system sets no limit, or a higher one: as many as anybody needs, and as tables are fast with."""
+"""Upper limit where the system sets none or a higher one: enough for any process, and descriptor tables stay fast."""
 
 
 def descriptor_limit() -> int:
-    """Descriptors that the process may have."""
+    """Number of descriptors that the process may open."""
     if resource is None:
         return _UNKNOWN
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -22,17 +22,17 @@ def descriptor_limit() -> int:
 
 
 def gateway_share(limit: int) -> int:
-    """Connections that a gateway of its own takes: the rest is for HTTP, the store and files."""
+    """Connections that a standalone gateway accepts; the remaining descriptors serve HTTP, the store and files."""
     return max(8, min(10_000, (limit - _OWN) * 3 // 4))
 
 
 def http_share(limit: int) -> int:
-    """Its connections of HTTP."""
+    """HTTP connections that the process accepts."""
     return max(8, min(256, (limit - _OWN) // 8))
 
 
 def raise_descriptor_limit() -> int:
-    """Takes as many as the system's hard limit grants; returns the limit. To be called when a server starts."""
+    """Raises the soft limit to the system's hard limit and returns it. Call it when a server starts."""
     if resource is None:
         return _UNKNOWN
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM while an event loop runs: the work is cancelled and cleans up; nothing is cut in two.
+"""Ctrl-C and SIGTERM while an event loop runs: they cancel the work, which then cleans up.
 
-An exception that a signal handler raises may come up in the middle of a callback of the loop or of gRPC, which are not
-made for it. So while the loop runs the signals cancel its work instead, and KeyboardInterrupt follows when that has
-ended.
+An exception raised by a signal handler may surface inside a callback of the loop or of gRPC, which are not prepared for
+it. While the loop runs, the signals therefore cancel its work instead, and KeyboardInterrupt is raised once the work
+has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Runs the work; raises KeyboardInterrupt once it has ended after one of the signals. Handlers are put back."""
+    """Runs the work; raises KeyboardInterrupt once it has ended after a signal. Restores the signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         return runner.run(work)
     loop = runner.get_loop()

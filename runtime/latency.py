@@ -1,7 +1,7 @@
-"""Latencies, and what an operation counts of itself.
+"""Latency histograms, and the statistics of an operation.
 
-The histogram takes constant memory, constant time a value, and is off by three per cent at worst.
-Values are whole microseconds. Below 64 each has a bucket of its own; above, each power of two is cut into 32.
+A histogram takes constant memory and constant time per value, with a relative error of at most three per cent. Values
+are whole microseconds. Each value below 64 has its own bucket; above, each power of two is divided into 32 buckets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _EXACT = 1 << (_SUB_BITS + 1)
 _MAX_BITS = 40
 
 WINDOW_SECONDS = 60.0
-"""Quantiles that Prometheus gets are of the last one to two windows: BookKeeper's provider has 60 s too."""
+"""Quantiles exported to Prometheus cover the last one to two windows; BookKeeper's provider uses 60 s too."""
 
 
 def _bucket(microseconds: int) -> int:
@@ -34,7 +34,7 @@ def _upper_bound(bucket: int) -> int:
 
 
 class _Window:
-    """The counts as they were when the present window began, and the one before it."""
+    """Snapshots of the counts at the start of the current window and of the previous one."""
 
     __slots__ = ("began", "last", "present")
 
@@ -44,7 +44,9 @@ class _Window:
         self.last: list[int] | None = None
 
     def before(self, counts: list[int], now: float) -> list[int] | None:
-        """The counts at the beginning of the last window, None: nothing was counted then. Begins a new one when due."""
+        """The counts at the start of the previous window, or None if there were none. Starts a new window when it is
+        due.
+        """
         if self.began is None:
             self.began, self.present = now, counts.copy()
         elif now - self.began >= WINDOW_SECONDS:
@@ -53,11 +55,11 @@ class _Window:
 
 
 class LatencyHistogram:
-    """Record with `record`, ask with `quantile`."""
+    """A latency histogram: `record` adds a value, `quantile` evaluates it."""
 
     def __init__(self) -> None:
         self._counts = _NO_COUNTS
-        """The buckets; a list of its own from the first value on, since most histograms never get one."""
+        """The buckets. The list is allocated with the first value, since most histograms never receive one."""
         self.count = 0
         self.total_microseconds = 0
         self.max_microseconds = 0
@@ -67,7 +69,7 @@ class LatencyHistogram:
         self.record_value(int(seconds * 1e6))
 
     def record_value(self, value: int) -> None:
-        """Microseconds, or whatever else is counted in whole numbers; `quantile` then gives thousands of it."""
+        """Records a value in microseconds or any other whole unit; `quantile` then returns thousands of that unit."""
         value = min(max(value, 0), (1 << _MAX_BITS) - 1)
         if not self.count:
             self._counts = _NO_COUNTS.copy()
@@ -78,18 +80,18 @@ class LatencyHistogram:
             self.max_microseconds = value
 
     def counts(self) -> list[int]:
-        """A copy of how many values each bucket has."""
+        """A copy of the number of values per bucket."""
         return self._counts.copy()
 
     def quantile(self, fraction: float) -> float:
-        """Milliseconds that `fraction` of the values do not exceed; 0 without values."""
+        """The latency in milliseconds that `fraction` of the values do not exceed; 0 if there are none."""
         [found] = self._quantiles([fraction], self._counts)
         return found
 
     def recent_quantiles(self, fractions: Sequence[float], now: float) -> list[float]:
-        """The same for several, in rising order, of the values since the window before the last began.
+        """Quantiles, for fractions in rising order, of the values recorded since the start of the previous window.
 
-        A window is over when somebody asks `WINDOW_SECONDS` or more after it began; `now` is in seconds of any clock.
+        A window ends at the first call `WINDOW_SECONDS` or more after it began; `now` is in seconds of any clock.
         """
         if not self.count:
             return [0.0] * len(fractions)
@@ -109,7 +111,7 @@ class LatencyHistogram:
         return found + [0.0] * (len(fractions) - len(found))
 
     def summary(self) -> dict[str, float]:
-        """Milliseconds: p50, p99, p99.9, max and mean."""
+        """p50, p99, p99.9, max and mean, in milliseconds."""
         mean = self.total_microseconds / self.count / 1000 if self.count else 0.0
         return {
             "p50_ms": self.quantile(0.5),
@@ -123,7 +125,7 @@ class LatencyHistogram:
 class OpStats:
     """Successes, failures and latencies of one operation: BookKeeper's OpStatsLogger.
 
-    Counting is exact; latencies may be those of a sample where an operation is done by the hundred thousand.
+    Counts are exact; for very frequent operations the latencies may be those of a sample.
     """
 
     __slots__ = ("failed", "failures", "succeeded", "successes")
@@ -143,9 +145,9 @@ class OpStats:
         self.failed.record(seconds)
 
     def samples(self, now: float) -> Iterator[Sample]:
-        """As BookKeeper's Prometheus provider shows it: a summary in milliseconds, `success` as a label.
+        """Samples in the form of BookKeeper's Prometheus provider: a summary in milliseconds with the label `success`.
 
-        Counts and sums are those since the start, quantiles those of the last windows; `now` is in seconds.
+        Counts and sums cover the time since the start, quantiles the last windows; `now` is in seconds.
         """
         for label, count, latencies in (
             ("true", self.successes, self.succeeded),
@@ -161,11 +163,11 @@ class OpStats:
 
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
-"""Those of BookKeeper's Prometheus provider."""
+"""The quantiles of BookKeeper's Prometheus provider."""
 
 
 class Sample(NamedTuple):
-    """One line of a metric: what follows its name, the labels, the value."""
+    """One line of a metric: the suffix of its name, the labels, the value."""
 
     suffix: str
     labels: dict[str, str]
@@ -173,7 +175,7 @@ class Sample(NamedTuple):
 
 
 class LatencyWindow:
-    """The values that a histogram got since the last look at it."""
+    """The values that a histogram received since the previous evaluation."""
 
     def __init__(self, histogram: LatencyHistogram) -> None:
         self._histogram = histogram
@@ -181,7 +183,9 @@ class LatencyWindow:
         self._counts = histogram.counts()
 
     def quantile(self, fraction: float) -> float | None:
-        """Milliseconds that `fraction` of them do not exceed, None without any. The next look begins here."""
+        """Milliseconds that `fraction` of these values do not exceed, None if there are none. Starts the next
+        evaluation period.
+        """
         if self._histogram.count == self._seen:
             return None
         earlier, self._counts = self._counts, self._histogram.counts()

@@ -1,7 +1,8 @@
-"""Listening addresses: whether one is free, and holding one for several processes.
+"""Listening addresses: checking whether one is free, and holding one for several processes.
 
-gRPC sets SO_REUSEPORT, with which a second server on a port starts without complaint and gets half the calls. So a
-gateway alone asks for a port of its own, and several workers share one that their parent has found free and holds.
+gRPC sets SO_REUSEPORT, with which a second server on the same port starts without complaint and receives half of the
+connections. A single gateway therefore requires a port that no other process has, and several workers share one that
+their parent found free and holds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import socket
 BACKLOG = 1024
 
 _KEEP_ALIVE: list[tuple[int, int, int]] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-"""Options that accepted connections inherit. A peer that is gone without a word is noticed after some three minutes."""
+"""Socket options that accepted connections inherit. They detect a peer that vanished silently after about three
+minutes.
+"""
 if hasattr(socket, "TCP_KEEPIDLE"):
     _KEEP_ALIVE += [
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 120),
@@ -23,19 +26,19 @@ if hasattr(socket, "TCP_KEEPIDLE"):
 
 
 def backlog_for(connections: int) -> int:
-    """How many may wait to be accepted where so many may be: an event loop accepts all that wait at once."""
+    """Listen backlog for a server of so many connections: an event loop accepts all waiting connections at once."""
     return max(8, min(BACKLOG, connections // 4))
 
 
 def address_of(host: str, port: int) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """`host:port`; an IPv6 host is enclosed in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket, whose connections end when the other machine is gone. Raises OSError."""
+    """A listening TCP socket whose connections end when the peer's machine is gone. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or asyncio would leave connections without TCP_NODELAY.
+    # Without an explicit protocol asyncio would not set TCP_NODELAY on the connections.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,7 +54,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def check_bindable(host: str, port: int) -> None:
-    """Binds a plain socket first: unlike gRPC it says what is wrong, and gRPC would print to standard error."""
+    """Binds a plain socket first, because its error says what is wrong, whereas gRPC would print to standard error."""
     try:
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
     except OSError as error:
@@ -61,9 +64,9 @@ async def check_bindable(host: str, port: int) -> None:
 
 
 async def hold_shared_port(host: str, port: int) -> socket.socket:
-    """A bound socket that never listens: the port stays this process's own, and its workers may serve there.
+    """A bound socket that never listens: it reserves the port for this process, and its workers may serve on it.
 
-    Raises OSError when somebody else has the port.
+    Raises OSError if another process uses the port.
     """
     await check_bindable(host, port)
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

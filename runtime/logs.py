@@ -1,13 +1,13 @@
-"""The log of every process: one line an event on standard error, in a form that programs can take apart.
+"""The log of every process: one line per event on standard error, in a machine-readable form.
 
-As text a line is `time=… level=… logger=… event=… key=value …` (logfmt), as JSON an object with the same names. A
-record that is no event has its words as `message`. A stack trace stays within the line, as `exception`; it is there for
-what nobody foresaw only. What is so for the whole process (the bookie's id) is in every line.
+A text line is `time=… level=… logger=… event=… key=value …` (logfmt), a JSON line an object with the same names. A
+record that is not an event has its text as `message`. A stack trace stays within the line, as `exception`; only
+unexpected errors have one. Fields that hold for the whole process (the bookie's id) are in every line.
 
-Levels: `error`, something is lost or will not heal by itself; `warning`, an operator may want to know, and it is dealt
-with; `info`, changes of state; `debug`, what is of use to developers. `critical` is said before a process ends.
+Levels: `error`, something is lost or will not recover by itself; `warning`, the process handles it, but an operator may
+want to know; `info`, changes of state; `debug`, details for developers. `critical` is logged before a process ends.
 
-Libraries of ours only call `log_event`; processes call `set_up_logging` once.
+Library code only calls `log_event`; processes call `set_up_logging` once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class LogSettings(BaseModel):
-    """A model to inherit from: what and how a process logs."""
+    """Settings model to inherit from: log level and form of a process."""
 
     log_level: LogLevel = Field(default="info", description="what is logged to standard error")
     log_format: LogFormat = Field(default="text", description="text: key=value; json: an object a line")
 
 
 class Event:
-    """The message of a log record: a name, and what is known of it."""
+    """The message of a log record: an event name and its fields."""
 
     __slots__ = ("fields", "name")
 
@@ -50,19 +50,19 @@ class Event:
 
 
 def log_event(logger: logging.Logger, event: str, level: int = logging.INFO, **fields: object) -> None:
-    """Logs one event. An `error` among the fields is told by its message, without a trace."""
+    """Logs one event. The field `error` is logged as its message, without a traceback."""
     if logger.isEnabledFor(level):
         logger.log(level, Event(event, fields))
 
 
 def log_bug(logger: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
-    """Logs what nobody foresaw, with its trace."""
+    """Logs an unexpected error with its traceback."""
     about = {**fields, "error": error, "type": type(error).__name__}
     logger.error(Event(event, about), exc_info=(type(error), error, error.__traceback__))
 
 
 def set_up_logging(level: LogLevel, form: LogFormat) -> None:
-    """Sends the log of this process to standard error, what nobody caught included."""
+    """Directs the log of this process to standard error, including uncaught exceptions."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(as_json=form == "json"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -74,14 +74,14 @@ def set_up_logging(level: LogLevel, form: LogFormat) -> None:
 
 
 def add_to_every_line(**fields: object) -> None:
-    """What is so for the whole process from now on."""
+    """Adds fields to every later log line of the process."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, LineFormatter):
             handler.formatter.of_process.update(fields)
 
 
 class LineFormatter(logging.Formatter):
-    """See the module."""
+    """Formats log lines; see the module."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
@@ -114,14 +114,14 @@ def _logfmt(fields: Mapping[str, object]) -> str:
 
 
 def _value(value: object) -> str:
-    """Values with spaces, quotes or `=` are quoted as JSON strings."""
+    """Formats a value: one with spaces, quotes or `=` is quoted as a JSON string."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     plain = text and not any(character in ' "=\\' or not character.isprintable() for character in text)
     return text if plain else _json(text)
 
 
 _LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""What JSON leaves as it is and some take for the end of a line."""
+"""Characters that JSON leaves unescaped and that some programs take for a line end."""
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Metadata drivers: from the scheme of a metadata URI to the package that speaks to that store.
+"""Metadata drivers: maps the scheme of a metadata URI to the package that implements that store.
 
 Drivers are found in the entry-point group `bookgate.metadata_drivers`, so another store is another package, and nobody
 who does not use a store needs its library. A driver is a function `create_factory(uri, settings) ->
@@ -19,16 +19,16 @@ GROUP = "bookgate.metadata_drivers"
 
 
 class Driver(Protocol):
-    """What an entry point of the group gives."""
+    """The function that an entry point of the group names."""
 
     __module__: str
 
     def __call__(self, uri: str, settings: object = ...) -> LedgerManagerFactory:
-        """Raises IncorrectParameterException for a URI that is not one of this store."""
+        """Creates the factory. Raises IncorrectParameterException for a URI that is invalid for this store."""
 
 
 def scheme_of(uri: str) -> str:
-    """The part before `+` or `:`, in lower case. Raises IncorrectParameterException where there is none."""
+    """The part before `+` or `:`, in lower case. Raises IncorrectParameterException if the URI has no scheme."""
     match = re.match(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[^:]*)?:", uri)
     if not match:
         raise IncorrectParameterException(
@@ -44,7 +44,7 @@ def installed_schemes() -> list[str]:
 
 
 def load_driver(uri: str) -> Driver:
-    """The driver of a URI's scheme. Raises IncorrectParameterException that says what to install."""
+    """The driver of a URI's scheme. Raises IncorrectParameterException, which says what to install."""
     scheme = scheme_of(uri)
     found = entry_points(group=GROUP, name=scheme)
     if not found:

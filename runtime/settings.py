@@ -1,6 +1,6 @@
-"""What the settings of bookie, gateway and client have in common: rules over several keys, and names that are no key.
+"""What the settings of bookie, gateway and client share: rules over several keys, and detection of unknown names.
 
-Pure: where values come from (files, environment, options) is the affair of each package's own configuration.
+Pure: each package's own configuration reads the values (files, environment, options).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _is_secret(field: FieldInfo) -> bool:
 
 
 class ContradictionError(ValueError):
-    """Values that are right by themselves and don't fit together; each problem names its keys and a way out."""
+    """Values that are valid individually but contradict each other; each problem names the keys and a way to fix it."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -46,10 +46,12 @@ class ContradictionError(ValueError):
 
 
 class ConsistentSettings(BaseModel):
-    """Settings with rules over several keys: all that are broken are told at once."""
+    """Settings with rules over several keys; validation reports all violations at once."""
 
     def contradictions(self) -> Iterator[str]:
-        """One sentence each. Who adds rules yields from `super()` first: several such models may be put together."""
+        """Yields one sentence per violation. Overrides must yield from `super()` first, so that several such models can
+        be combined.
+        """
         yield from ()
 
     @model_validator(mode="after")
@@ -61,20 +63,20 @@ class ConsistentSettings(BaseModel):
 
 
 def nearest_key(name: str, valid: Collection[str]) -> str | None:
-    """The key that was probably meant: `journalDirectories` for `journal_directories`, `prot` for `port`."""
+    """The valid key closest to `name`: `journal_directories` for `journalDirectories`, `port` for `prot`."""
     by_form = {_form(key): key for key in sorted(valid)}
     found = difflib.get_close_matches(_form(name), by_form, 1, 0.7)
     return by_form[found[0]] if found else None
 
 
 def unknown_key(name: str, valid: Collection[str]) -> str:
-    """The message for a key that does not exist."""
+    """The error message for an unknown key."""
     meant = nearest_key(name, valid)
     return f"there is no such key; did you mean {meant}?" if meant else "there is no such key"
 
 
 def unknown_variables(environment: Iterable[str], prefix: str, valid: Collection[str]) -> list[str]:
-    """Problems of environment variables that begin with `prefix` and stand for no key, ordered."""
+    """Problems, sorted, with environment variables that begin with `prefix` but match no key."""
     strangers = [
         name for name in environment if name.upper().startswith(prefix) and not _stands_for(name, prefix, valid)
     ]

@@ -1,4 +1,4 @@
-"""Which version this is, as it is told over HTTP and compared by the doctor."""
+"""The version of this software, as reported over HTTP and compared by the doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def own_version() -> str:
-    """`bookgate/1.2.3`; `bookgate/source` for a source tree that is not installed."""
+    """`bookgate/1.2.3`, or `bookgate/source` for a source tree that is not installed."""
     try:
         return f"bookgate/{version('bookgate')}"
     except PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""How commands are grouped, and how they print results, progress and failures."""
+"""Command groups, and how commands print results, progress and failures."""

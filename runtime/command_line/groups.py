@@ -1,8 +1,8 @@
-"""Groups of commands: one shape of every failure, a default command, nouns whose commands come from several packages.
+"""Command groups: uniform failures, a default command, and nouns whose commands come from several packages.
 
-A group that is run itself (not as part of another) ends the process: what commands raise becomes one line and an exit
-code (see `output`), and only what nobody foresaw keeps its traceback. typer's own classes differ between its versions,
-hence Any here and there.
+A group that is run itself (not as part of another) ends the process: an exception of a command becomes one line and an
+exit code (see `output`); only an unexpected one keeps its traceback. typer's own classes differ between its versions,
+hence Any in some places.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _EXTRAS = {"pyarrow": "bookie,spark", "pyspark": "bookie,spark"}
 """The extra that brings a module, where it is not `bookie`."""
 
 _OWN_OPTIONS = ("--help", "--install-completion", "--show-completion")
-"""Options of a group that has no others."""
+"""Options of a group that defines no others."""
 
 
 class Group(typer.core.TyperGroup):
     """A group of commands; see the module."""
 
     default_command: str | None = None
-    """Runs where no command is named: `bookgate bookie --port 0` is `bookgate bookie start --port 0`."""
+    """Runs if no command is named: `bookgate bookie --port 0` is `bookgate bookie start --port 0`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Who completes a line without a command yet wants to see the commands.
+        # Shell completion of a line without a command lists the commands.
         completing = ctx.resilient_parsing and not args
         if self.default_command and not completing and _names_no_command(args):
             args = [self.default_command, *args]
@@ -69,17 +69,17 @@ def _names_no_command(args: Sequence[str]) -> bool:
 
 
 class StartByDefault(Group):
-    """A group whose command `start` runs where none is named."""
+    """A group whose default command is `start`."""
 
     default_command = "start"
 
 
 def new_group(help_text: str | None, cls: type[Group] = Group, *, asks_for_a_command: bool = True) -> typer.Typer:
-    """A typer app in the one manner of all: plain help, and failures as `output` says.
+    """Creates a typer app with the common settings: plain help, and failures as `output` describes.
 
-    Without a help text it is that of the app's callback: of a group that is one command.
+    Without a help text, the app's callback provides it (for a group that is a single command).
     """
-    # typer takes None for a help text.
+    # typer does not accept None as a help text.
     given: dict[str, Any] = {} if help_text is None else {"help": help_text}
     return typer.Typer(
         cls=cls, no_args_is_help=asks_for_a_command, rich_markup_mode=None, add_completion=False, **given
@@ -87,7 +87,7 @@ def new_group(help_text: str | None, cls: type[Group] = Group, *, asks_for_a_com
 
 
 def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
-    """Runs a command and ends the process as `output` says."""
+    """Runs a command and ends the process as `output` describes."""
     try:
         code = run()
     except FORESEEN as error:
@@ -116,7 +116,7 @@ def _end_for_wrong_usage(error: Any, as_json: bool) -> NoReturn:
     context = getattr(error, "ctx", None)
     message = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
-        # Its message is the help.
+        # The exception's message is the help text.
         print(message, file=sys.stderr)
     else:
         hint = f"; see `{context.command_path} --help`" if context is not None else ""
@@ -125,22 +125,22 @@ def _end_for_wrong_usage(error: Any, as_json: bool) -> NoReturn:
 
 
 def _wants_json(args: Sequence[str]) -> bool:
-    """Seen before anything is parsed, since wrong usage is told in the same shape."""
+    """Whether `--json` is present; found before parsing, because usage errors are reported in the same form."""
     options = args[: args.index("--")] if "--" in args else args
     return "--json" in options
 
 
 def load_command(target: str) -> Any:
-    """The command of a typer app named as `module:attribute`. Raises ModuleNotFoundError."""
+    """Loads the typer command named `module:attribute`. Raises ModuleNotFoundError."""
     module, _, attribute = target.partition(":")
     return typer.main.get_command(getattr(import_module(module), attribute))
 
 
 def load_noun(name: str, targets: Sequence[str], install: str) -> Any:
-    """One command or group out of the apps that make it up; the first gives the help text and the default command.
+    """Combines apps into one command or group; the first one provides the help text and the default command.
 
-    What is not installed is left out; asked for, its commands say what to install (`install` is a command line).
-    Raises ModuleNotFoundError where nothing is installed.
+    Packages that are not installed are left out; running one of their commands prints what to install (`install` is a
+    command line). Raises ModuleNotFoundError if none of them is installed.
     """
     loaded, missing = [], []
     for target in targets:
@@ -167,7 +167,7 @@ def _merge(first: Any, other: Any) -> None:
 
 
 def _say_what_is_missing(group: Any, reason: str) -> None:
-    """Any command that the group does not know may be one of those that are not installed."""
+    """Explains `reason` for unknown commands, since they may belong to a package that is not installed."""
     known = group.get_command
 
     def get_command(ctx: Any, name: str) -> Any:
@@ -177,7 +177,7 @@ def _say_what_is_missing(group: Any, reason: str) -> None:
 
 
 def not_installed(name: str, message: str, help_text: str | None = None) -> Any:
-    """Stands in for a command whose packages are missing."""
+    """A placeholder for a command whose packages are missing."""
     stub = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @stub.command(name, help=help_text, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

@@ -1,9 +1,9 @@
-"""What commands print, ask and refuse, alike in all packages.
+"""Output, prompts and failures of commands, uniform in all packages.
 
 Results go to standard output, everything else to standard error. With `--json` a result is one JSON document on one
-line (or an object a line where the command says so), and a failure is `{"error": message, "type": class, "code":
-number}` on standard error; without, it is one line `error: message`. Exit codes: 0 done, 1 failed (or something is
-wrong with what was looked at), 2 wrong usage, 130 interrupted.
+line (or one object per line where the command says so), and a failure is `{"error": message, "type": class, "code":
+number}` on standard error; without it, a failure is one line `error: message`. Exit codes: 0 done, 1 failed (or the
+inspected object has a problem), 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WRONG_USAGE = 2
 INTERRUPTED = 130
 
 _WIDTH = 200
-"""Columns of a table that goes to a file or a pipe."""
+"""Columns of a table written to a file or a pipe."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "--force", "-y", "-f", help="Do not ask.")]
 
 
 class CommandFailed(Exception):
-    """The command can't go on; the message is for a person and says what to do."""
+    """The command can't continue; the message is addressed to a person and says what to do."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class CommandFailed(Exception):
 
 
 FORESEEN = (CommandFailed, BKException, OSError)
-"""What ends a command with one line; anything else is a bug and keeps its trace."""
+"""Exceptions that end a command with one line; any other is a bug and keeps its traceback."""
 
 
 def fail(message: str, exit_code: int = FAILED) -> NoReturn:
@@ -52,7 +52,7 @@ def fail(message: str, exit_code: int = FAILED) -> NoReturn:
 
 
 def tell_error(message: str, kind: str = "CommandFailed", code: int | None = None, *, as_json: bool) -> None:
-    """Prints a failure in its one shape; see the module. `code` is BookKeeper's, where the error has one."""
+    """Prints a failure in the common form; see the module. `code` is BookKeeper's error code, if the error has one."""
     line = " ".join(message.split())
     if as_json:
         print(json.dumps({"error": line, "type": kind, "code": code}, ensure_ascii=False), file=sys.stderr, flush=True)
@@ -61,23 +61,23 @@ def tell_error(message: str, kind: str = "CommandFailed", code: int | None = Non
 
 
 def error_text(error: BaseException) -> str:
-    """What a person is told of a failure that was expected: never a class name or a number alone."""
+    """Describes an expected failure to a person: never just a class name or a number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
 def tell_failure(error: Exception, *, as_json: bool) -> None:
-    """The same for an exception."""
+    """Prints an exception as `tell_error` does."""
     code = error.code if isinstance(error, BKException) else None
     tell_error(error_text(error), type(error).__name__, code, as_json=as_json)
 
 
 @contextmanager
 def ends_in_the_log(form: LogFormat) -> Iterator[None]:
-    """Around a server: where the log is JSON, the failure that ends the process is a line of it, not one for a person.
+    """Wraps a server: if the log is JSON, the failure that ends the process is logged instead of printed.
 
-    Raises typer.Exit in place of what was foreseen.
+    Raises typer.Exit in place of an expected exception.
     """
     try:
         yield
@@ -89,19 +89,19 @@ def ends_in_the_log(form: LogFormat) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on one line."""
+    """Prints one JSON document on one line."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def print_table(table: object) -> None:
-    """A rich table, as wide as it needs to be when nobody looks at it."""
+    """Prints a rich table, as wide as needed if the output is not a terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
 def print_result(value: dict[str, object], as_json: bool) -> None:
-    """A result of a few facts: one JSON object, or a row each."""
+    """Prints a result of a few facts: one JSON object, or one row per fact."""
     if as_json:
         print_json(value)
         return
@@ -116,7 +116,7 @@ def print_result(value: dict[str, object], as_json: bool) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Asks before something is destroyed. Raises CommandFailed unless the answer is yes, or `yes` stands for it."""
+    """Asks before something is destroyed. Raises CommandFailed unless the user answers yes or `yes` is set."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -128,7 +128,7 @@ def confirm(question: str, yes: bool) -> None:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where somebody may look at it; the function takes how much is done so far."""
+    """Shows a progress bar on standard error if it is a terminal; the yielded function takes the amount done so far."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -142,6 +142,6 @@ def progress(what: str, total: int | None, unit: str) -> Iterator[Callable[[int]
 
 
 def end_quietly() -> NoReturn:
-    """Whoever read our output has gone: not an error of ours, and nothing more can be printed."""
+    """Ends the process when the reader of its output has gone: that is no error, and nothing more can be printed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)

@@ -1,7 +1,8 @@
-"""Where a server's TLS certificates are, and what is made of them, made anew when the files change.
+"""Reloads a server's TLS certificates when their files change.
 
-What can't be used, or is half of a change (a certificate without its key), is logged once for each state of the files,
-and the last good one stays in use. A key that is protected by a password can't be used: there is nobody to ask.
+Files that can't be loaded, or that are half replaced (a certificate without its key), are logged once for each state of
+the files, and the last valid certificates stay in use. Password-protected keys are not supported, because nobody could
+enter the password.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _Marks = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. With `client_ca` clients must show a certificate of these authorities."""
+    """Paths of PEM files. With `client_ca`, clients must present a certificate issued by one of these authorities."""
 
     cert: str
     key: str
@@ -35,7 +36,7 @@ class TlsFiles:
 
 
 class Loaded(Generic[_T]):
-    """What `load` makes of the files. It raises IncorrectParameterException for those that can't be used."""
+    """The value that `load` builds from the files; `load` raises IncorrectParameterException for unusable files."""
 
     def __init__(self, files: TlsFiles, load: Callable[[], _T]) -> None:
         """Raises IncorrectParameterException."""
@@ -45,9 +46,9 @@ class Loaded(Generic[_T]):
         self.value = load()
 
     def refresh(self) -> bool:
-        """Whether there is a new value since the last call. One look at the files, unless they have changed."""
+        """Reloads the files if they changed; returns whether there is a new value since the last call."""
         before = self._marks
-        # Noted before they are used: not tried again until the files change once more.
+        # Recorded before the files are used, so that bad files are not retried until they change again.
         self._marks = ()
         try:
             self._marks = self._read_marks()
@@ -70,5 +71,5 @@ class Loaded(Generic[_T]):
 
 
 def no_password() -> str:
-    """Instead of OpenSSL's question at the terminal."""
+    """Replaces OpenSSL's password prompt at the terminal."""
     raise ValueError("the key is protected by a password; give one without")

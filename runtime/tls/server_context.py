@@ -1,6 +1,6 @@
-"""TLS of what speaks it through Python's `ssl` (the entry port, HTTP): certificates from files.
+"""Server TLS contexts for Python's `ssl` (the entry port and HTTP), built from certificate files.
 
-Certificate files that have changed are taken up by the next connection (`files`).
+The next connection uses changed certificate files (`files`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from bookgate.runtime.tls.files import Loaded, TlsFiles, no_password
 
 
 class ServerContexts:
-    """What a server shows and whom it trusts, as the files have it."""
+    """The server's certificate and trusted authorities, kept up to date with the files."""
 
     def __init__(self, files: TlsFiles, *, require_client_certificate: bool = False) -> None:
-        """Raises IncorrectParameterException for files that can't be used."""
+        """Raises IncorrectParameterException for unusable files."""
         self._files = files
         self._required = require_client_certificate
         self._loaded = Loaded(files, self._load)
@@ -33,7 +33,7 @@ class ServerContexts:
 
 
 def load_context(files: TlsFiles) -> ssl.SSLContext:
-    """The server's context of these files. Raises IncorrectParameterException for what can't be used."""
+    """Builds the server's context from these files. Raises IncorrectParameterException if they are unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
