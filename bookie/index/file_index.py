@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -50,7 +51,20 @@ _LISTING_CHUNK = 10_000
 MOST_LOST = 100
 """Files that may be missing without that a start is refused: more of them are not lost one by one."""
 
+_MOST_REMEMBERED = 16_384
+"""Files of which is remembered what they durably have: a checkpoint need not read these. Some 300 bytes each."""
+
 _PageKey = tuple[int, int, int]
+
+
+class _Content(NamedTuple):
+    """What a file has."""
+
+    header: bytes
+    """At least up to its seal; zeros at the end may be missing."""
+    last_entry_id: int
+    durable_entry_id: int
+    """Up to which entry that is durable for certain."""
 
 
 class LedgerCache:
@@ -84,6 +98,10 @@ class LedgerCache:
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
         self._deleted: set[tuple[int, int]] = set()
+        self._durable: dict[int, _Content] = {}
+        """By ledger, those written last at the end; none whose update is not complete."""
+        self._written: dict[int, _Content] = {}
+        """What is durable after the next sync, if that succeeds."""
         self._left_is_written = False
         """Whether what an earlier process left unsynced has been written since this one began."""
 
@@ -301,7 +319,7 @@ class LedgerCache:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
-        self._write_header(fd, ledger_id.ledger_id, header)
+        written = self._write_header(fd, ledger_id.ledger_id, header)
         for run in runs:
             self._files.pwrite(fd, run.data, file_format.slot_offset(run.first))
         if runs:
@@ -309,6 +327,9 @@ class LedgerCache:
             if self._files.size(fd) < whole:
                 self._files.truncate(fd, whole)
         self._forget_pages(ledger_id, runs)
+        if written is not None:
+            last = max([written.last_entry_id, *(run.end - 1 for run in runs)])
+            self._written[ledger_id.ledger_id] = _Content(written.header, last, durable_entry_id=last)
         if len(self._unsynced) < _SYNC_BATCH:
             return
         if self._guards:
@@ -317,22 +338,18 @@ class LedgerCache:
         else:
             self._sync_files()
 
-    def _write_header(self, fd: int, number: int, header: IndexHeader | None) -> None:
+    def _write_header(self, fd: int, number: int, header: IndexHeader | None) -> _Content | None:
         """The header if given; its seal in any case, with what is certain to be durable of the file.
 
         Whoever moves entries gives no header, and does not ask what the file has lost: its seal stays then, and tells.
+        Returns what the file has once it is synced, but for new slots, where that is certain.
         """
-        data = self._files.pread(fd, file_format.HEADER_SIZE, 0)
-        found, last = _readable(data, f"{number:x}"), self._last_entry_id(fd)
-        listed = UNKNOWN
-        if self._list is not None:
-            listed = self._list.generation_of(number) or UNKNOWN
-        if header is None and (found is None or _has_lost(found, last, listed)):
-            return
+        self._written.pop(number, None)
+        found = self._durable.pop(number, None) or self._read_content(fd, number, needs_header=header is None)
+        if found is None:
+            return None
+        last, data = found.durable_entry_id, found.header.ljust(file_format.HEADER_SIZE, b"\0")
         generation = self._list.generation if self._list is not None else UNKNOWN
-        if found is None or found.generation == UNKNOWN or found.generation != listed:
-            # The update that wrote this was not completed: memory shows what the disk may not have.
-            last = min(last, found.sealed_last_entry if found is not None else NO_ENTRY)
         if header is not None:
             data = header._replace(sealed_last_entry=last, generation=generation).encode()
             self._files.pwrite(fd, data, 0)
@@ -341,6 +358,22 @@ class LedgerCache:
             self._files.pwrite(fd, seal, file_format.SEAL_AT)
         if self._list is not None:
             self._list.updated(number, generation if seal else UNKNOWN)
+        return found._replace(header=data[: file_format.SEAL_AT].rstrip(b"\0")) if seal else None
+
+    def _read_content(self, fd: int, number: int, needs_header: bool) -> _Content | None:
+        """None for a file that has lost something, or has no header although one is needed."""
+        data = self._files.pread(fd, file_format.HEADER_SIZE, 0)
+        found, last = _readable(data, f"{number:x}"), self._last_entry_id(fd)
+        listed = UNKNOWN
+        if self._list is not None:
+            listed = self._list.generation_of(number) or UNKNOWN
+        if needs_header and (found is None or _has_lost(found, last, listed)):
+            return None
+        durable = last
+        if found is None or found.generation == UNKNOWN or found.generation != listed:
+            # The update that wrote this was not completed: memory shows what the disk may not have.
+            durable = min(last, found.sealed_last_entry if found is not None else NO_ENTRY)
+        return _Content(data, last, durable)
 
     def _open_guards(self) -> None:
         """All of them or none: what is written stands under the guard of every directory."""
@@ -355,6 +388,7 @@ class LedgerCache:
 
     def sync(self) -> None:
         """Makes all updates durable, names included: one by one, or where there are many, the file systems at once."""
+        written, self._written = self._written, {}
         many = len(self._unsynced) + len(self._new_names) >= _MANY
         if self._closed_unsynced or (many and self._guards):
             for guard in self._guards:
@@ -370,9 +404,14 @@ class LedgerCache:
         self._close_guards()
         if self._list is not None:
             self._list.sync()
-
+        self._remember(written)
         self._forget_ledgers(self._deleted)
         self._deleted.clear()
+
+    def _remember(self, written: dict[int, _Content]) -> None:
+        self._durable.update(written)
+        for number in list(islice(self._durable, max(0, len(self._durable) - _MOST_REMEMBERED))):
+            del self._durable[number]
 
     def _forget_ledgers(self, ledgers: set[tuple[int, int]]) -> None:
         """Drops the pages of ledgers: all at once, since there may be many ledgers and many pages."""
@@ -411,17 +450,21 @@ class LedgerCache:
             self._files.close(fd)
 
     def _sync_files(self) -> None:
+        written, self._written = self._written, {}  # of a sync that failed nothing is certain
         while self._unsynced:
             fd = self._unsynced.pop()
             try:
                 self._files.fdatasync(fd)
             finally:
                 self._files.close(fd)
+        self._written = written
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
         self._open_guards()
         self.forget([ledger_id.ledger_id])
+        self._durable.pop(ledger_id.ledger_id, None)
+        self._written.pop(ledger_id.ledger_id, None)
         for path in self._paths(ledger_id):
             try:
                 self._files.unlink(path)

@@ -1,0 +1,76 @@
+"""Index files as a process writes them: what it remembers of a file must be what the file has."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from bookgate.bookie.index import file_format, file_index
+from bookgate.bookie.index.file_format import IndexHeader, slot_runs
+from bookgate.bookie.index.file_index import LedgerCache
+from bookgate.bookie.index.index_list import IndexList
+from bookgate.bookie.system.data_loss import refuse_loss
+from bookgate.ledger.ledger_id import LedgerId
+from tests.faults.memory_disk import MemoryDisk
+
+
+class FullNowAndThen(MemoryDisk):
+    """Some writes and syncs find no space, the same ones for the same seed."""
+
+    def __init__(self, *roots: Path, seed: int) -> None:
+        super().__init__(*roots)
+        self._choice = random.Random(seed)
+
+    def _may_fail(self) -> None:
+        if self._choice.random() < 0.03:
+            raise OSError(errno.ENOSPC, "no space")
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        self._may_fail()
+        super().pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._may_fail()
+        super().fdatasync(fd)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_remembered_of_files_is_what_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whether all is remembered, little or nothing: the same is written, also when space runs out in between."""
+    written = []
+    for most in (16_384, 2, 0):
+        monkeypatch.setattr(file_index, "_MOST_REMEMBERED", most)
+        written.append(files_after(tmp_path, seed))
+    assert written[0] == written[1] == written[2]
+
+
+def files_after(root: Path, seed: int) -> dict[Path, bytes]:
+    """What many updates, deletions and syncs leave."""
+    choice = random.Random(seed)
+    disk = FullNowAndThen(root, root / "current", seed=seed)
+    cache = LedgerCache(disk, [root / "current"], 1 << 20, listed=IndexList(disk, root / "bookie.index"))
+    cache.find_lost(False, refuse_loss)
+    for step in range(150):
+        number = choice.randrange(6)
+        header, first, count = choice.random() < 0.5, choice.randrange(50), choice.randrange(4)
+        runs = slot_runs(range(first, first + count), [7 << 32 | step] * count)
+        what = choice.random()
+        new = IndexHeader(b"key", choice.random() < 0.5, bytes(400) if choice.random() < 0.1 else None)
+        try:
+            if what < 0.7:
+                has_file = disk.exists(root / "current" / file_format.relative_path(LedgerId.unscoped(number)))
+                cache.update(LedgerId.unscoped(number), new if header or not has_file else None, runs)
+            elif what < 0.95:
+                cache.sync()
+            else:
+                cache.delete(LedgerId.unscoped(number))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+    cache.close()
+    return {path: disk.content(path) for path in disk.files(root)}
