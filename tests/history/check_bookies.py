@@ -144,7 +144,7 @@ def _nothing_promised_is_denied(
     for bookie in bookies:
         promises = _Promises()
         for position, event in bookie.events:
-            if isinstance(event, BookieHolds):
+            if isinstance(event, BookieHolds | events.BookieStarted):
                 promises.begin_life(position)
             if not isinstance(event, BookieAnswered):
                 continue

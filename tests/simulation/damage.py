@@ -23,7 +23,7 @@ from tests.faults.memory_disk import MemoryDisk
 from tests.simulation.simulated_bookie import SimulatedBookie
 
 _WAYS = ("flip", "cut", "zeros", "remove", "old")
-_WEIGHTS = {"journal": 4, "mark": 4, "index": 6, "log": 2}
+_WEIGHTS = {"journal": 4, "mark": 4, "index": 12, "log": 2}
 """Of kinds of files; one of all others."""
 _INDEX_WAYS = {"remove": 4, "old": 4}
 """Of ways to damage an index file; one of all others. Few of them hold what anybody asks for again."""

@@ -1,7 +1,7 @@
-"""Seeds that once found a bug of the product, by a name for it. They are run with every test run.
+"""Plans that once found a bug of the product, or a planted one that few seeds find, by a name for what happens.
 
-A plan is made anew from its seed, so a change of how plans are drawn turns such a seed into an ordinary one; then what
-mattered of its plan is written out here in full.
+They are run with every test run. A plan is made anew from its seed, so a change of how plans are drawn turns such a
+seed into an ordinary one; then what mattered of its plan is written out here in full.
 """
 
 from __future__ import annotations
@@ -114,5 +114,41 @@ REGRESSIONS: dict[str, Plan] = {
             RatePlan(name="r-store", kind=STORE_FAULTS, rate=1.0),
         ),
         gateways=2,
+    ),
+    "fence-of-a-recovery-that-a-bookie-does-not-hear": Plan(
+        seed=128,
+        bookies=3,
+        duration=8.0,
+        writers=(WriterPlan("w0", 0.12615443967956638, (3, 2, 2), (2,), 5000, 0.0, "leave"),),
+        visits=(VisitPlan("v0", 0.20561630193216185, "recover", "w0"),),
+        faults=(FaultPlan("f-parts", 0.1290749115160115, "link-loses", 2, 0.1, client=1),),
+        rates=(),
+    ),
+    "reader-between-two-recoveries-of-a-ledger": Plan(
+        seed=4,
+        bookies=3,
+        duration=8.0,
+        writers=(
+            WriterPlan(
+                name="w0",
+                at=0.1463333466144398,
+                sizes=(3, 3, 2),
+                bursts=(8, 37, 59, 3, 37, 57, 5, 12, 1, 60, 8, 39, 5, 18, 40, 38),
+                payload=1000,
+                pause=0.05486193223403438,
+                end="leave",
+                deferred_sync=True,
+            ),
+        ),
+        visits=(
+            VisitPlan("v0", 0.8992099207652167, "recover", "w0"),
+            VisitPlan("v1", 0.9126740974025557, "recover", "w0"),
+            VisitPlan("v2", 0.9256232977005323, "tail-polling", "w0"),
+        ),
+        faults=(
+            FaultPlan("f-silent", 0.8992099207652167, "link-from-stalls", 2, 1.0),
+            FaultPlan("f-lost", 0.9418567205877938, "link-resets", 2, 0.2),
+        ),
+        rates=(),
     ),
 }

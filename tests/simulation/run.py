@@ -133,6 +133,8 @@ class _Run:
         self.looked: Counter[str] = Counter()
         self._damaged: set[str] = set()
         """Bookies that have lost data."""
+        self._unasked: set[str] = set()
+        """Bookies of which a file was damaged since they were last asked for what they had acknowledged."""
         self._deleted: set[str] = set()
         """Ledgers that somebody asked to delete: a bookie may have collected one before it answers a late add."""
         self._rng = self.world.random("looks")
@@ -217,6 +219,8 @@ class _Run:
     def _tell(self, event: Event) -> None:
         if isinstance(event, events.Fault) and event.kind in events.LOSES_DATA:
             self._damaged.add(event.target)
+            if event.kind == events.DAMAGED_FILE:
+                self._unasked.add(event.target)
         elif isinstance(event, events.DeleteAsked):
             self._deleted.add(event.ledger)
         if self.world.transcript.keeps and not isinstance(event, events.BookieHolds):
@@ -259,6 +263,30 @@ class _Run:
     def _started(self, bookie: SimulatedBookie) -> None:
         self._watch_collection(bookie)
         self._look_at(bookie)
+        if bookie.bookie_id in self._unasked:
+            self._unasked.remove(bookie.bookie_id)
+            self._ask_for_all(bookie)
+
+    def _ask_for_all(self, bookie: SimulatedBookie) -> None:
+        """What it says of each entry that it had acknowledged, now that a file of it was damaged (S8).
+
+        Few worlds have a client that asks for what lay in that file and nowhere else. Later it need not know all: it
+        may have found out that a ledger ends before an entry that it has lost.
+        """
+        entries = sorted(
+            {
+                (int(event.ledger), event.entry_id)
+                for event in self.recorder.history
+                if isinstance(event, BookieAnswered)
+                and event.bookie == bookie.bookie_id
+                and event.operation in ("add", "recovery-add")
+                and event.status == "EOK"
+            }
+        )
+        for (ledger, entry_id), status in zip(entries, bookie.answers(entries), strict=True):
+            now, arrived = self.recorder.now, len(self.recorder.history)
+            name = bookie.bookie_id
+            self.recorder.add(BookieAnswered(now, name, str(ledger), entry_id, "read", status.name, arrived))
 
     def _watch_collection(self, bookie: SimulatedBookie) -> None:
         server = bookie.server

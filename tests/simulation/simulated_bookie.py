@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -19,8 +19,9 @@ from bookgate.bookie.environment import Environment
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.storage.storage import Storage
 from bookgate.bookie.system.threads import RunningThread, Threads
-from bookgate.ledger.errors import BKException
+from bookgate.ledger.errors import BKException, DataUnknownException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import Survival, everything_survives, some_survive
 from tests.simulation.disk import Disk, ProcessFiles
 from tests.simulation.loop import Process
@@ -186,6 +187,14 @@ class SimulatedBookie:
         """
         return read_stored(self.disk, self.config, survival, only)
 
+    def answers(self, entries: Iterable[tuple[int, int]]) -> list[Status]:
+        """What it would answer to reads, each of a ledger's number and an entry id, if it were started now.
+
+        The bookie does not notice. Raises OSError where a start would fail.
+        """
+        storage = _opened(self.disk, self.config, everything_survives)
+        return [_answer(storage, *entry) for entry in entries]
+
 
 def _settle(future: asyncio.Future[bool], result: bool) -> None:
     if not future.done():
@@ -214,12 +223,7 @@ def read_stored(
     disk: Disk, config: BookieConfig, survival: Survival, only: tuple[int, int] | None
 ) -> dict[int, StoredLedgerState]:
     """See SimulatedBookie.stored."""
-    media = disk.media.after_power_loss(survival)
-    errors: list[BaseException] = []
-    # Everything is read once and in order: what is read ahead would be thrown away.
-    settings = replace(config.storage(), read_ahead_bytes=0)
-    storage = Storage(settings, lambda tokens: None, errors.append, media, _Idle())
-    storage.open()
+    storage = _opened(disk, config, survival)
     found: dict[int, StoredLedgerState] = {}
     for number in storage.ledger_ids() if only is None else only[:1]:
         ledger = storage.ledger(LedgerId.unscoped(number))
@@ -231,3 +235,29 @@ def read_stored(
         entries = {entry_id: storage.read_entry(ledger, entry_id) for entry_id in ids}
         found[number] = StoredLedgerState(ledger.master_key, ledger.fenced, ledger.explicit_lac, entries)
     return found
+
+
+def _opened(disk: Disk, config: BookieConfig, survival: Survival) -> Storage:
+    """Storage on a copy of the disk."""
+    media = disk.media.after_power_loss(survival)
+    errors: list[BaseException] = []
+    # Everything is read once and in order: what is read ahead would be thrown away.
+    settings = replace(config.storage(), read_ahead_bytes=0)
+    storage = Storage(settings, lambda tokens: None, errors.append, media, _Idle())
+    storage.open()
+    return storage
+
+
+def _answer(storage: Storage, number: int, entry_id: int) -> Status:
+    try:
+        ledger = storage.ledger(LedgerId.unscoped(number))
+        if ledger is None:
+            return Status.EUNKNOWNLEDGERSTATE if storage.is_in_limbo(number) else Status.ENOLEDGER
+        storage.read_entry(ledger, entry_id)
+    except NoSuchEntryException:
+        return Status.ENOENTRY
+    except DataUnknownException:
+        return Status.EUNKNOWNLEDGERSTATE
+    except OSError:
+        return Status.EIO
+    return Status.EOK
