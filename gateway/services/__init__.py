@@ -1,1 +1,1 @@
-"""The gRPC services: ledger metadata, Iterate, Watch, discovery, registration, and what they share."""
+"""The gRPC services: ledger metadata, Iterate, Watch, discovery, registration, and the code they share."""

@@ -1,7 +1,8 @@
-"""Many ledgers in one call: BatchRead and BatchCreate.
+"""Calls for many ledgers: BatchRead and BatchCreate.
 
-Reads come from the cache where they can, and are answered as they come. A client that understands batched answers gets
-hundreds in a message: what a stream carries is bounded by its messages, not by their size.
+Reads are served from the cache where possible, and each result is sent as soon as it is available. A client that
+understands batched responses receives hundreds of results per message, because the throughput of a stream is limited by
+the number of messages rather than by their size.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _Answer = CachedAnswer | LedgerMetadataResponse
 
 
 class BatchReader:
-    """BatchRead on top of the cache."""
+    """BatchRead, served through the cache."""
 
     def __init__(self, factory: LedgerManagerFactory, cache: MetadataCache, budget: StoreBudget) -> None:
         self._factory = factory
@@ -39,7 +40,7 @@ class BatchReader:
         self._budget = budget
 
     async def read(self, request: BatchReadRequest) -> AsyncIterator[bytes]:
-        """One encoded answer an id, or messages that carry many. Raises MetaStoreException."""
+        """Yields one encoded response per id, or messages that carry many. Raises MetaStoreException."""
         if not request.batched_answers:
             async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
                 async for answer in answers:
@@ -55,7 +56,7 @@ class BatchReader:
             yield message.take()
 
     async def _answers(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
-        """What is in the cache first, then the others as they come."""
+        """Yields cached results first, then the others as they arrive."""
         others: list[LedgerId] = []
         scope_id, get = request.ledger_scope_id, self._cache.get
         for number in request.ledger_ids:
@@ -84,7 +85,7 @@ class BatchReader:
 
 
 class _Message:
-    """Answers that are sent together."""
+    """Results that are sent in one message."""
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
@@ -124,7 +125,7 @@ async def create_each(
     requests: Sequence[LedgerMetadataRequest],
     to_create: Callable[[LedgerMetadataRequest], CreateRequest],
 ) -> list[LedgerMetadataResponse | BKException]:
-    """One answer a request, in order; a failure as its exception."""
+    """Creates the ledgers; returns one response per request, in order, a failure as its exception."""
     answers: list[LedgerMetadataResponse | BKException] = []
     for part in _parts(requests, _CREATED_AT_ONCE):
         wanted = [_checked(request, to_create) for request in part]
@@ -139,7 +140,7 @@ async def create_each(
 
 
 def not_created(request: LedgerMetadataRequest, error: BKException, revision: int) -> LedgerMetadataResponse:
-    """The answer to a request of a batch that failed."""
+    """The response to a request of a batch that failed."""
     return _failed(request.ledger_scope_id, request.ledger_id, error, revision)
 
 

@@ -1,7 +1,7 @@
-"""The ServiceDiscovery service: RPCs on top of a `ServiceDiscovery` of the store.
+"""The ServiceDiscovery service: gRPC on top of the store's `ServiceDiscovery`.
 
-WatchBookies sends whole sets, the newest one whenever the client has room; its revision counts this gateway's own
-answers, so it only grows within one gateway.
+WatchBookies always sends complete sets, the latest one whenever the client can take more. Its revision numbers this
+gateway's own responses, so it is comparable only within one gateway.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETS = {
 
 
 class _BookieStream:
-    """The newest set that one WatchBookies stream has not sent yet."""
+    """The latest set that one WatchBookies stream has not sent yet."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -44,7 +44,7 @@ class _BookieStream:
 
 
 class DiscoveryService(ServiceDiscoveryServicer):
-    """See the module. One a gateway."""
+    """The service; see the module. One per gateway."""
 
     def __init__(self, factory: LedgerManagerFactory) -> None:
         self._factory = factory

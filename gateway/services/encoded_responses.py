@@ -1,8 +1,8 @@
-"""Answers about a ledger that are encoded once and sent many times.
+"""Ledger responses that are encoded once and sent many times.
 
-A state of a ledger goes to every subscriber and every reader of the cache. Its message is encoded when the state is
-learnt; what differs between answers is appended, since the fields of a protobuf message may stand in any order. The
-gRPC server sends `bytes` as they are (see `interceptor`).
+Every subscriber and every reader of the cache receives the same state of a ledger. Its message is encoded when the
+gateway learns the state; the fields that differ between responses are appended, since the fields of a protobuf message
+may appear in any order. The gRPC server sends `bytes` unchanged (see `interceptor`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _BATCH = LedgerMetadataResponse.BATCH_FIELD_NUMBER << 3 | 2
 
 @dataclass(frozen=True, slots=True)
 class EncodedLedger:
-    """A ledger's state and the SUCCESS answer that tells it, without a revision."""
+    """A ledger's state and the encoded SUCCESS response with it, without a revision."""
 
     ledger_id: LedgerId
     version: int
     format_version: int
-    """How the store keeps it."""
+    """The serialisation version in which the store holds it."""
     data: bytes
     incarnation: int | None = None
 
@@ -36,7 +36,7 @@ class EncodedLedger:
         return self.data + _revision_field(revision)
 
     def batch_item(self, revision: int) -> bytes:
-        """The same as one item of a batched answer."""
+        """The same response as one item of a batched response."""
         return batch_item(self.answer(revision))
 
 
@@ -46,7 +46,7 @@ def encode_ledger(record: LedgerRecord) -> EncodedLedger:
 
 
 def batch_item(answer: bytes) -> bytes:
-    """An encoded answer as a field of the message that carries a batch."""
+    """An encoded response as an item of a batched response."""
     return bytes((_BATCH,)) + encode_varint(len(answer)) + answer
 
 

@@ -1,10 +1,11 @@
-"""Up to which revision of the store everything held here is known to be current.
+"""Guarantees that everything this gateway holds is at least as new as a given store revision.
 
-A client that moves between gateways says which revision it has seen; nothing older may be answered (M4). What is held
-here (cached metadata, watched ledgers) lags behind the store until the store's events were delivered. `reach` makes
-sure of it with one catch-up for all callers that wait; a caller is served only by a catch-up that began after it came.
-A revision beyond all that the store has is refused: the client has seen a later state of it, so it was put back to an
-older one, or is another's. It costs a catch-up, and an answer to it would deny what is known to have happened.
+A client that moves between gateways sends the revision it has seen; no response may be older (M4). The state held here
+(cached metadata, watched ledgers) lags behind the store until the store's events are delivered. `wait_for` ensures it
+is current, with one catch-up shared by all waiting callers; a caller is served only by a catch-up that began after its
+call. A revision beyond the store's own is rejected: the client has seen a later state, so the store was restored to an
+older one or belongs to another cluster. Detecting this costs a catch-up, and a response would deny changes that are
+known to have happened.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 
 
 class RevisionBarrier:
-    """See the module. One a gateway."""
+    """The barrier; see the module. One per gateway."""
 
     def __init__(self, factory: LedgerManagerFactory) -> None:
         self._factory = factory
@@ -26,9 +27,9 @@ class RevisionBarrier:
         self._next: asyncio.Task[None] | None = None
 
     async def wait_for(self, revision: int) -> None:
-        """Returns once all that is held here is at least as new as `revision`.
+        """Returns once everything held here is at least as new as `revision`.
 
-        Raises MetaStoreException, WrongClusterException for a revision that the store has not come to.
+        Raises MetaStoreException, and WrongClusterException for a revision that the store has not reached.
         """
         if revision <= self._reached:
             return
@@ -36,7 +37,7 @@ class RevisionBarrier:
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._catch_up(self._running))
             self._next.add_done_callback(_nobody_may_wait)
-        # Others wait for it too, so a caller that goes away does not cancel it.
+        # Other callers wait for it too, so a cancelled caller must not cancel it.
         await asyncio.shield(self._next)
         if revision > self._reached:
             raise WrongClusterException(
@@ -59,6 +60,6 @@ class RevisionBarrier:
 
 
 def _nobody_may_wait(task: asyncio.Task[None]) -> None:
-    """Where every caller has gone, a failure is nobody's any more."""
+    """Retrieves the exception of a task whose callers have all gone, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()

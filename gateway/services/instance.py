@@ -1,10 +1,11 @@
-"""Which gateway process this is: what keeps a creation with a generated id from being carried out by two of them.
+"""The identity of a gateway process: prevents two processes from carrying out one create with a generated id.
 
-A process knows such a request by its token, and only for as long as it lives; one started anew at the same address, or
-the next worker at the same port, would make a second ledger of it. So each process draws an id when it starts, and
-tells it with every answer to a unary call, in the trailing metadata `bookgate-instance`. A client names in the metadata
-of a creation the process that it means, by the same key. Any other one answers FAILED_PRECONDITION and has not done it,
-unless it knows the token after all. Whoever names nobody is served as ever.
+A process recognises a repeated create by its request token, and only during its own lifetime. A process restarted at
+the same address, or another worker at the same port, would create a second ledger. Each process therefore draws an id
+when it starts and returns it with every unary response, in the trailing metadata `bookgate-instance`. A client sends
+the id of the intended process in the metadata of a create, under the same key. Any other instance rejects the call with
+FAILED_PRECONDITION without executing it, unless it has already seen the request token. Callers that name no instance
+are served normally.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from bookgate.ledger.wire.gateway_headers import INSTANCE
 
 
 class Instance:
-    """See the module. One a gateway."""
+    """This process's identity; see the module. One per gateway."""
 
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
 
     def tell(self, context: Context) -> None:
-        """Goes with the call's answer, whatever that will be."""
+        """Adds the id to the trailing metadata of the call."""
         context.set_trailing_metadata(((INSTANCE, self.id),))
 
     def is_meant(self, context: Context) -> bool:
-        """False where the caller names another process."""
+        """False if the caller names another process."""
         return all(value == self.id for key, value in context.invocation_metadata() or () if key == INSTANCE)

@@ -1,10 +1,11 @@
-"""What happens to every call of a gateway, whatever its method: counting, limits on streams, encoded answers.
+"""Runs around every call of a gateway, whatever its method: metrics, stream limits, encoded responses.
 
-The answer of a unary call tells which gateway process gave it (`instance`).
+The response to a unary call names the gateway process that sent it (`instance`).
 
-A handler may answer with a message or with one that is encoded already (`bytes`), which is sent as it is. Streams are
-limited a client and in all, since each costs memory for as long as it stands; a client is a connection (address and
-port), so that many clients on one machine are many. Over a limit: RESOURCE_EXHAUSTED, before the handler is asked.
+A handler may return a message, or one already encoded (`bytes`), which is sent unchanged. The number of streams is
+limited per client and in total, since each occupies memory while it is open. A client is one connection (address and
+port), so several clients on one machine count separately. A call over a limit is rejected with RESOURCE_EXHAUSTED
+before the handler runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SUCCESS = StatusCode.Name(StatusCode.SUCCESS)
 
 
 class _Call:
-    """The outcome of one call, for the metrics."""
+    """Records the outcome of one call for the metrics."""
 
     __slots__ = ("code",)
 
@@ -37,7 +38,7 @@ class _Call:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """See the module. One a gateway."""
+    """The interceptor; see the module. One per gateway."""
 
     def __init__(self, metrics: GatewayMetrics, limits: Limits, instance: Instance) -> None:
         self._metrics = metrics

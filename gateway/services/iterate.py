@@ -1,11 +1,11 @@
 """Iterate: all ledgers of a scope, in responses of bounded size (M5).
 
-Each response says whose ledgers these are, and the last one only after it was asked again: what a listing lacks may be
-deleted by whoever reads it. The manager lists ids in ascending order; here they are cut into responses, with metadata
-read on request. The last response, and only it, has `end`: a listing that can't be finished ends with an error instead.
-Held at any time: the ids of one response, and with metadata the response that is being sent and the page that is read
-for the next, both bounded by their bytes. Responses with metadata are made in slices that give way to everybody else on
-the loop.
+Each response carries the cluster's id, and the last one is sent only after the store has confirmed that id again,
+because readers may delete what a listing lacks. The manager lists ids in ascending order; this module groups them into
+responses and reads metadata on request. Only the last response has `end` set; a listing that can't be completed ends
+with an error instead. Held in memory at any time: the ids of one response, and with metadata the response being sent
+and the page being read for the next one, both bounded in bytes. Responses with metadata are built in slices, between
+which other tasks on the event loop run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bookgate.runtime.cooperative_yield import giving_way
 DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
 MAX_METADATA_A_RESPONSE = 1_000
-"""Ledgers with metadata in one response, however small they are."""
+"""Maximum number of ledgers with metadata in one response, however small they are."""
 
 _SUCCESS = StatusCode.SUCCESS
 
@@ -55,13 +55,13 @@ _LEDGERS = GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2
 
 @dataclass(slots=True)
 class _Response:
-    """One response: its own fields, and its ledgers, which are encoded already."""
+    """One response: its own fields, and its ledgers, already encoded."""
 
     fields: GetLedgerRangesResponse
     ledgers: list[bytes]
 
     def of(self, cluster: str | None) -> _Response:
-        """The same, saying whose ledgers these are, where that is known."""
+        """Adds the cluster's id, where it is known."""
         if cluster is not None:
             self.fields.cluster_instance_id = cluster
         return self
@@ -71,7 +71,7 @@ class _Response:
 
 
 class Listing:
-    """See the module. One a gateway."""
+    """Serves Iterate; see the module. One per gateway."""
 
     def __init__(self, factory: LedgerManagerFactory, budget: StoreBudget, most_with_metadata: int) -> None:
         self._factory = factory
@@ -80,9 +80,9 @@ class Listing:
         self._with_metadata = 0
 
     async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[bytes]:
-        """All responses, encoded.
+        """Yields all responses, encoded.
 
-        Raises IncorrectParameterException for a bad request, TooManyRequestsException, MetaStoreException.
+        Raises IncorrectParameterException for an invalid request, TooManyRequestsException, MetaStoreException.
         """
         _check(request)
         with self._counted() if request.include_metadata else nullcontext():
@@ -103,7 +103,7 @@ class Listing:
             self._with_metadata -= 1
 
     async def _all(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
-        """Each held back until it is known whether it is the last."""
+        """Yields responses, holding each back until it is known whether it is the last."""
         cluster = await self._cluster()
         held: _Response | None = None
         async with aclosing(self._responses(request)) as responses:
@@ -119,7 +119,7 @@ class Listing:
         yield held.of(cluster)
 
     async def _cluster(self) -> str | None:
-        """The cluster's instance id; None for one without, which Apache BookKeeper allows."""
+        """The cluster's instance id, or None if it has none, which Apache BookKeeper allows."""
         try:
             return await self._factory.registration_manager.cluster_instance_id()
         except StoreUnreachableException:
@@ -158,7 +158,7 @@ class Listing:
                     yield page
 
     async def _encoded(self, scope_id: int, page: Sequence[Listed]) -> _Response | None:
-        """A page's ledgers that (still) exist, in order; a damaged one with the code that says so. None: none do."""
+        """The ledgers of a page that still exist, in order, a damaged one with its status code. None if none exists."""
         revision = await self._factory.revision()
         ids: list[int] = []
         ledgers: list[bytes] = []
@@ -179,7 +179,7 @@ class Listing:
 
 
 async def _one_ahead(pages: AsyncGenerator[list[Listed], None]) -> AsyncGenerator[list[Listed], None]:
-    """The same pages; while one is dealt with, the next is being read."""
+    """Yields the same pages, and reads the next one while the caller processes the current one."""
     loop = asyncio.get_running_loop()
     coming = loop.create_task(_next(pages))
     try:
@@ -197,7 +197,7 @@ async def _next(pages: AsyncGenerator[list[Listed], None]) -> list[Listed] | Non
 
 
 def _answer(ledger_id: LedgerId, outcome: StoredLedger | BKException, revision: int) -> LedgerMetadataResponse:
-    """As `messages.success`, with the metadata as they are stored; or what is wrong with them."""
+    """Like `messages.success`, with the metadata as stored, or with the status code of what is wrong with it."""
     if isinstance(outcome, BKException):
         return failure(outcome, ledger_id, revision)
     try:
@@ -225,7 +225,7 @@ def _check(request: GetLedgerRangesRequest) -> None:
 
 
 async def _regroup(ranges: AsyncIterator[Sequence[int]], limit: int) -> AsyncIterator[list[int]]:
-    """The same ids in runs of `limit`; only the last may be shorter."""
+    """The same ids in runs of `limit`; only the last run may be shorter."""
     pending: list[int] = []
     async for ids in ranges:
         start = 0

@@ -1,4 +1,4 @@
-"""One bookie's registration by lease at this gateway, and what its stream is told. The rules are the service's."""
+"""One bookie's leased registration at this gateway, and the responses for its stream. The rules are in the service."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as pb
 
 _MOST_ANSWERS = 100
-"""That wait for a bookie to take them; its next requests wait until there are fewer."""
+"""Maximum number of responses waiting for the bookie; further requests are read only when fewer are waiting."""
 
 
 class Answers:
-    """What one stream is to be told; None ends it."""
+    """The responses queued for one stream; None ends it."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[pb.RegisterResponse | None] = asyncio.Queue()
@@ -32,29 +32,29 @@ class Answers:
         return answer
 
     async def room(self) -> None:
-        """Returns once the bookie has taken enough of what it was told."""
+        """Returns once the bookie has taken enough of the queued responses."""
         await self._room.wait()
 
 
 @dataclass(eq=False)
 class LeasedRegistration:
-    """One lease of a bookie, as a stream has opened it."""
+    """One lease of a bookie, as opened by one stream."""
 
     bookie_id: str
     lease: Lease
     answers: Answers
     expires: float
     wanted: tuple[int, BookieServiceInfo, bool]
-    """Sequence number, info, read-only: the newest request."""
+    """The newest request: sequence number, info, read-only."""
     done: int = 0
-    """The sequence number of the newest request that is in the store."""
+    """Sequence number of the newest request that the store has."""
     over: bool = False
-    """On its way out: no request revives it."""
+    """The registration is ending; no further request revives it."""
     refusal: str = "the lease is over"
     worker: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it holds nothing any more: dropped, replaced or refused."""
+    """Set once the registration holds nothing any more: dropped, replaced or rejected."""
 
     @property
     def registered(self) -> bool:

@@ -1,11 +1,11 @@
-"""The LedgerMetadataService: RPCs on top of a `LedgerManager`.
+"""The LedgerMetadataService: gRPC on top of a `LedgerManager`.
 
-Thin: checks the request, calls the manager, turns the result or the exception into an answer. Watch is in
-`watch`, batches in `batch`, Iterate in `listing`. The rules of each method are those of
-docs/protocol/gateway.md#ledgermetadataservice.
+A thin layer: it validates the request, calls the manager, and converts the result or exception into a response. Watch
+is in `watch`, batches in `batch`, Iterate in `iterate`. docs/protocol/gateway.md#ledgermetadataservice specifies the
+methods.
 """
 
-# The generated base class knows of messages only, not of encoded ones.
+# The generated base class knows messages only, not encoded ones.
 # mypy: disable-error-code="override"
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceServicer
 
 Response = LedgerMetadataResponse | bytes
-"""A message, or one that is encoded already: the interceptor's serializer takes both."""
+"""A message, or one already encoded: the interceptor's serializer accepts both."""
 
 Operation = Callable[[LedgerMetadataRequest], Awaitable[Response]]
 
 
 class MetadataService(LedgerMetadataServiceServicer):
-    """See the module. One a gateway."""
+    """The service; see the module. One per gateway."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _unary(
         self, method: str, operation: Operation, request: LedgerMetadataRequest, context: Context
     ) -> Response:
-        """The operation's answer, or the code of a domain failure; what concerns the store becomes a gRPC status."""
+        """Runs the operation; a domain failure becomes a status code in the response, a store failure a gRPC status."""
         try:
             try:
                 await self._freshness.wait_for(request.min_revision)
@@ -189,7 +189,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         return found.ledger.answer(found.revision)
 
     async def _check_instance(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> None:
-        """Ends a call that is meant for another gateway process, if it would have new ids generated here."""
+        """Aborts a call intended for another gateway process if it would generate new ids here."""
         if self._instance.is_meant(context):
             return
         if any(not each.HasField("ledger_id") and not self._tokens.knows("Create", each) for each in requests):
@@ -207,13 +207,13 @@ class MetadataService(LedgerMetadataServiceServicer):
         return [await self._success(record)]
 
     def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
-        """Raises IncorrectParameterException."""
+        """Converts a create request. Raises IncorrectParameterException."""
         ledger_id = ledger_id_of(request)
         metadata = metadata_to_create(request, self._limits.metadata_bytes)
         for bookie_id in sorted(bad_bookie_ids(metadata)):
             check_bookie_id(bookie_id)
         if ledger_id is None and not metadata.creator_token:
-            # Lets the manager try again by itself where an answer of its store is lost.
+            # Lets the manager retry by itself when a response of the store is lost.
             metadata = replace(metadata, creator_token=(uuid.uuid4().int >> 65) or 1)
         return CreateRequest(ledger_id, metadata)
 
@@ -235,21 +235,21 @@ class MetadataService(LedgerMetadataServiceServicer):
         return [await self._success(record)]
 
     async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
-        """A ledger keeps its serialisation over rewrites; the client does not know which it is."""
+        """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
         known = self._cache.peek(ledger_id)
         if known is not None:
             return replace(metadata, format_version=known.format_version)
         try:
             stored = await self._factory.ledger_manager.read(ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
-            # A copy that lags may not have it yet; the write itself decides.
+            # A lagging replica may not have the ledger yet; the write itself decides.
             return metadata
         return replace(metadata, format_version=stored.metadata.format_version)
 
     async def _check_bookie_ids(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """Raises IncorrectParameterException for a bookie id that none can have, unless the ledger has it already.
+        """Raises IncorrectParameterException for an invalid bookie id, unless the ledger already contains it.
 
-        Other clients of the store may have put it there, and the ledger must be closed nevertheless.
+        Another client of the store may have written it there, and it must still be possible to close the ledger.
         """
         bad = bad_bookie_ids(metadata)
         if bad:
@@ -292,7 +292,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         outcomes = await self._tokens.run_once_each("Create", requests, create)
         if (error := _of_all(outcomes)) is not None:
             raise error
-        # Some were created: that must reach the caller, the others say that their outcome is not known.
+        # Some ledgers were created, and the caller must learn which; the others report an unknown outcome.
         revision = await self._factory.revision()
         responses = [
             not_created(request, outcome, revision) if isinstance(outcome, BKException) else outcome
@@ -302,11 +302,13 @@ class MetadataService(LedgerMetadataServiceServicer):
 
 
 def _of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:
-    """What a batch fails with as a whole: none was created, and at one at least for a reason outside the request."""
+    """The exception for the whole batch: set if no ledger was created and at least one failed for a reason outside the
+    request.
+    """
     errors = [each for each in outcomes if isinstance(each, BKException)]
     if len(errors) < len(outcomes):
         return None
-    # The first kind that there is: where one outcome is not known, so is that of the batch.
+    # The first kind present wins: if one outcome is unknown, so is that of the batch.
     for kind in (UnknownOutcomeException, MetaStoreException, TooManyRequestsException):
         for error in errors:
             if isinstance(error, kind):

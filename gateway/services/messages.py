@@ -1,7 +1,7 @@
-"""Between the gateway's protobuf messages and the domain's values, and from exceptions to status codes.
+"""Converts between the gateway's protobuf messages and domain values, and from exceptions to status codes.
 
-A domain outcome becomes a StatusCode; an exception that concerns the store or the gateway itself (MetaStoreException)
-has none here: the services turn it into a gRPC status. Source: docs/protocol/gateway.md#status-codes.
+A domain outcome becomes a StatusCode. An exception that concerns the store or the gateway itself (MetaStoreException)
+has none; the services turn it into a gRPC status. Source: docs/protocol/gateway.md#status-codes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CODES: tuple[tuple[type[BKException], StatusCode], ...] = (
 
 
 def status_code(error: BKException) -> StatusCode:
-    """The code that says what the exception says."""
+    """The status code for an exception."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), StatusCode.UNEXPECTED)
 
 
@@ -56,7 +56,7 @@ def ledger_id_of(request: LedgerMetadataRequest) -> LedgerId | None:
 
 
 def ledger_id_from(scope_id: int, ledger_id: int) -> LedgerId:
-    """Raises IncorrectParameterException for an id that no ledger can have."""
+    """Raises IncorrectParameterException for an invalid ledger id."""
     try:
         return LedgerId(scope_id, ledger_id)
     except ValueError as error:
@@ -71,7 +71,7 @@ def required_ledger_id(request: LedgerMetadataRequest) -> LedgerId:
 
 
 def metadata_of(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:
-    """The request's metadata. Raises IncorrectParameterException where it is missing, too large or not valid."""
+    """The request's metadata. Raises IncorrectParameterException if it is missing, too large or invalid."""
     if not request.HasField("metadata"):
         raise IncorrectParameterException("metadata is missing")
     size = request.metadata.ByteSize()
@@ -90,15 +90,15 @@ def bookie_ids(metadata: LedgerMetadata) -> set[str]:
 
 
 def bad_bookie_ids(metadata: LedgerMetadata) -> set[str]:
-    """Ids in the ensembles that no bookie can have."""
+    """Invalid bookie ids in the ensembles."""
     return {bookie_id for bookie_id in bookie_ids(metadata) if not is_bookie_id(bookie_id)}
 
 
 def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:
-    """As `metadata_of`; a request token without a creator token becomes one.
+    """Like `metadata_of`, but a request token without a creator token becomes the creator token.
 
-    So a repeated Create of a given id is recognised on every gateway of the same store: the token is kept with the
-    ledger until its first change.
+    Every gateway of the same store then recognises a repeated Create of a given id, because the token is stored with
+    the ledger until its first update.
     """
     metadata = without_password(metadata_of(request, max_bytes))
     if metadata.creator_token or not request.request_token:

@@ -1,20 +1,21 @@
-"""Ledger metadata read before, kept while the store would tell of a change.
+"""A cache of ledger metadata whose entries are valid while a store watch guards them.
 
-Every entry is a listener of its ledger at the store's manager, which has one store watch a ledger however many listen
-(M7): an entry and the subscribers of a Watch share it. An entry is
+Every entry is a listener of its ledger at the store's manager, which uses one store watch per ledger whatever the
+number of listeners (M7); a cache entry and the subscribers of a Watch share it. An entry is
 
     unread → reading → current ⇄ reading (it may have changed) → dropped
 
-and is served only while current, in the connection epoch in which it was read, and while the store is connected:
-a watch that a lost connection took away guards nothing. Who asks while an entry is being read waits for that read, so
-equal concurrent reads are one (single flight); who asks after a change was noticed during that read waits for the next.
+and is served only while current, in the connection epoch in which it was read, and while the store is connected,
+because a lost connection removes the watch. A caller that arrives during a read waits for that read, so equal
+concurrent reads become one (single flight). A caller that arrives after a change was noticed during that read waits for
+the next one.
 
-Bounded in bytes, the least recently used goes first; entries nobody asked for go after a while, and their watches with
-them. What keeps answers from being older than what a
-client has seen is `freshness`, asked before.
+The cache is bounded in bytes and evicts the least recently used entry first. Entries unused for a while are dropped,
+and their watches with them. `freshness`, called before the cache, keeps responses from being older than what the client
+has seen.
 
-Invariants: an answer was the ledger's state at some moment after the read that it waited for began, or is guarded
-by a live watch (M4); dropped entries leave no listener behind (M7).
+Invariants: a response was the ledger's state at some moment after the read it waited for began, or is guarded by a live
+watch (M4); dropped entries leave no listener behind (M7).
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ from bookgate.runtime.logs import log_event
 _LOG = logging.getLogger(__name__)
 
 BYTES_BESIDES = 1500
-"""What an entry costs beside its answer: itself, its place here, at the listeners and in the store's client."""
+"""Cost of an entry in bytes besides its response: the object, its place in the cache, the listener, the store
+client.
+"""
 
 _PATIENCE_SECONDS = 1.0
-"""How long a read waits for an entry before it asks the store: after a lost connection the listeners are busy."""
+"""Seconds that a read waits for an entry before it reads from the store: after a lost connection listeners are slow."""
 
 _RELEASED_A_TURN = 200
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What metrics show."""
+    """Counters for the metrics."""
 
     hits: int = 0
     misses: int = 0
@@ -58,7 +61,7 @@ class CacheCounts:
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer as it is sent, alone and as an item of a batch, and the revision in it."""
+    """A response as it is sent, alone and as an item of a batch, and its revision."""
 
     ledger: EncodedLedger
     revision: int
@@ -69,7 +72,7 @@ _Waiters = asyncio.Future[EncodedLedger | None]
 
 
 class _Entry(LedgerFollower):
-    """One ledger. States: see the module."""
+    """One ledger. For its states see the module."""
 
     __slots__ = (
         "answer",
@@ -89,24 +92,26 @@ class _Entry(LedgerFollower):
         self.cache = cache
         self.ledger_id = ledger_id
         self.ledger: EncodedLedger | None = None
-        """What was told last."""
+        """The latest state received."""
         self.answer: CachedAnswer | None = None
-        """What `ledger` is answered with, once somebody has asked."""
+        """The response for `ledger`, built at the first request."""
         self.epoch: int | None = None
-        """Current: the connection epoch of the read that made it so."""
+        """While current: the connection epoch of the read that made it current."""
         self.begun_epoch: int | None = None
-        """Reading: the epoch in which it began."""
+        """While reading: the epoch in which the read began."""
         self.changed = False
         """A change was noticed since the last read began."""
         self.now: _Waiters | None = None
-        """Who waits for the read under way."""
+        """Callers that wait for the read in progress."""
         self.soon: _Waiters | None = None
-        """Who waits for the next one."""
+        """Callers that wait for the next read."""
         self.used = 0.0
         self.cost = BYTES_BESIDES
 
     def wait(self) -> _Waiters:
-        """What the read under way finds, or the next one where that may be too old. None: ask the store."""
+        """Joins the read in progress, or the next one if that may be too old. None: the caller must read from the
+        store.
+        """
         if self.begun_epoch is not None and not self.changed:
             self.now = self.now or _waiters()
             return self.now
@@ -114,7 +119,7 @@ class _Entry(LedgerFollower):
         return self.soon
 
     def finish(self, error: BKException | None = None) -> None:
-        """No read will tell those who wait any more."""
+        """Releases all waiting callers, because no further read will do so."""
         for waiters in (self.now, self.soon):
             if waiters is None or waiters.done():
                 continue
@@ -127,7 +132,7 @@ class _Entry(LedgerFollower):
     # --- as a listener ------------------------------------------------------------------------------------------
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        # Should the new state be one that can't be encoded, the old one is not served in its place.
+        # If the new state can't be encoded, the old one must not be served in its place.
         self.answer = self.ledger = None
         if record is None:
             self.cache.gone(self)
@@ -158,7 +163,7 @@ class _Entry(LedgerFollower):
 
 
 class MetadataCache:
-    """See the module. One a gateway, on one event loop; `run` must run while it is used."""
+    """The cache; see the module. One per gateway, on one event loop; `run` must be running while it is used."""
 
     def __init__(self, factory: LedgerManagerFactory, max_bytes: int, idle_seconds: float) -> None:
         self._factory = factory
@@ -170,7 +175,7 @@ class MetadataCache:
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self.bytes = 0
-        """What the entries cost together."""
+        """Total cost of the entries."""
         self.counts = CacheCounts()
 
     def __len__(self) -> int:
@@ -181,7 +186,7 @@ class MetadataCache:
         return self._factory.connection_epoch
 
     async def run(self) -> None:
-        """Takes away the listeners of what was dropped, and what nobody uses any more; until cancelled."""
+        """Removes listeners of dropped entries, and drops unused entries, until cancelled."""
         pause = max(0.05, min(1.0, self._idle_seconds / 10))
         while True:
             if not self._dropped:
@@ -194,21 +199,21 @@ class MetadataCache:
             await self._release()
 
     async def close(self) -> None:
-        """Drops everything, listeners included."""
+        """Drops all entries and their listeners."""
         self.suspend()
         while self._dropped:
             await self._release()
 
     def suspend(self) -> None:
-        """Drops everything: the store's connection was lost, and with it what guards the entries."""
+        """Drops all entries: the store's connection was lost, and with it the watches that guard them."""
         self._epoch = self._factory.connection_epoch
         for entry in list(self._entries.values()):
             self.drop(entry)
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------
 
     def get(self, ledger_id: LedgerId) -> CachedAnswer | None:
-        """What may be served at once. Counts a hit or a miss."""
+        """The response if it can be served at once. Counts a hit or a miss."""
         entry = self._entries.get(ledger_id)
         if entry is None or entry.answer is None or not self._is_current(entry):
             self.counts.misses += 1
@@ -218,12 +223,12 @@ class MetadataCache:
         return entry.answer
 
     def peek(self, ledger_id: LedgerId) -> EncodedLedger | None:
-        """What is known for certain now; counts for nothing."""
+        """The state if it is certain to be current; not counted as a hit or a miss."""
         entry = self._entries.get(ledger_id)
         return entry.ledger if entry is not None and self._is_current(entry) else None
 
     async def fetch(self, ledger_id: LedgerId) -> CachedAnswer:
-        """What `get` had not: from the store, and kept.
+        """Reads from the store what `get` did not have, and caches it.
 
         Raises NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException, MetaStoreException.
         """
@@ -234,11 +239,11 @@ class MetadataCache:
             ledger = current or await _patiently(entry.wait())
             if ledger is not None:
                 return await self._answer(ledger, entry)
-        # Without connection, slow, gone, dropped, or of another life under the same id: the store knows.
+        # Disconnected, slow, removed, dropped, or recreated under the same id: the store decides.
         return await self._answer(encode_ledger(await self._factory.ledger_manager.read(ledger_id)))
 
     def changed_here(self, ledger_id: LedgerId) -> None:
-        """This gateway has, or may have, changed a ledger: what was known before is not served any more."""
+        """This gateway changed a ledger, or may have: earlier knowledge is no longer served."""
         entry = self._entries.get(ledger_id)
         if entry is not None:
             self.drop(entry)
@@ -251,12 +256,12 @@ class MetadataCache:
 
     def _use(self, entry: _Entry) -> None:
         entry.used = self._now()
-        # It may have been dropped a moment ago.
+        # The entry may have been dropped meanwhile.
         if entry.ledger_id in self._entries:
             self._entries.move_to_end(entry.ledger_id)
 
     async def _answer(self, ledger: EncodedLedger, entry: _Entry | None = None) -> CachedAnswer:
-        # Asked for after the read: a client that names this revision elsewhere gets nothing older than this state.
+        # Read after the state: a client that sends this revision to another gateway gets nothing older than this state.
         revision = await self._factory.revision()
         answer = CachedAnswer(ledger, revision, ledger.batch_item(revision))
         if entry is not None and entry.ledger is ledger:
@@ -276,7 +281,7 @@ class MetadataCache:
         return entry
 
     def became_current(self, entry: _Entry) -> None:
-        """Counts what the entry holds, and makes room."""
+        """Accounts for the entry's size, and evicts others if needed."""
         if self._entries.get(entry.ledger_id) is not entry or entry.ledger is None:
             return
         cost = BYTES_BESIDES + 2 * len(entry.ledger.data)
@@ -287,11 +292,11 @@ class MetadataCache:
             self.drop(next(iter(self._entries.values())))
 
     def gone(self, entry: _Entry) -> None:
-        """The ledger is gone, and the listener with it."""
+        """The ledger was removed, and the listener with it."""
         self._take_out(entry)
 
     def drop(self, entry: _Entry) -> None:
-        """Forgets an entry, and soon takes its listener away; whoever waits for it asks the store."""
+        """Drops an entry and soon removes its listener; callers that wait for it read from the store."""
         if self._take_out(entry):
             self._dropped.append(entry)
             self._wake.set()
@@ -311,7 +316,7 @@ class MetadataCache:
             self.drop(oldest)
 
     async def _release(self) -> None:
-        """Takes some listeners away; the event loop gets its turn in between."""
+        """Removes some listeners, yielding to the event loop in between."""
         for _ in range(min(len(self._dropped), _RELEASED_A_TURN)):
             entry = self._dropped.popleft()
             try:
@@ -323,7 +328,7 @@ class MetadataCache:
 
 def _waiters() -> _Waiters:
     waiters: _Waiters = asyncio.get_running_loop().create_future()
-    # Those who waited may have gone: then a failure is nobody's.
+    # All waiting callers may have gone; then nobody retrieves the exception.
     waiters.add_done_callback(_retrieve)
     return waiters
 

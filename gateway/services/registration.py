@@ -1,19 +1,20 @@
-"""The RegistrationService: bookies without a metadata store register through a gateway.
+"""The RegistrationService: bookies without access to the metadata store register through a gateway.
 
-The gateway registers the bookie in its own name and keeps that up while the bookie's lease runs: for `lease_seconds`
-after the bookie's last request, whether its stream still stands or not. States of a registration here:
+The gateway registers the bookie in its own name and maintains the registration while the bookie's lease runs: for
+`lease_seconds` after the bookie's last request, whether or not its stream is still open. States of a registration here:
 
     pending → registered ⇄ pending (the bookie changes its mode or its endpoints)
-    any → replaced   a newer stream of the same lease came to this gateway; nothing is taken out
-    any → dropped    lease over, or unregistered: taken out of the store, tried until it works
-    any → refused    the id is another's: a live process's, or that of the bookie which hosts this gateway
+    any → replaced   a newer stream of the same lease arrived at this gateway; nothing is removed from the store
+    any → dropped    lease expired, or unregistered: removed from the store, retried until that succeeds
+    any → refused    another owner has the id: a live process, or the bookie that hosts this gateway
 
-A bookie that moves on to another gateway is replaced in the store by it (`BookieServiceInfo.may_replace`); what
-is dropped here later is only what is still this gateway's. Of two processes with one bookie id the second waits for the
-first one's lease to end, a little more than a lease, and is refused then. Whoever knows a lease id is that bookie: it
-goes no further than this module, which keeps its digest.
+When a bookie moves to another gateway, that gateway replaces the registration in the store
+(`BookieServiceInfo.may_replace`); a later drop here removes only what still belongs to this gateway. If two processes
+use one bookie id, the second waits for the first one's lease to end, for slightly more than a lease, and is then
+rejected. Anyone who knows a lease id can act as that bookie, so the id never leaves this module, which keeps only its
+digest.
 
-Not its job: how a store keeps a registration and over its sessions (the store's `RegistrationManager`).
+Not its job: how a store maintains a registration across its sessions (the store's `RegistrationManager`).
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _LOG = logging.getLogger(__name__)
 
 DEFAULT_LEASE_SECONDS = 10.0
 MAX_CONTENT_BYTES = 64 * 1024
-"""Of a registration, and of a cookie."""
+"""Maximum bytes of the content of a registration or a cookie."""
 
 _RETRY_SECONDS = 0.5
 _LEAVE_SECONDS = 2.0
-"""How long bookies have to leave a gateway that drains."""
+"""Seconds that bookies have to leave a gateway that drains."""
 
 _LEASE_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -62,11 +63,11 @@ _DRAINING = pb.RegistrationState.REGISTRATION_STATE_DRAINING
 _UNREGISTERED = pb.RegistrationState.REGISTRATION_STATE_UNREGISTERED
 
 _LEASE_LOGGED = 12
-"""How much of a lease's digest is logged: enough to tell leases apart."""
+"""Number of characters of a lease digest that are logged: enough to distinguish leases."""
 
 
 class RegistrationService(RegistrationServiceServicer):
-    """See the module. One a gateway."""
+    """The service; see the module. One per gateway."""
 
     def __init__(self, factory: LedgerManagerFactory, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
         self._factory = factory
@@ -81,7 +82,7 @@ class RegistrationService(RegistrationServiceServicer):
 
     @property
     def leases(self) -> int:
-        """Bookies that this gateway keeps registered."""
+        """Number of bookies that this gateway keeps registered."""
         return len(self._held)
 
     async def Register(
@@ -130,14 +131,14 @@ class RegistrationService(RegistrationServiceServicer):
         return pb.RemoveCookieResponse(code=code, message=message)
 
     def drain(self) -> None:
-        """Asks every bookie to register elsewhere; streams that are still there a little later end."""
+        """Asks every bookie to register elsewhere; ends the streams that are still open after a short while."""
         self._draining.set()
         for answers in self._streams:
             answers.put(pb.RegisterResponse(state=_DRAINING, lease_ms=self._lease_ms))
             asyncio.get_running_loop().call_later(_LEAVE_SECONDS, answers.put, None)
 
     async def close(self) -> None:
-        """Ends all work. What is registered is the store's `RegistrationManager`'s to take back."""
+        """Stops all work. The store's `RegistrationManager` removes the registrations."""
         for registration in list(self._held.values()):
             self._forget(registration)
         for task in self._tasks:
@@ -151,7 +152,7 @@ class RegistrationService(RegistrationServiceServicer):
         return int(self._lease_seconds * 1000)
 
     async def _read(self, requests: AsyncIterator[pb.RegisterRequest], answers: Answers) -> None:
-        """Takes in one stream's requests. The stream ends with the last one, or with what can't be served."""
+        """Reads the requests of one stream. It ends after the last request, or after one that can't be served."""
         registration: LeasedRegistration | None = None
         try:
             async for request in requests:
@@ -183,7 +184,7 @@ class RegistrationService(RegistrationServiceServicer):
         return registration
 
     def _take(self, registration: LeasedRegistration, request: pb.RegisterRequest) -> bool:
-        """One more request of a stream; False ends reading."""
+        """Handles one request of a stream; returns False to stop reading."""
         if registration.over or registration.gone.is_set():
             self._answer(registration, request.sequence, _HELD, registration.refusal)
             return False
@@ -222,7 +223,7 @@ class RegistrationService(RegistrationServiceServicer):
             registration.worker = self._start(self._register(registration))
 
     async def _register(self, registration: LeasedRegistration) -> None:
-        """Brings what is wanted into the store."""
+        """Writes the requested registration to the store."""
         try:
             await self._claim(registration)
             while not registration.registered and not registration.over:
@@ -230,14 +231,14 @@ class RegistrationService(RegistrationServiceServicer):
         except LedgerExistException as error:
             self._refuse(registration, str(error))
         except BKException as error:
-            # Not for another attempt: the store refuses it for good.
+            # Not retried: the store has rejected it permanently.
             _log(registration, "failed", logging.ERROR, reason=error)
             self._refuse(registration, str(error))
         finally:
             registration.worker = None
 
     async def _claim(self, registration: LeasedRegistration) -> None:
-        """Makes this the gateway's one registration of the bookie id, unless it is over before.
+        """Makes this the gateway's only registration of the bookie id, unless it ends first.
 
         Raises LedgerExistException.
         """
@@ -265,7 +266,9 @@ class RegistrationService(RegistrationServiceServicer):
             self._set_timer(registration)
 
     async def _replace(self, other: LeasedRegistration) -> None:
-        """The same process opened a newer stream: the old one's work must be over before the new one's begins."""
+        """Ends the older registration of the same process: its work must be over before that of the newer stream
+        begins.
+        """
         if other.worker is not None:
             await asyncio.gather(other.worker, return_exceptions=True)
         self._forget(other)
@@ -323,10 +326,10 @@ class RegistrationService(RegistrationServiceServicer):
         registration.answers.put(None)
 
     async def _drop(self, registration: LeasedRegistration) -> None:
-        """Takes the bookie out, tried until it works."""
+        """Removes the registration from the store, retrying until that succeeds."""
         registration.over = True
         if self._held.get(registration.bookie_id) is not registration:
-            # It waits for the id, and is not to get it any more.
+            # It still waits for the bookie id and must not get it any more.
             self._forget(registration)
         while self._held.get(registration.bookie_id) is registration:
             if registration.worker is not None:
@@ -354,7 +357,7 @@ def _log(registration: LeasedRegistration, state: str, level: int = logging.INFO
 
 
 def _info(request: pb.RegisterRequest, lease: Lease) -> BookieServiceInfo:
-    """What a request registers. Raises IncorrectParameterException."""
+    """The registration that a request asks for. Raises IncorrectParameterException."""
     bookie = request.bookie
     endpoints = tuple(
         Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in bookie.endpoints
@@ -369,7 +372,7 @@ def _info(request: pb.RegisterRequest, lease: Lease) -> BookieServiceInfo:
 
 
 async def _changed(context: Context, method: str, change: Awaitable[None]) -> tuple[StatusCode, str]:
-    """The code and message of a change of a cookie."""
+    """Status code and message of a cookie change."""
     try:
         await change
     except (IncorrectParameterException, MetadataVersionException) as error:

@@ -1,13 +1,13 @@
-"""Requests that carried a token, and what they were answered: the same request again is answered as the first time.
+"""Deduplicates requests that carry a token: a repeated request gets the response of the first one.
 
-A key stands for method, token and content. A request that comes again while the first is under way waits for its
-answer; the work goes on when whoever asked has gone, since that is the case in which it comes again. Only successes
-are kept: a refusal changed nothing, and asking again finds the same or better. So is a Create of a generated id whose
-outcome the store has left unknown: done again, it would make another ledger; it is as unknown the next time.
-Bounded in number, bytes and time, and of this gateway alone: a Create of a given id is recognised by every gateway (its
-token is stored with the ledger); a Write, or a Create of a generated id, that is repeated at another gateway is not -
-the Write then fails on its version with the current state in the answer, in which the caller finds its own work, and of
-such a Create nobody can tell.
+A key consists of method, token and content. A repetition that arrives while the first request is in progress waits for
+its response. The work continues when its caller has gone, because that is exactly when a repetition follows. Only
+successes are remembered: a rejected request changed nothing, and a repetition finds the same state or a better one. A
+Create with a generated id whose outcome is unknown is remembered too: running it again could create a second ledger, so
+a retry gets the same unknown outcome. The memory is bounded in entries, bytes and time, and belongs to this gateway
+alone. Every gateway recognises a Create of a given id, because its token is stored with the ledger. A Write, or a
+Create with a generated id, is not recognised at another gateway. The Write then fails on its version with the current
+state in the response, in which the caller finds its own change; for such a Create nobody can tell.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _MOST_UNKNOWN = 1_000
 Outcome = LedgerMetadataResponse | BKException
 
 Work = Callable[[Sequence[LedgerMetadataRequest]], Awaitable[Sequence[Outcome]]]
-"""Carries requests out; one answer each, in order, or why there is none. May raise what is so for all of them."""
+"""Executes requests and returns one response or exception per request, in order. Raises an exception that holds for
+all.
+"""
 
 _Answer = LedgerMetadataResponse | asyncio.Future[LedgerMetadataResponse]
 
@@ -51,7 +53,7 @@ class _Answered(NamedTuple):
 
 
 class RequestDeduplicator:
-    """See the module. One a gateway, on one event loop."""
+    """The deduplicator; see the module. One per gateway, on one event loop."""
 
     def __init__(
         self,
@@ -72,14 +74,18 @@ class RequestDeduplicator:
         return len(self._answered)
 
     async def run_once(self, method: str, request: LedgerMetadataRequest, work: Work) -> LedgerMetadataResponse:
-        """The answer of `work`, which runs only if this very request was not answered or under way already."""
+        """Returns the response of `work`, which runs only if the same request was neither completed nor in progress
+        before.
+        """
         (outcome,) = await (self.run_once_each(method, [request], work) if request.request_token else work([request]))
         if isinstance(outcome, BKException):
             raise outcome
         return outcome
 
     async def run_once_each(self, method: str, requests: Sequence[LedgerMetadataRequest], work: Work) -> list[Outcome]:
-        """The same for many: `work` gets those that are new, and answers in their order; a failure as its exception."""
+        """Like `run_once` for many requests: `work` gets the new ones and responds in their order, a failure as its
+        exception.
+        """
         answers: list[_Answer] = []
         new: list[_New] = []
         for request in requests:
@@ -99,7 +105,7 @@ class RequestDeduplicator:
         return [await _outcome(a) if isinstance(a, asyncio.Future) else a for a in answers]
 
     def knows(self, method: str, request: LedgerMetadataRequest) -> bool:
-        """True for a request that `once` would not carry out anew."""
+        """Whether `run_once` would not execute the request again."""
         if not request.request_token:
             return False
         key = _key(method, request)
@@ -170,7 +176,7 @@ class RequestDeduplicator:
 def _key(method: str, request: LedgerMetadataRequest) -> bytes:
     content = LedgerMetadataRequest()
     content.CopyFrom(request)
-    # How much a client has seen meanwhile does not make it another request.
+    # The revision that the client has seen meanwhile does not make it another request.
     content.ClearField("min_revision")
     return hashlib.sha256(method.encode() + b"\0" + content.SerializeToString(deterministic=True)).digest()
 
@@ -183,6 +189,6 @@ async def _outcome(answer: asyncio.Future[LedgerMetadataResponse]) -> Outcome:
 
 
 def _nobody_may_wait(answer: asyncio.Future[LedgerMetadataResponse]) -> None:
-    """Where every caller has gone, a failure is nobody's any more."""
+    """Retrieves the exception of a response whose callers have all gone, so that asyncio does not report it."""
     if not answer.cancelled():
         answer.exception()

@@ -1,9 +1,10 @@
-"""What becomes of an exception in an RPC handler.
+"""Converts exceptions of an RPC handler to gRPC statuses.
 
-A store out of reach is UNAVAILABLE, a limit RESOURCE_EXHAUSTED, and what nobody foresaw is logged and becomes INTERNAL
-without details: the caller gets no traceback and the server goes on. Domain outcomes are answered by the handlers
-themselves, in the response's code. Where the store had no connection, or is not the one that the client knows, trailing
-metadata says that nothing was done: a client may then ask for a change elsewhere without having to find out first.
+An unreachable store becomes UNAVAILABLE, an exceeded limit RESOURCE_EXHAUSTED. An unexpected error is logged and
+becomes INTERNAL without details: the caller gets no traceback and the server keeps running. Handlers report domain
+outcomes themselves, in the response's code. If the store had no connection, or is not the one the client knows,
+trailing metadata states that nothing was done, so that a client can send a change to another gateway without first
+finding out what happened.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from bookgate.runtime.logs import log_bug
 _LOG = logging.getLogger(__name__)
 
 _NOT_DONE = ((NOT_DONE, "1"),)
-"""Trailing metadata of a call that surely changed nothing."""
+"""Trailing metadata of a call that certainly changed nothing."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status of an exception that no response carries."""
+    """The gRPC status of an exception that no response code expresses."""
     if isinstance(error, MetaStoreException):
         return grpc.StatusCode.UNAVAILABLE, str(error)
     if isinstance(error, TooManyRequestsException):
@@ -43,7 +44,7 @@ def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 async def abort_with(context: Context, method: str, error: Exception) -> NoReturn:
-    """Ends the RPC with the exception's status; unforeseen ones are logged with their traceback."""
+    """Aborts the RPC with the exception's status; logs an unexpected exception with its traceback."""
     if isinstance(error, (grpc.aio.AbortError, grpc.RpcError)):
         raise error
     code, details = grpc_status(error)
@@ -56,6 +57,6 @@ async def abort_with(context: Context, method: str, error: Exception) -> NoRetur
 
 
 async def abort_not_applied(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
-    """Ends an RPC that surely changed nothing, and says so."""
+    """Aborts an RPC that certainly changed nothing, and says so in the trailing metadata."""
     await context.abort(code, details, (*context.trailing_metadata(), *_NOT_DONE))
     raise AssertionError("abort returned")

@@ -1,8 +1,9 @@
-"""How many calls to the metadata store may be under way at once, and how long they take.
+"""Limits concurrent calls to the metadata store, and measures their duration.
 
-A flood of calls starves the heartbeats of the store's session until it expires, and then every watch is to be armed
-again. So a single call that finds the budget spent is refused (RESOURCE_EXHAUSTED), and the items of a batch, which
-bound themselves, wait; they get at most half of it, lest a batch keep the others out.
+A flood of calls starves the heartbeats of the store session until it expires, after which every watch must be armed
+again. A single call is therefore rejected (RESOURCE_EXHAUSTED) when the budget is used up. Items of a batch wait
+instead, since a batch bounds itself; together they get at most half of the budget, so that batches can't exclude other
+calls.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from contextlib import asynccontextmanager
 from bookgate.ledger.errors import TooManyRequestsException
 
 Observe = Callable[[str, float], None]
-"""Told the operation and its seconds."""
+"""Receives the name of an operation and its duration in seconds."""
 
 
 class StoreBudget:
-    """See the module. One a gateway."""
+    """The budget; see the module. One per gateway."""
 
     def __init__(self, calls: int, observe: Observe = lambda operation, seconds: None) -> None:
         self._calls = calls
@@ -33,7 +34,7 @@ class StoreBudget:
 
     @asynccontextmanager
     async def call(self, operation: str) -> AsyncIterator[None]:
-        """One call. Raises TooManyRequestsException when too many are under way."""
+        """Wraps one call. Raises TooManyRequestsException if too many are in progress."""
         if self._under_way >= self._calls:
             raise TooManyRequestsException(
                 f"{self._under_way} calls to the metadata store are under way at this gateway, its limit; try again"
@@ -43,7 +44,7 @@ class StoreBudget:
 
     @asynccontextmanager
     async def part_of_batch(self, operation: str) -> AsyncIterator[None]:
-        """One call of a batch, which waits for its turn."""
+        """Wraps one call of a batch, which waits for its turn."""
         async with self._for_batches, self._counted(operation):
             yield
 

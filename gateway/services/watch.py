@@ -1,14 +1,14 @@
-"""The Watch RPC: client streams over the watch hub.
+"""The Watch RPC: client streams on top of the watch hub.
 
-A stream has a reader (requests in) and a writer (answers out). The writer takes from the hub only when the client has
-taken what came before, so a slow client gets newest states, not a backlog. Requests wait while too many answers do that
-are nobody's subscription: refusals, and removals. What the stream as a whole is told travels
-beside the answers: BOOKMARK when nothing was sent for a while, SUSPENDED and RESUMED when the store goes and comes
-back (a slow reader hears the newest of these only), DRAINING at once when the gateway is to stop. A request that can't
-be served is answered with its code; the stream goes on.
+A stream has a reader (requests in) and a writer (responses out). The writer takes from the hub only when the client has
+taken the previous responses, so a slow client receives the latest states, not a backlog. The reader pauses while too
+many responses are queued that belong to no subscription: rejections and removals. Messages about the stream as a whole
+travel beside the responses: BOOKMARK when nothing was sent for a while, SUSPENDED and RESUMED when the store connection
+is lost and regained (a slow reader receives only the latest of these), DRAINING at once when the gateway stops. A
+request that can't be served gets a response with its status code; the stream continues.
 
-Store listeners follow the hub: after every change of who wants what, `_follow` makes the listener of that ledger what
-the hub wants, one ledger operation after the other.
+Store listeners follow the hub: after each change of subscriptions, `_follow` adds or removes the listener of that
+ledger as the hub requires, one operation per ledger at a time.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ _DIRECT_LIMIT = 1000
 _FORGOTTEN_A_TURN = 200
 
 WatchResponse = LedgerMetadataResponse | bytes
-"""A message, or one that is encoded already."""
+"""A message, or one already encoded."""
 
 
 class _Stream:
-    """One client's stream: what is to be said besides the hub's answers, and what wakes its writer."""
+    """One client's stream: what is to be sent besides the hub's responses, and the event that wakes its writer."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.direct: deque[LedgerMetadataResponse] = deque()
         self.taken = asyncio.Event()
-        """Set whenever the client has taken something."""
+        """Set whenever the client has taken a response."""
         self.error: Exception | None = None
         self.draining = False
         self.store_event: LedgerMetadataResponse | None = None
-        """The newest SUSPENDED or RESUMED that was not sent yet."""
+        """The latest SUSPENDED or RESUMED that was not sent yet."""
         self.waits_since: float | None = None
-        """Since when it has taken none of the changes that wait for it; the loop's time."""
+        """Loop time since which the client has taken none of the changes waiting for it."""
 
     def say_of_store(self, response: LedgerMetadataResponse) -> None:
         self.store_event = response
@@ -87,7 +87,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _DamagedLedger:
-    """A ledger whose metadata can't be read."""
+    """A ledger whose metadata can't be parsed."""
 
     ledger_id: LedgerId
     error: MetadataFormatException
@@ -96,7 +96,7 @@ class _DamagedLedger:
 
 
 class _Listener(LedgerFollower):
-    """The store's listener of one ledger, for all of this gateway's streams."""
+    """The store listener of one ledger, shared by all streams of this gateway."""
 
     __slots__ = ("_ledger_id", "_on_damaged", "_on_state")
 
@@ -150,14 +150,14 @@ class WatchService:
         return len(self._streams)
 
     def lag_seconds(self) -> float:
-        """How long the slowest stream has taken none of the changes that wait for it; 0: nothing waits."""
+        """Seconds for which the slowest stream has taken none of the changes waiting for it; 0 if nothing waits."""
         waiting = [stream.waits_since for stream in self._streams if stream.waits_since is not None]
         return max(0.0, asyncio.get_running_loop().time() - min(waiting)) if waiting else 0.0
 
     async def serve(
         self, requests: AsyncIterator[LedgerMetadataRequest], context: Context
     ) -> AsyncIterator[WatchResponse]:
-        """One stream, until the client leaves, the gateway drains or the store fails a request."""
+        """Serves one stream until the client leaves, the gateway drains or the store fails a request."""
         stream = _Stream()
         self._streams[stream] = None
         self.hub.open_stream(stream)
@@ -179,19 +179,19 @@ class WatchService:
             await asyncio.shield(self._forget(stream))
 
     def drain(self) -> None:
-        """Tells every client to subscribe elsewhere, then ends the streams."""
+        """Asks every client to subscribe elsewhere, then ends the streams."""
         self._draining = True
         for stream in self._streams:
             stream.draining = True
             stream.wake.set()
 
     def store_lost(self) -> None:
-        """Tells every client that changes may be delayed."""
+        """Informs every client that changes may be delayed."""
         self._suspended = True
         self._tell_all(LedgerMetadataResponse(event=WatchEvent.SUSPENDED))
 
     async def store_regained(self) -> None:
-        """Catches up with the store, then tells every client."""
+        """Catches up with the store, then informs every client."""
         await self._factory.catch_up(None)
         self._suspended = False
         self._tell_all(LedgerMetadataResponse(event=WatchEvent.RESUMED, revision=await self._factory.revision()))
@@ -244,28 +244,28 @@ class WatchService:
         try:
             await self._follow(ledger_id)
         except BKException:
-            # An id that the store can't hold: the client is told why, and has no subscription.
+            # The store can't hold this id: the client gets the reason, and no subscription.
             self.hub.unsubscribe(stream, ledger_id)
             raise
 
     async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
-        """Brings the hub's state of a ledger to at least `min_revision`, of which the client has seen `version`."""
+        """Brings the hub's state of a ledger, of which the client has seen `version`, to at least `min_revision`."""
         await self._freshness.wait_for(min_revision)
         known = self.hub.version(ledger_id)
         if known is None or version is None or known >= version:
             return
-        # Either the ledger lives anew under its id, or the listener could not read it yet.
+        # Either the ledger was recreated under its id, or the listener could not read it yet.
         try:
             record = await self._factory.ledger_manager.read(ledger_id)
         except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
-            # The store's listener is about to say so to everyone, or has.
+            # The store's listener is about to report the removal to everyone, or already has.
             return
         self._on_state(ledger_id, record)
 
     # --- store listeners ----------------------------------------------------------------------------------------
 
     async def _follow(self, ledger_id: LedgerId) -> None:
-        """Makes the store's listener of one ledger what the hub wants now."""
+        """Adds or removes the store listener of one ledger, as the hub requires now."""
         async with self._follow_lock:
             epoch = self.hub.epoch(ledger_id)
             listening = self._listening.get(ledger_id)
@@ -283,7 +283,7 @@ class WatchService:
     async def _forget(self, stream: _Stream) -> None:
         for number, ledger_id in enumerate(self.hub.close_stream(stream), 1):
             if number % _FORGOTTEN_A_TURN == 0:
-                # The others are not to wait for all of them.
+                # Other tasks must not wait for the whole loop.
                 await asyncio.sleep(0)
             try:
                 await self._follow(ledger_id)
@@ -293,7 +293,7 @@ class WatchService:
     def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         if record is None:
             self._listening.pop(ledger_id, None)
-        # Encoded once, however many are told.
+        # Encoded once for all subscribers.
         self._tell(ledger_id, None if record is None else encode_ledger(record))
 
     def _on_damaged(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
@@ -308,10 +308,10 @@ class WatchService:
                 stream.waits_since = now
             stream.wake.set()
 
-    # --- answers out --------------------------------------------------------------------------------------------
+    # --- responses out ------------------------------------------------------------------------------------------
 
     async def _responses(self, stream: _Stream) -> AsyncIterator[WatchResponse]:
-        """Everything for one stream, until it has failed or the gateway drains."""
+        """Yields all responses of one stream, until it has failed or the gateway drains."""
         while True:
             stream.wake.clear()
             if stream.draining:
@@ -331,9 +331,10 @@ class WatchService:
                 yield LedgerMetadataResponse(event=WatchEvent.BOOKMARK, revision=await self._factory.revision())
 
     async def _turn(self, stream: _Stream) -> AsyncIterator[WatchResponse]:
-        """Some answers. Their revision is asked for after their states were learnt.
+        """Yields some responses, whose revision is read after their states were learnt.
 
-        So a client that names it at another gateway gets nothing older there than what it has seen here (M4).
+        A client that sends this revision to another gateway therefore gets nothing older there than it has seen here
+        (M4).
         """
         loop, told, revision = asyncio.get_running_loop(), -1, 0
         for _ in range(_ANSWERS_A_TURN):
@@ -347,7 +348,7 @@ class WatchService:
             stream.taken.set()
             stream.waits_since = loop.time()
             if answer.record is None:
-                # It was the last one's who asked for it, though another ledger has the id.
+                # The last subscription to the removed ledger has ended, although another ledger now has the id.
                 await self._follow(answer.ledger_id)
 
 
@@ -373,7 +374,7 @@ def _answer_message(answer: Answer, revision: int) -> WatchResponse:
 
 
 def _refusal(request: LedgerMetadataRequest, message: str) -> LedgerMetadataResponse:
-    """The answer to a subscription over the stream's limit."""
+    """The response to a subscription beyond the stream's limit."""
     return LedgerMetadataResponse(
         code=StatusCode.UNEXPECTED,
         ledger_id=request.ledger_id,

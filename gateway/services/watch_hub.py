@@ -1,18 +1,19 @@
-"""Who watches what through this gateway: pure bookkeeping between client streams and one store listener a ledger.
+"""Subscriptions of this gateway: pure bookkeeping between client streams and one store listener per ledger.
 
-Things: a *stream* is one client's Watch stream; a *subscription* is one ledger on one stream; a ledger is *wanted*
-while it has a subscription, and then the caller keeps exactly one store listener for it, however many streams ask (M7).
+Terms: a *stream* is one client's Watch stream; a *subscription* is one ledger on one stream; a ledger is *wanted* while
+it has a subscription, and then the caller keeps exactly one store listener for it, however many streams subscribe (M7).
 
-Events in: `subscribe`, `unsubscribe`, `close_stream`, `state` (what the store's listener said). Out: the return values
-say whose outbox got something; `take` gives the next answer of a stream when its reader has room. An outbox holds
-ledger ids, not answers: what is sent is the newest state at the moment of sending, so a slow reader costs memory a
-subscription, never a change (conflation), and what was unsubscribed or subscribed anew meanwhile is not sent.
+Events in: `subscribe`, `unsubscribe`, `close_stream`, `state` (from the store's listener). Out: the return values name
+the streams whose outbox received something; `take` returns the next response of a stream when its reader is ready. An
+outbox holds ledger ids, not responses: what is sent is the latest state at the moment of sending. A slow reader
+therefore costs memory per subscription, not per change (conflation), and nothing is sent for a ledger that was
+unsubscribed or subscribed again meanwhile.
 
-Invariants: answers of one subscription have strictly growing versions (M1) - but for the first, which is sent whenever
-the stored version differs from the one the client named; the newest state is always in the outbox or sent (M2); a
-removal is sent exactly once and ends the subscription - one that a new subscription to the same ledger overtakes is
-not sent, since the new one will say how it is; after `close_stream` nothing of the stream is left. A state that can't
-be read (`DAMAGED`) is told once, as one more state, and whatever can be read after it is news.
+Invariants: responses of one subscription have strictly growing versions (M1), except for the first, which is sent
+whenever the stored version differs from the one the client named; the latest state is always in the outbox or sent
+(M2); a removal is sent exactly once and ends the subscription, unless a new subscription to the same ledger overtakes
+it, which then reports the state itself; after `close_stream` nothing of the stream remains. A state that can't be
+parsed (`DAMAGED`) is reported once, like any other state, and any readable state after it is reported again.
 
 Not its job: reading the store, writing to streams, time (bookmarks).
 """
@@ -27,11 +28,11 @@ from bookgate.ledger.ledger_id import LedgerId
 StreamId = Hashable
 
 DAMAGED = -1
-"""The version of a state that is stored and can't be read; versions of others begin at 0."""
+"""The version of a stored state that can't be parsed; valid versions begin at 0."""
 
 
 class LedgerState(Protocol):
-    """What the hub must know of a ledger's state; what else is in it is the caller's business."""
+    """The fields of a ledger's state that the hub uses; the rest is opaque to it."""
 
     @property
     def ledger_id(self) -> LedgerId: ...
@@ -44,14 +45,14 @@ class LedgerState(Protocol):
 
 
 class Answer(NamedTuple):
-    """What a client is told of a ledger; no record: it is gone."""
+    """A response about one ledger; without a record the ledger was removed."""
 
     ledger_id: LedgerId
     record: LedgerState | None
 
 
 class TooManySubscriptions(Exception):
-    """The stream is at its limit."""
+    """The stream has reached its limit of subscriptions."""
 
 
 class _Subscription:
@@ -59,16 +60,16 @@ class _Subscription:
 
     def __init__(self, version: int | None, incarnation: int | None) -> None:
         self.version = version
-        """The last one that the client has seen."""
+        """The last version that the client has seen."""
         self.incarnation = incarnation
-        """Of the ledger of which it has seen that, where it said so."""
+        """The incarnation of the ledger that had this version, if the client named it."""
 
     def is_of_another(self, incarnation: int | None) -> bool:
-        """Whether the ledger that the client saw is gone, and this one only has its id."""
+        """Whether the ledger that the client saw was removed and this is another one with its id."""
         return None not in (incarnation, self.incarnation) and incarnation != self.incarnation
 
     def wants(self, version: int) -> bool:
-        """Whether a state of this version is news. States of one ledger only grow, so another one is a newer one."""
+        """Whether a state of this version is new. Versions of one ledger only grow, so a different one is newer."""
         return version != self.version
 
 
@@ -77,7 +78,7 @@ class _Stream:
 
     def __init__(self) -> None:
         self.subscriptions: dict[LedgerId, _Subscription] = {}
-        # Insertion-ordered sets: who waited longest goes first.
+        # Insertion-ordered sets: the ledger that waited longest goes first.
         self.outbox: dict[LedgerId, None] = {}
         self.removed: dict[LedgerId, None] = {}
 
@@ -92,43 +93,43 @@ class _Ledger:
 
 
 class WatchHub:
-    """The subscriptions of one gateway. Not for several threads."""
+    """All subscriptions of one gateway. Not thread-safe."""
 
     def __init__(self, max_subscriptions: int = 100_000) -> None:
-        """`max_subscriptions`: of one stream."""
+        """`max_subscriptions` is the limit per stream."""
         self._max_subscriptions = max_subscriptions
         self._streams: dict[StreamId, _Stream] = {}
         self._ledgers: dict[LedgerId, _Ledger] = {}
         self._epoch = 0
 
     def epoch(self, ledger_id: LedgerId) -> int | None:
-        """Names the stretch of time since which a ledger is wanted without a break; None: it is not.
+        """Identifies the period for which a ledger has been wanted without interruption; None if it is not wanted.
 
-        A new stretch knows no state: the store's listener must be asked for it again.
+        A new period begins without a state: the caller must ask the store's listener for it again.
         """
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else ledger.epoch
 
     def version(self, ledger_id: LedgerId) -> int | None:
-        """Of the newest state that is known; None: none is."""
+        """The version of the latest known state, or None."""
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None or ledger.record is None else ledger.record.version
 
     @property
     def ledger_count(self) -> int:
-        """How many ledgers are wanted."""
+        """Number of wanted ledgers."""
         return len(self._ledgers)
 
     @property
     def subscription_count(self) -> int:
-        """How many subscriptions all streams have together."""
+        """Number of subscriptions of all streams."""
         return sum(len(stream.subscriptions) for stream in self._streams.values())
 
     def open_stream(self, stream_id: StreamId) -> None:
         self._streams[stream_id] = _Stream()
 
     def close_stream(self, stream_id: StreamId) -> list[LedgerId]:
-        """Forgets a stream; returns the ledgers it had subscriptions for, be they over."""
+        """Removes a stream; returns the ledgers it had subscriptions for, including ended ones."""
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return []
@@ -139,9 +140,10 @@ class WatchHub:
     def subscribe(
         self, stream_id: StreamId, ledger_id: LedgerId, version: int | None, incarnation: int | None = None
     ) -> bool:
-        """Subscribes, or replaces the subscription; true if there is something to take at once.
+        """Subscribes, or replaces the subscription; returns True if a response can be taken at once.
 
-        `version`: the last one the client has seen, of the ledger `incarnation`. Raises TooManySubscriptions.
+        `version` is the last one that the client has seen, of the ledger with `incarnation`. Raises
+        TooManySubscriptions.
         """
         stream = self._streams[stream_id]
         if ledger_id not in stream.subscriptions and len(stream.subscriptions) >= self._max_subscriptions:
@@ -158,7 +160,7 @@ class WatchHub:
         return ledger.record is not None and self._notice(stream_id, subscription, ledger.record)
 
     def unsubscribe(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
-        """Ends a subscription; unknown ones are ignored. Nothing of it is sent afterwards."""
+        """Ends a subscription, after which nothing is sent for it; an unknown one is ignored."""
         stream = self._streams[stream_id]
         stream.outbox.pop(ledger_id, None)
         stream.removed.pop(ledger_id, None)
@@ -166,7 +168,9 @@ class WatchHub:
             self._leave(stream_id, ledger_id)
 
     def state(self, ledger_id: LedgerId, record: LedgerState | None) -> list[StreamId]:
-        """The store's newest state of a ledger (None: gone); returns the streams that have something to take."""
+        """Records the store's latest state of a ledger (None: removed); returns the streams that have something to
+        take.
+        """
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             return []
@@ -183,7 +187,7 @@ class WatchHub:
         ]
 
     def take(self, stream_id: StreamId) -> Answer | None:
-        """The next answer for a stream, taken out of its outbox; removals first."""
+        """Removes the next response from a stream's outbox and returns it; removals come first."""
         stream = self._streams.get(stream_id)
         if stream is None:
             return None
@@ -203,11 +207,11 @@ class WatchHub:
         return None
 
     def removals(self, stream_id: StreamId) -> int:
-        """How many removals wait to be taken: other than states, they are no subscription's any more."""
+        """Number of removals in the outbox: unlike states, they no longer belong to a subscription."""
         return len(self._streams[stream_id].removed)
 
     def has_answers(self, stream_id: StreamId) -> bool:
-        """Whether `take` may give something."""
+        """Whether `take` may return a response."""
         stream = self._streams.get(stream_id)
         return stream is not None and bool(stream.removed or stream.outbox)
 
