@@ -55,6 +55,7 @@ from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSessi
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
+from bookgate.thinclient.handles.ledger_options import LedgerOptions
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
@@ -84,6 +85,7 @@ __all__ = [
     "LedgerIdReusedException",
     "LedgerIdTakenException",
     "LedgerMetadata",
+    "LedgerOptions",
     "LedgerRecord",
     "LedgerRecoveryException",
     "LedgerState",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -19,12 +19,10 @@ from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
-    IllegalOpException,
     IncorrectParameterException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.metadata_store import (
     BookieSet,
     LedgerManager,
@@ -35,13 +33,14 @@ from bookgate.ledger.metadata_store import (
 )
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
-from bookgate.thinclient.bookies.pool import V3, BookiePool
+from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.handles import creation, opening
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
-from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, ledger_id_of, secrets_of
 from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
+from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
 from bookgate.thinclient.handles.metadata_changes import LedgerChanges
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -171,65 +170,47 @@ class BookKeeper:
     def service_discovery(self) -> ServiceDiscovery:
         return self._service_discovery
 
-    async def create_ledger(
-        self,
-        ensemble_size: int = 3,
-        write_quorum_size: int = 3,
-        ack_quorum_size: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
-        custom_metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | LedgerId | None = None,
-        *,
-        deferred_sync: bool = False,
-    ) -> WriteHandle:
-        """Creates a ledger on bookies that the placement policy chooses; the cluster gives the id unless one is given.
+    @takes_ledger_options
+    async def create_ledger(self, *, options: LedgerOptions) -> WriteHandle:
+        """Creates a ledger on bookies that the placement policy chooses.
 
-        With `deferred_sync` appends are acknowledged before they are durable; `WriteHandle.force` makes them so, and
-        only then do they count: see there.
+        Args:
+            options: What the ledger is to be like, `LedgerOptions()` unless given. Its fields are arguments as well, in
+                their order or by name, and win over it:
+                `create_ledger(3, 3, 2, password=b"secret")`, `create_ledger(options=options, ledger_id=7)`.
 
-        Raises IncorrectParameterException for sizes that don't fit each other, NotEnoughBookiesException,
-        LedgerExistException for a given id in use, UnknownOutcomeException when the answer was lost,
-        IllegalOpException for deferred sync in a client of protocol v2.
+        Raises:
+            IncorrectParameterException: The options don't fit each other.
+            NotEnoughBookiesException: Fewer bookies take entries than the ensemble has.
+            LedgerExistException: The given id is in use.
+            UnknownOutcomeException: The answer was lost, and no asking again has told what came of it.
+            IllegalOpException: Deferred sync in a client of protocol v2, or an id with a scope.
         """
-        self._check_sync(deferred_sync)
-        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
-        record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
-        secrets = LedgerSecrets.of(record.metadata, password, self._config)
-        return WriteHandle(self._context, record, secrets, deferred_sync=deferred_sync, id_given=ledger_id is not None)
-
-    async def create_advanced_ledger(
-        self,
-        ensemble_size: int = 3,
-        write_quorum_size: int = 3,
-        ack_quorum_size: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
-        custom_metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | LedgerId | None = None,
-        *,
-        deferred_sync: bool = False,
-    ) -> AdvancedWriteHandle:
-        """The same for a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`."""
-        self._check_sync(deferred_sync)
-        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
-        record = await self._create(sizes, digest_type, password, custom_metadata, ledger_id)
-        secrets = LedgerSecrets.of(record.metadata, password, self._config)
-        return AdvancedWriteHandle(
-            self._context, record, secrets, deferred_sync=deferred_sync, id_given=ledger_id is not None
+        record, secrets = await self._create(options)
+        return WriteHandle(
+            self._context,
+            record,
+            secrets,
+            deferred_sync=options.deferred_sync,
+            id_given=options.ledger_id is not None,
         )
 
-    async def _create(
-        self,
-        sizes: tuple[int, int, int],
-        digest_type: DigestType,
-        password: bytes,
-        custom_metadata: Mapping[str, bytes] | None,
-        ledger_id: int | LedgerId | None,
-    ) -> LedgerRecord:
+    @takes_ledger_options
+    async def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
+        """The same for a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`."""
+        record, secrets = await self._create(options)
+        return AdvancedWriteHandle(
+            self._context,
+            record,
+            secrets,
+            deferred_sync=options.deferred_sync,
+            id_given=options.ledger_id is not None,
+        )
+
+    async def _create(self, options: LedgerOptions) -> tuple[LedgerRecord, LedgerSecrets]:
         self._check_open()
-        given = None if ledger_id is None else _ledger_id(ledger_id)
-        return await creation.create_ledger(self._context, sizes, digest_type, password, custom_metadata, given)
+        record = await creation.create_ledger(self._context, options)
+        return record, LedgerSecrets.of(record.metadata, options.password, self._config)
 
     async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
         """Opens a ledger to read it.
@@ -243,7 +224,7 @@ class BookKeeper:
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
-            return await opening.open_ledger(self._context, _ledger_id(ledger_id), password, recovery)
+            return await opening.open_ledger(self._context, ledger_id_of(ledger_id), password, recovery)
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """A reader of a ledger whose record is at hand, without asking for metadata.
@@ -274,18 +255,18 @@ class BookKeeper:
         it no longer writes is for the caller to know. Raises IllegalOpException for a ledger that can't be taken up.
         """
         self._check_open()
-        return await opening.reopen_empty_ledger(self._context, _ledger_id(ledger_id), password, self._rng)
+        return await opening.reopen_empty_ledger(self._context, ledger_id_of(ledger_id), password, self._rng)
 
     async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
         """Removes a ledger's metadata; bookies drop its entries later. One that does not exist counts as removed."""
         self._check_open()
         with self.metrics.timed("LEDGER_DELETE"), suppress(NoSuchLedgerExistsOnMetadataServerException):
-            await self.ledger_manager.remove(_ledger_id(ledger_id))
+            await self.ledger_manager.remove(ledger_id_of(ledger_id))
 
     async def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
         """A ledger's metadata and version."""
         self._check_open()
-        return await self.ledger_manager.read(_ledger_id(ledger_id))
+        return await self.ledger_manager.read(ledger_id_of(ledger_id))
 
     async def watch_ledger(self, ledger_id: int | LedgerId) -> AsyncGenerator[LedgerRecord, None]:
         """A ledger's record now, then after each change; ends when the ledger is deleted.
@@ -294,7 +275,7 @@ class BookKeeper:
         Raises ClientClosedException when the client is closed meanwhile.
         """
         self._check_open()
-        watched, changes = _ledger_id(ledger_id), LedgerChanges()
+        watched, changes = ledger_id_of(ledger_id), LedgerChanges()
         self._context.active_handles[changes] = None
         await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:
@@ -326,10 +307,6 @@ class BookKeeper:
         async for page in self.ledger_manager.ledger_records(scope_id, start_after, end_before, page_size):
             yield page
 
-    def _check_sync(self, deferred_sync: bool) -> None:
-        if deferred_sync and self._config.wire_protocol != V3:
-            raise IllegalOpException("deferred sync is not part of protocol v2; create the ledger by a client of v3")
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedException("the client is closed")
@@ -349,12 +326,3 @@ def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
 def _pending_adds(context: ClientContext) -> int:
     """Appends not yet acknowledged."""
     return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, EnsembleChanger))
-
-
-def _ledger_id(ledger_id: int | LedgerId) -> LedgerId:
-    if isinstance(ledger_id, LedgerId):
-        return ledger_id
-    try:
-        return LedgerId.unscoped(ledger_id)
-    except ValueError as error:
-        raise IncorrectParameterException(str(error)) from error

@@ -15,7 +15,6 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent.futures import Future
@@ -28,7 +27,7 @@ from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import BKException, ClientClosedException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
 from bookgate.thinclient import client as asynchronous
 from bookgate.thinclient.blocking.loop_thread import LoopThread, flat, iterate, result_of
@@ -37,6 +36,7 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles import advanced_write_handle, base_write_handle, read_handle, write_handle
 from bookgate.thinclient.handles.base_write_handle import Payload
+from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.metrics import ClientMetrics
 
 T = TypeVar("T")
@@ -366,43 +366,15 @@ class BookKeeper:
     def ledger_manager(self) -> LedgerManager:
         return LedgerManager(self._thread, self._client.ledger_manager)
 
-    def create_ledger(
-        self,
-        ensemble_size: int = 3,
-        write_quorum_size: int = 3,
-        ack_quorum_size: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
-        custom_metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | LedgerId | None = None,
-        *,
-        deferred_sync: bool = False,
-    ) -> WriteHandle:
-        """Creates a ledger on bookies that the placement policy chooses."""
-        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
-        create = self._client.create_ledger(
-            *sizes, digest_type, password, custom_metadata, ledger_id, deferred_sync=deferred_sync
-        )
-        return WriteHandle(self._thread, self._run(create))
+    @takes_ledger_options
+    def create_ledger(self, *, options: LedgerOptions) -> WriteHandle:
+        """Creates a ledger on bookies that the placement policy chooses; takes the fields of `options` as well."""
+        return WriteHandle(self._thread, self._run(self._client.create_ledger(options=options)))
 
-    def create_advanced_ledger(
-        self,
-        ensemble_size: int = 3,
-        write_quorum_size: int = 3,
-        ack_quorum_size: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
-        custom_metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | LedgerId | None = None,
-        *,
-        deferred_sync: bool = False,
-    ) -> AdvancedWriteHandle:
-        """Creates a ledger whose entry ids the application chooses, in any order."""
-        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
-        create = self._client.create_advanced_ledger(
-            *sizes, digest_type, password, custom_metadata, ledger_id, deferred_sync=deferred_sync
-        )
-        return AdvancedWriteHandle(self._thread, self._run(create))
+    @takes_ledger_options
+    def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
+        """Creates a ledger whose entry ids the application chooses; takes the fields of `options` as well."""
+        return AdvancedWriteHandle(self._thread, self._run(self._client.create_advanced_ledger(options=options)))
 
     def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
         """Opens a ledger to read it, taking it from its writer with `recovery`."""

@@ -10,6 +10,7 @@ from bookgate.ledger.digest import Digest, digest_for, ledger_master_key
 from bookgate.ledger.errors import (
     BKException,
     IllegalOpException,
+    IncorrectParameterException,
     ReadException,
     UnauthorizedAccessException,
     exception_for_status,
@@ -69,6 +70,16 @@ def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> L
     if stored is not None and stored != password:
         raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
     return LedgerSecrets.of(record.metadata, password, config)
+
+
+def ledger_id_of(ledger_id: int | LedgerId) -> LedgerId:
+    """An id as applications may give it. Raises IncorrectParameterException."""
+    if isinstance(ledger_id, LedgerId):
+        return ledger_id
+    try:
+        return LedgerId.unscoped(ledger_id)
+    except ValueError as error:
+        raise IncorrectParameterException(str(error)) from error
 
 
 def unscoped(ledger_id: LedgerId) -> LedgerId:

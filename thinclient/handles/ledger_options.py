@@ -1,0 +1,143 @@
+"""What a new ledger is to be like: one definition of the options, their defaults, their rules, and how calls take them.
+
+Not its job: rules that depend on the client or the cluster (`creation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import Parameter, iscoroutinefunction, signature
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType
+from bookgate.thinclient.handles.context import ledger_id_of
+
+Owner = TypeVar("Owner")
+Created = TypeVar("Created")
+Given = ParamSpec("Given")
+AnyOwner = TypeVar("AnyOwner", contravariant=True)
+AnyCreated = TypeVar("AnyCreated", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """What a ledger is created with. It holds for the ledger's life, except that bookies of an ensemble are replaced.
+
+    Ensemble size ≥ write quorum ≥ ack quorum ≥ 1. A ledger outlives the loss of ack quorum − 1 bookies without losing
+    an acknowledged entry.
+
+    Args:
+        ensemble_size: How many bookies the ledger's entries are spread over.
+        write_quorum_size: How many of those bookies each entry is sent to. Smaller than the ensemble, entries are
+            striped: entry 0 on the bookies 0, 1, …, entry 1 on the bookies 1, 2, ….
+        ack_quorum_size: How many of an entry's bookies must have stored it before the append returns.
+        digest_type: The checksum that each entry carries and each reader checks. CRC32C and CRC32 find damage; HMAC,
+            with the password as its key, also finds entries that somebody without it has made; DUMMY finds nothing.
+        password: Who opens the ledger must give the same one. `b""` is legal, and the default: a ledger without
+            protection. The metadata store keeps it in clear, so it guards against mistakes, not against attackers.
+        custom_metadata: Names and values of the application, kept in the ledger's metadata and told by listings.
+        ledger_id: The id that the ledger is to have; None lets the cluster give one.
+        deferred_sync: Appends are acknowledged before they are durable. `WriteHandle.force` makes them so, and only
+            then do they count.
+
+    Raises:
+        IncorrectParameterException: The sizes don't fit each other, or a value is of the wrong kind.
+    """
+
+    ensemble_size: int = 3
+    write_quorum_size: int = 3
+    ack_quorum_size: int = 2
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = field(default=b"", repr=False)
+    custom_metadata: Mapping[str, bytes] | None = field(default=None, hash=False)
+    ledger_id: int | LedgerId | None = None
+    deferred_sync: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
+            raise IncorrectParameterException(
+                f"ensemble size {self.ensemble_size}, write quorum {self.write_quorum_size} and ack quorum "
+                f"{self.ack_quorum_size} don't fit: each must be at least the next, and the last at least 1"
+            )
+        if not isinstance(self.digest_type, DigestType):
+            raise IncorrectParameterException(f"digest_type is a DigestType, not {self.digest_type!r}")
+        if not isinstance(self.password, bytes):
+            raise IncorrectParameterException("password is bytes: encode it, or leave it out for none")
+        for key, value in (self.custom_metadata or {}).items():
+            if not isinstance(key, str) or not isinstance(value, bytes):
+                raise IncorrectParameterException(
+                    f"custom_metadata has names that are text and values that are bytes, not {key!r}: {value!r}"
+                )
+        if self.ledger_id is not None:
+            ledger_id_of(self.ledger_id)
+
+    @property
+    def given_id(self) -> LedgerId | None:
+        """The id that the ledger is to have, if one was given."""
+        return None if self.ledger_id is None else ledger_id_of(self.ledger_id)
+
+
+def ledger_options(
+    ensemble_size: int | None = None,
+    write_quorum_size: int | None = None,
+    ack_quorum_size: int | None = None,
+    digest_type: DigestType | None = None,
+    password: bytes | None = None,
+    custom_metadata: Mapping[str, bytes] | None = None,
+    ledger_id: int | LedgerId | None = None,
+    *,
+    deferred_sync: bool | None = None,
+    options: LedgerOptions | None = None,
+) -> LedgerOptions:
+    """`options` (default: those of `LedgerOptions()`) with what else is given in place of its values.
+
+    This is how every call that creates a ledger takes its arguments. Raises IncorrectParameterException.
+    """
+    given: dict[str, Any] = {
+        "ensemble_size": ensemble_size,
+        "write_quorum_size": write_quorum_size,
+        "ack_quorum_size": ack_quorum_size,
+        "digest_type": digest_type,
+        "password": password,
+        "custom_metadata": custom_metadata,
+        "ledger_id": ledger_id,
+        "deferred_sync": deferred_sync,
+    }
+    return replace(options or LedgerOptions(), **{name: value for name, value in given.items() if value is not None})
+
+
+class _Creates(Protocol[AnyOwner, AnyCreated]):
+    """A method that creates a ledger of these options."""
+
+    def __call__(self, owner: AnyOwner, /, *, options: LedgerOptions) -> AnyCreated: ...
+
+
+def _taking(
+    gather: Callable[Given, LedgerOptions],
+) -> Callable[[_Creates[Owner, Created]], Callable[Concatenate[Owner, Given], Created]]:
+    """A decorator: the method is called with the parameters of `gather`, and gets what that makes of them."""
+
+    parameters = signature(gather).parameters.values()
+
+    def decorate(create: _Creates[Owner, Created]) -> Callable[Concatenate[Owner, Given], Created]:
+        def call(owner: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> Created:
+            return create(owner, options=gather(*args, **kwargs))
+
+        async def call_async(owner: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> Any:
+            return await cast(Awaitable[Any], create(owner, options=gather(*args, **kwargs)))
+
+        taking: Any = wraps(create)(call_async if iscoroutinefunction(create) else call)
+        # What `help` and editors show.
+        owner = Parameter("self", Parameter.POSITIONAL_ONLY)
+        taking.__signature__ = signature(create).replace(parameters=[owner, *parameters])
+        return cast(Callable[Concatenate[Owner, Given], Created], taking)
+
+    return decorate
+
+
+takes_ledger_options = _taking(ledger_options)
+"""For methods that create ledgers: they are called with `LedgerOptions`' fields, or `options=`, or both."""
