@@ -50,6 +50,8 @@ _seal_values = struct.Struct(">qq")
 _SEAL_TAG = b"BGIX"
 SEAL_SIZE = 24
 SEAL_AT = 512 - SEAL_SIZE
+_SHORT_SEAL_SIZE = 16
+"""Of a form without generation, which no release has written."""
 _PAGE_SLOTS = struct.Struct(f">{SLOTS_PER_PAGE}Q")
 
 
@@ -118,6 +120,11 @@ def decode_header(data: bytes, name: str) -> IndexHeader | None:
     stored = data[SEAL_AT : SEAL_AT + SEAL_SIZE]
     if stored.startswith(_SEAL_TAG) or (lac_at + lac_length <= SEAL_AT and any(stored)):
         last, generation = _seal_values.unpack_from(stored, len(_SEAL_TAG))
+        if stored[SEAL_SIZE - _SHORT_SEAL_SIZE :].startswith(_SEAL_TAG):
+            raise StorageCorruptException(
+                f"index file {name} was written by a Bookgate between two releases, which sealed it in another form. "
+                "Let this bookie begin with empty directories, and its ledgers be replicated."
+            )
         if stored != seal_of(data, last, generation):
             raise corrupt(name, "has a header that does not match its checksum")
     return IndexHeader(master_key, bool(state & _FENCED), lac, sealed_last_entry=last, generation=generation)

@@ -255,3 +255,11 @@ class CountingReads(FileSystem):
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         self.reads += 1
         return super().pread(fd, size, offset)
+
+
+def test_a_seal_of_the_form_that_no_release_had_is_told_as_such() -> None:
+    header = bytearray(IndexHeader(b"key", False, None).encode())
+    body = b"BGIX" + (7).to_bytes(8, "big")
+    header[488:512] = bytes(8) + body + zlib.crc32(body, zlib.crc32(header[:488] + bytes(8))).to_bytes(4, "big")
+    with pytest.raises(StorageCorruptException, match=r"1\.idx was written by a Bookgate between two releases"):
+        file_format.decode_header(bytes(header), "1.idx")
