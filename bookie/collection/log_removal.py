@@ -9,7 +9,8 @@ old log has the only copy that the index on the disk knows.
 Who may point into a log is known without its map. Of a log of this process: the ledgers that were appended to it. Of
 logs that were there before: whoever did when the whole index was read back from the disk, once a process, before the
 first of them goes; from then on nobody begins to, but for whoever says so (`points_into`). These ledgers are asked
-again, read back from the disk again, when the log is to go.
+again, read back from the disk again, when the log is to go. So what a part of that search has found stays true, and
+where it is broken off it goes on later. It is held back like compaction: each ledger counts as a small record.
 
 Invariant: S2. Not its job: which logs may be worth removing (`entry_log_collector`), moving what is alive
 (`compactor`).
@@ -26,6 +27,7 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.collection.throttle import Throttle
+from bookgate.bookie.index.index_list import id_set
 from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
 """Ledgers that are read back under one hold of the checkpoint lock."""
+_BYTES_OF_A_LEDGER = 1024
+"""What a ledger counts for in a search: about what to read its index costs, as bytes that are written again."""
 
 
 class LogRemoval:
@@ -49,8 +53,10 @@ class LogRemoval:
         self._store = store
         self._exclusive = exclusive
         self._statistics = statistics
-        self._pointers: dict[int, BitMap64] | None = None
-        """By log of an earlier process: ledgers that pointed into it when the index was searched, and since."""
+        self._pointers: dict[int, BitMap64] = {}
+        """By log of an earlier process: ledgers that pointed into it when the index was searched."""
+        self._unsearched: BitMap64 | None = None
+        """Ledgers that are still to be searched; None: the search has not begun."""
         self._told: dict[int, BitMap64] = {}
 
     def points_into(self, log_id: int, ledgers: Iterable[int]) -> None:
@@ -98,20 +104,18 @@ class LogRemoval:
         appended = self._store.logs.appended_ledgers(log_id)
         if appended is not None:
             return appended
-        found = self._pointers.get(log_id) if self._pointers is not None else None
-        return (found or BitMap64()) | self._told.get(log_id, BitMap64())
+        return self._pointers.get(log_id, BitMap64()) | self._told.get(log_id, BitMap64())
 
     def _search(self, throttle: Throttle) -> None:
-        """Reads the whole index back from the disk, unless it was done before."""
-        if self._pointers is not None:
-            return
-        pointers: dict[int, BitMap64] = {}
-        for numbers in _in_parts(self._store.ledger_ids()):
-            throttle.check()
+        """Reads the whole index back from the disk, or what is left of it when that was begun before."""
+        if self._unsearched is None:
+            self._unsearched = id_set(self._store.ledger_ids())
+        for numbers in _in_parts(self._unsearched.copy()):
             for number in self._read_back(numbers):
+                throttle.copied(_BYTES_OF_A_LEDGER)
                 for log_id in self._store.index.log_ids(LedgerId.unscoped(number)):
-                    pointers.setdefault(log_id, BitMap64()).add(number)
-        self._pointers = pointers
+                    self._pointers.setdefault(log_id, BitMap64()).add(number)
+            self._unsearched -= BitMap64(numbers)
 
     def _read_back(self, numbers: Collection[int]) -> Iterator[int]:
         """The ledgers, each of them read from the disk from then on."""

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.collection.log_removal import LogRemoval
 from bookgate.bookie.collection.rules import CompactionRule
+from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.collection.throttle import StoppedException, Throttle
 from bookgate.bookie.entry_logs import format as fmt
+from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.unit.bookie.collection.collection_support import Collection
 from tests.unit.bookie.storage.storage_support import OpenStorage, opened, packet
@@ -340,3 +343,40 @@ def test_a_leftover_that_is_damaged_stays_with_the_log_it_came_from(tmp_path: Pa
         assert compacted.exists()
         assert (compacted.parent / "0.log").exists()
         serves(bookie, 1, 40)
+
+
+def test_a_search_of_the_index_that_was_broken_off_goes_on_and_is_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first log of an earlier process goes; a damaged index file must not cost a whole search each time."""
+    with opened(tmp_path) as bookie:
+        fill(bookie, range(1, 201), rounds=1, each=1)
+    waited: list[float] = []
+
+    class NeverStopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return False
+
+    with opened(tmp_path) as bookie:
+        (store,) = bookie.storage.stores
+        removal = LogRemoval(store, bookie.storage.exclusive, GcStatistics())
+        throttle = Throttle(100, by_bytes=False, stopping=NeverStopping(), clock=lambda: 0.0)
+        log_ids, searched, damaged = store.index.log_ids, list[int](), {150}
+
+        def fails_once(ledger_id: LedgerId) -> set[int]:
+            if ledger_id.ledger_id in damaged:
+                raise StorageCorruptException("damaged")
+            searched.append(ledger_id.ledger_id)
+            return log_ids(ledger_id)
+
+        monkeypatch.setattr(store.index, "log_ids", fails_once)
+        assert removal.remove([0], range(1, 201), throttle) == []
+        assert searched == list(range(1, 150))
+        # In full, of which the last one is what they come to: this clock stands still.
+        assert waited[-1] == pytest.approx(1.5, abs=0.1)
+        damaged.clear()
+        searched.clear()
+        assert removal.remove([0], range(1, 201), throttle) == []
+        assert min(searched[:72]) == 129
+        assert sorted(searched[72:]) == list(range(1, 201))
