@@ -283,7 +283,11 @@ class _Run:
                 and event.status == "EOK"
             }
         )
-        for (ledger, entry_id), status in zip(entries, bookie.answers(entries), strict=True):
+        try:
+            answers = bookie.answers(entries)
+        except OSError:
+            return  # another start would fail, as on a full disk, which denies nothing
+        for (ledger, entry_id), status in zip(entries, answers, strict=True):
             now, arrived = self.recorder.now, len(self.recorder.history)
             name = bookie.bookie_id
             self.recorder.add(BookieAnswered(now, name, str(ledger), entry_id, "read", status.name, arrived))
