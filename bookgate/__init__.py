@@ -17,6 +17,7 @@ as `bookgate.…` only, so that an application may have packages of its own call
 from __future__ import annotations
 
 import logging
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from bookgate.api import __all__ as __all__
 
     __version__: str
+
+# A process with a channel may start others, with `preexec_fn` as PySpark starts Java. gRPC's handlers of fork() crash
+# such a child now and then before it runs. No client is used on both sides of a fork, so nothing needs them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # An application that wants the log lines adds a handler; without one, warnings would go to standard error.
 logging.getLogger("bookgate").addHandler(logging.NullHandler())

@@ -56,7 +56,8 @@ def gateway_alone(metadata_uri: str) -> Iterator[dict[str, Any]]:
     command = [
         sys.executable,
         "-m",
-        "bookgate.gateway.commands.gateway",
+        "bookgate",
+        "gateway",
         "--metadata-uri",
         metadata_uri,
         "--port=0",
