@@ -1,6 +1,6 @@
-"""What applications import from `bookgate`: each name here is public, and nothing else is.
+"""The public names of `bookgate`: applications import these and no others.
 
-`bookgate` loads this module when the first of these names is asked for, so that a process that needs none of them (a
+`bookgate` loads this module when one of these names is first used, so that a process that needs none of them (a
 gateway, a command that prints its help) does not load the client.
 """
 

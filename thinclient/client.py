@@ -1,8 +1,8 @@
 """The client: creates, opens, lists and deletes ledgers.
 
-Metadata goes through gateways (`grpc://…`, `grpcs://…`), entries go straight to and from the bookies. With the URI of a
-metadata store in their place, `zk+hierarchical://…` for one, the same client speaks to that store itself: the way back
-to clients with ZooKeeper, for which its extra has to be installed.
+Metadata goes through gateways (`grpc://…`, `grpcs://…`); entries go directly to and from the bookies. Given the URI of
+a metadata store instead, such as `zk+hierarchical://…`, the same client uses that store directly. This is the way back
+to clients with ZooKeeper, and requires the store's extra to be installed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ from bookgate.thinclient.placement.quarantine import BookieHealth
 
 
 class BookKeeper:
-    """A client of one cluster. Belongs to the event loop it was made on; close it, or use it as a context manager."""
+    """A client of one cluster. It belongs to the event loop it was created on; close it, or use it as a context
+    manager.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class BookKeeper:
         connector: Connector = tcp_connector,
         auth_provider: ClientAuthProvider | None = None,
     ) -> None:
-        """Builds a client on given parts; `connect` is the usual way."""
+        """Builds a client from given parts; applications normally use `connect`."""
         self._config = config or ClientConfig()
         self._service_discovery = service_discovery
         self._rng = rng or random.SystemRandom()
@@ -91,11 +93,20 @@ class BookKeeper:
         config: ClientConfig | None = None,
         auth_provider: ClientAuthProvider | None = None,
     ) -> Self:
-        """A client of the cluster behind `grpc://host:port,host:port` (default: the configuration's `gateways`).
+        """Connects to a cluster through its gateways, or directly to its metadata store.
 
-        `auth_provider` authenticates to bookies, instead of the one that the configuration names.
-        Raises MetaStoreException when no gateway (or the store) answers, IncorrectParameterException for an address
-        that is none, or a store whose extra is not installed.
+        Args:
+            gateways: `grpc://host:port,host:port`, or the URI of a metadata store; None uses the configuration's
+                `gateways`.
+            config: The client configuration; None uses the defaults.
+            auth_provider: Authenticates to bookies, instead of the provider that the configuration names.
+
+        Returns:
+            The client. Close it after use.
+
+        Raises:
+            MetaStoreException: No gateway responds, or the store is unreachable.
+            IncorrectParameterException: The address is invalid, or the store's extra is not installed.
         """
         config = config or ClientConfig()
         factory = metadata_factory(gateways, config)
@@ -113,9 +124,18 @@ class BookKeeper:
         config: ClientConfig | None = None,
         auth_provider: ClientAuthProvider | None = None,
     ) -> Self:
-        """The same without asking a gateway now: for readers of records they already have.
+        """Creates a client without contacting a gateway yet, for readers that already have ledger records.
 
-        Raises IncorrectParameterException for the URI of a store: stores want to be connected to first.
+        Args:
+            gateways: As for `connect`, but gateways only.
+            config: As for `connect`.
+            auth_provider: As for `connect`.
+
+        Returns:
+            The client. Close it after use.
+
+        Raises:
+            IncorrectParameterException: The URI is that of a metadata store, which needs `connect`.
         """
         config = config or ClientConfig()
         uri = metadata_uri(gateways, config)
@@ -142,7 +162,7 @@ class BookKeeper:
         await self.close()
 
     async def close(self) -> None:
-        """Closes every connection; what is outstanding fails with ClientClosedException. Ledgers are not closed."""
+        """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
         if self._closed:
             return
         self._closed = True
@@ -155,19 +175,22 @@ class BookKeeper:
 
     @property
     def config(self) -> ClientConfig:
+        """The configuration of this client."""
         return self._config
 
     @property
     def metrics(self) -> ClientMetrics:
-        """What this client counts: `snapshot()`, or `collector()` for a registry of prometheus-client."""
+        """The client's metrics: `snapshot()`, or `collector()` for a prometheus-client registry."""
         return self._context.metrics
 
     @property
     def ledger_manager(self) -> LedgerManager:
+        """Direct access to ledger metadata, below the level of ledger handles."""
         return self._context.ledger_manager
 
     @property
     def service_discovery(self) -> ServiceDiscovery:
+        """Direct access to the bookie registrations of the cluster."""
         return self._service_discovery
 
     @takes_ledger_options
@@ -175,15 +198,15 @@ class BookKeeper:
         """Creates a ledger on bookies that the placement policy chooses.
 
         Args:
-            options: What the ledger is to be like, `LedgerOptions()` unless given. Its fields are arguments as well, in
-                their order or by name, and win over it:
+            options: Properties of the ledger; the default is `LedgerOptions()`. Its fields are also accepted as
+                arguments, in their order or by name, and take precedence:
                 `create_ledger(3, 3, 2, password=b"secret")`, `create_ledger(options=options, ledger_id=7)`.
 
         Raises:
-            IncorrectParameterException: The options don't fit each other.
-            NotEnoughBookiesException: Fewer bookies take entries than the ensemble has.
+            IncorrectParameterException: The options contradict each other.
+            NotEnoughBookiesException: Fewer writable bookies are available than the ensemble needs.
             LedgerExistException: The given id is in use.
-            UnknownOutcomeException: The answer was lost, and no asking again has told what came of it.
+            UnknownOutcomeException: The response was lost, and retries could not establish whether the ledger exists.
             IllegalOpException: Deferred sync in a client of protocol v2, or an id with a scope.
         """
         record, secrets = await self._create(options)
@@ -197,7 +220,10 @@ class BookKeeper:
 
     @takes_ledger_options
     async def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
-        """The same for a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`."""
+        """Creates a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`.
+
+        Takes the arguments of `create_ledger` and raises the same exceptions.
+        """
         record, secrets = await self._create(options)
         return AdvancedWriteHandle(
             self._context,
@@ -213,24 +239,42 @@ class BookKeeper:
         return record, LedgerSecrets.of(record.metadata, options.password, self._config)
 
     async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
-        """Opens a ledger to read it.
+        """Opens a ledger for reading.
 
-        With `recovery` a ledger that is not closed is taken from its writer: fenced, its end found and made durable,
-        closed. Without, a ledger that is still written is left alone and read up to the last entry known to be
-        confirmed; `ReadHandle.read_last_confirmed` looks further. Closed ledgers open the same way either way.
+        A closed ledger opens the same way with and without recovery.
 
-        Raises NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException for a wrong password (no bookie
-        is asked then), LedgerRecoveryException when too few bookies answer (the ledger can be opened again later).
+        Args:
+            ledger_id: The ledger.
+            password: The password given when the ledger was created.
+            recovery: True takes an unclosed ledger from its writer: it is fenced, its end is found and made durable,
+                and it is closed. False leaves its writer alone; the handle reads up to the last entry known to be
+                confirmed, and `ReadHandle.read_last_confirmed` looks further.
+
+        Returns:
+            A handle to read the ledger.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
+            LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
             return await opening.open_ledger(self._context, ledger_id_of(ledger_id), password, recovery)
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
-        """A reader of a ledger whose record is at hand, without asking for metadata.
+        """Opens a ledger whose record is at hand, without reading metadata.
 
-        A ledger that was not closed when the record was read is known up to its last fragment's first entry only; use
-        `ReadHandle.read_last_confirmed`. Raises UnauthorizedAccessException.
+        Args:
+            record: The ledger's metadata and version. If it was not closed at that time, the handle knows only the
+                entries before its last fragment; `ReadHandle.read_last_confirmed` looks further.
+            password: The password given when the ledger was created.
+
+        Returns:
+            A handle to read the ledger.
+
+        Raises:
+            UnauthorizedAccessException: The password is wrong.
         """
         self._check_open()
         secrets = secrets_of(record, password, self._config)
@@ -239,40 +283,69 @@ class BookKeeper:
     async def last_adds_confirmed(
         self, records: Sequence[LedgerRecord], password: bytes = b""
     ) -> list[int | BKException]:
-        """How far each ledger may be read now (-1: not at all), in the records' order; a failure as its exception.
+        """Finds out how far each ledger can be read now.
 
-        Closed ledgers end where their metadata say; of the others the bookies are asked, many ledgers at once and
-        without fencing. Raises UnauthorizedAccessException.
+        The metadata of a closed ledger states its end. For the others it asks the bookies, for many ledgers at once and
+        without fencing.
+
+        Args:
+            records: The ledgers.
+            password: The password of all of them.
+
+        Returns:
+            The LAC of each ledger (-1 if nothing can be read), or its exception, in the order of `records`.
+
+        Raises:
+            UnauthorizedAccessException: The password is wrong.
         """
         self._check_open()
         return await opening.last_adds_confirmed(self._context, records, password)
 
     async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
-        """Takes up writing an OPEN ledger that holds no entry: one created by a process that is gone.
+        """Resumes writing an OPEN ledger without entries, created by a process that is gone.
 
-        A ledger has one writer. So no bookie may hold an entry (asked without fencing), and whoever takes the ledger up
-        says so in its custom metadata first, by compare-and-set: of several, one gets it. That the handle which created
-        it no longer writes is for the caller to know. Raises IllegalOpException for a ledger that can't be taken up.
+        A ledger has one writer. Therefore no bookie may hold an entry of it (checked without fencing), and the new
+        writer first marks the custom metadata by compare-and-set, so that of several only one succeeds. The caller must
+        be certain that the handle that created the ledger no longer writes.
+
+        Args:
+            ledger_id: The ledger.
+            password: The password given when the ledger was created.
+
+        Returns:
+            The handle of the ledger's only writer.
+
+        Raises:
+            IllegalOpException: The ledger is not OPEN, holds entries, or was resumed by another client.
         """
         self._check_open()
         return await opening.reopen_empty_ledger(self._context, ledger_id_of(ledger_id), password, self._rng)
 
     async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
-        """Removes a ledger's metadata; bookies drop its entries later. One that does not exist counts as removed."""
+        """Removes a ledger's metadata; bookies delete its entries later. Removing a ledger that does not exist
+        succeeds.
+        """
         self._check_open()
         with self.metrics.timed("LEDGER_DELETE"), suppress(NoSuchLedgerExistsOnMetadataServerException):
             await self.ledger_manager.remove(ledger_id_of(ledger_id))
 
     async def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
-        """A ledger's metadata and version."""
+        """Reads a ledger's metadata and version.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+        """
         self._check_open()
         return await self.ledger_manager.read(ledger_id_of(ledger_id))
 
     async def watch_ledger(self, ledger_id: int | LedgerId) -> AsyncGenerator[LedgerRecord, None]:
-        """A ledger's record now, then after each change; ends when the ledger is deleted.
+        """Yields a ledger's current record, then one after each change, until the ledger is deleted.
 
-        A reader of these that is slow gets the newest record only. Outages of gateways are bridged: nothing is missed.
-        Raises ClientClosedException when the client is closed meanwhile.
+        A slow consumer receives only the latest record. After an outage of a gateway the watch resumes without missing
+        the latest state.
+
+        Raises:
+            ClientClosedException: The client was closed meanwhile.
         """
         self._check_open()
         watched, changes = ledger_id_of(ledger_id), LedgerChanges()
@@ -290,18 +363,31 @@ class BookKeeper:
         return await self._service_discovery.bookies(bookie_set)
 
     def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
-        """Where bookies are, from one who has asked already: reading from them needs no service discovery then.
+        """Seeds the address cache with known bookie addresses.
 
-        It is asked all the same once a bookie is not, or no longer, where this says.
+        Service discovery is consulted only if a bookie can't be reached at its seeded address, or has none.
+
+        Args:
+            bookies: Registrations, such as `bookies` returned elsewhere.
         """
         self._context.pool.tell(bookies)
 
     async def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncGenerator[list[LedgerRecord], None]:
-        """All ledgers of a scope with their metadata, in ascending order of id, in pages (0: the gateway's size).
+        """Lists all ledgers of a scope with their metadata, in ascending order of id.
 
-        Ends when everything was listed, or raises.
+        Args:
+            scope_id: The scope, bits 64–127 of the ledger ids; BookKeeper's own ledgers are in scope 0.
+            start_after: Lists only ids above this one.
+            end_before: Lists only ids below this one.
+            page_size: Ledgers per page; 0 uses the gateway's page size.
+
+        Yields:
+            Pages of ledgers. The iteration ends normally only when all ledgers were listed.
+
+        Raises:
+            BKException: The listing could not be completed.
         """
         self._check_open()
         async for page in self.ledger_manager.ledger_records(scope_id, start_after, end_before, page_size):
@@ -324,5 +410,5 @@ def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
 
 
 def _pending_adds(context: ClientContext) -> int:
-    """Appends not yet acknowledged."""
+    """Number of appends that are not acknowledged yet."""
     return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, EnsembleChanger))

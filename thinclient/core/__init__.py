@@ -1,1 +1,1 @@
-"""The protocol engine: what a client does next, given what has happened. Pure."""
+"""The protocol engine: decides what a client does next after each event. Pure."""

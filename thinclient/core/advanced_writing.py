@@ -1,9 +1,9 @@
 """The writer of a ledger whose entry ids the application chooses (BookKeeper's LedgerHandleAdv).
 
-As `writing`, except: `begin_add_at` takes the id, in any order, each once; an add is confirmed when its entry and all
-from 0 up to it are complete, so what comes early waits. A packet's length is the running total in the order of the
-calls; the ledger's, which `close` stores, is that of the confirmed entries. Source:
-docs/protocol/client-protocol.md#entry-ids-of-the-application.
+It follows the rules of `writing`, with two differences. `begin_add_at` takes the id: ids arrive in any order, each
+once, and an add is confirmed when its entry and all entries from 0 up to it are complete, so early ones wait. The
+length in a packet is the running total in the order of the calls; the ledger's length, which `close` stores, is that of
+the confirmed entries. Source: docs/protocol/client-protocol.md#entry-ids-of-the-application.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NONE: tuple[PendingAdd, ...] = ()
 
 
 class AdvancedLedgerWriter(LedgerWriter):
-    """Adds with ids of the caller's choice."""
+    """The adds of a ledger whose ids the caller chooses."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class AdvancedLedgerWriter(LedgerWriter):
 
     @property
     def lowest_missing(self) -> int:
-        """The lowest id that was not handed in yet: what all later ones wait for."""
+        """The lowest id that was not appended yet; all higher ones wait for it."""
         self._gap = max(self._gap, self.sequence_head + 1)
         while self._gap in self._by_id:
             self._gap += 1
         return self._gap
 
     def begin_add(self, size: int) -> PendingAdd:
-        """Not allowed here: IllegalOpException."""
+        """Not supported by this writer: raises IllegalOpException."""
         raise IllegalOpException(
             f"ledger {self._ledger_id} takes entries with ids of the caller's choice only", ledger_id=self._ledger_id
         )
@@ -64,7 +64,7 @@ class AdvancedLedgerWriter(LedgerWriter):
             )
 
     def begin_add_at(self, entry_id: int, size: int) -> PendingAdd:
-        """Takes an entry of `size` payload bytes under way. Raises what `check_id` raises."""
+        """Begins the add of an entry of `size` payload bytes. Raises as `check_id`."""
         self.check_id(entry_id)
         indexes = self._write_sets[entry_id % self._ensemble_size]
         if len(indexes) < self._write_quorum_size:
@@ -76,7 +76,7 @@ class AdvancedLedgerWriter(LedgerWriter):
         return add
 
     def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
-        """A bookie has stored the entry. Returns the adds that are confirmed by it, in entry order."""
+        """A bookie has stored the entry. Returns the adds that this confirms, in entry order."""
         bit = member.bit
         if not bit or add.acked & bit:
             return _NONE
@@ -97,7 +97,7 @@ class AdvancedLedgerWriter(LedgerWriter):
         return confirmed
 
     def unreachable(self) -> Sequence[PendingAdd]:
-        """Takes out the adds above the lowest missing id."""
+        """Removes and returns the adds above the lowest missing id."""
         lost = [add for add in self._waiting() if add.entry_id > self.lowest_missing]
         for add in lost:
             del self._by_id[add.entry_id]

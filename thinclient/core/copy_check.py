@@ -1,11 +1,12 @@
-"""What the copies of a ledger's entries must look like: who holds which, and how long the ledger is at each.
+"""The rules that the copies of a ledger's entries must satisfy: which bookie holds which, and the length each one
+carries.
 
-Entry e is on the indexes (e + i) mod E for i below the write quorum, so a bookie of a striped ensemble holds runs of
-write-quorum length. Every entry carries the ledger's length up to and including itself; so its length is that of the
-entry before plus its own size, on every copy, and that of the last entry is the metadata's. Source:
-docs/protocol/client-protocol.md#quorums; P1 and P3 are what an audit of these can see from outside.
+Entry e is on the indexes (e + i) mod E for i below the write quorum, so a bookie of a striped ensemble holds runs as
+long as the write quorum. Every entry carries the ledger's length up to and including itself. On every copy this is the
+previous entry's length plus its own size, and that of the last entry equals the metadata's length. Source:
+docs/protocol/client-protocol.md#quorums; an audit of these rules checks what is visible of P1 and P3 from outside.
 
-Not its job: reading the copies, digests, telling a lost copy from a bookie that is away.
+Not its job: reading the copies, digests, distinguishing a lost copy from an unavailable bookie.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ _UNKNOWN = -1
 def held_ranges(
     ensemble_size: int, write_quorum_size: int, index: int, first: int, last: int
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of entries, both ends included and ascending, that the bookie at `index` should hold of a range."""
+    """Ranges of entries, ascending and with both ends included, that the bookie at `index` should hold of first …
+    last.
+    """
     if ensemble_size == write_quorum_size:
         if first <= last:
             yield first, last
         return
-    # The run that begins at or before `first`: its first entry has this bookie at the end of its write set.
+    # The run that begins at or before `first`: this bookie is last in the write set of the run's first entry.
     start = first - (first - index + write_quorum_size - 1) % ensemble_size
     while start <= last:
         run = max(first, start), min(last, start + write_quorum_size - 1)
@@ -37,15 +40,15 @@ def held_ranges(
 
 
 def held_entries(ensemble_size: int, write_quorum_size: int, index: int, first: int, last: int) -> int:
-    """How many entries those are."""
+    """The number of entries in `held_ranges`."""
     return sum(end - start + 1 for start, end in held_ranges(ensemble_size, write_quorum_size, index, first, last))
 
 
 @dataclass(slots=True)
 class LengthCheck:
-    """Lengths of the entries `first` to `last` by all copies that are good otherwise.
+    """Checks the lengths of the entries `first` to `last` in all copies that are otherwise good.
 
-    `previous` is the ledger's length before `first`, None when nobody knows it.
+    `previous` is the ledger's length before `first`, None if unknown.
     """
 
     first: int
@@ -60,7 +63,7 @@ class LengthCheck:
         self._sizes, self._lengths = unknown, unknown[:]
 
     def add(self, bookie_id: str, columns: EntryColumns) -> None:
-        """Copies that a bookie holds. Their payload may be dropped by the caller; only sizes and lengths count."""
+        """Adds copies that a bookie holds. Only sizes and lengths are used; the caller may drop the payload."""
         self._copies.append((bookie_id, columns))
         start = columns.first_entry_id - self.first
         places = slice(start, start + len(columns))
@@ -71,7 +74,7 @@ class LengthCheck:
                 self._sizes[place], self._lengths[place] = size, length
 
     def finish(self) -> tuple[list[tuple[str, int]], int | None]:
-        """(bookie, entry) of each copy whose length is wrong, and the ledger's length after `last`, if it is known."""
+        """(bookie, entry) of each copy with a wrong length, and the ledger's length after `last`, if known."""
         expected = self._expected()
         wrong = [
             (bookie_id, columns.first_entry_id + place)
@@ -82,7 +85,7 @@ class LengthCheck:
         return wrong, None if end == _UNKNOWN else end
 
     def _expected(self) -> array[int]:
-        """The true length at each entry; unknown where every copy is lost. Begins anew behind such a gap."""
+        """The true length at each entry, unknown where every copy is lost; after such a gap the check starts again."""
         expected = array("q")
         before = self.previous
         for size, length in zip(self._sizes, self._lengths, strict=True):

@@ -1,16 +1,16 @@
-"""Changing the ensemble of a ledger that is being written: what becomes of the metadata.
+"""Ensemble changes of a ledger that is being written: their effect on the metadata.
 
-A writer whose bookies failed replaces them in the last ensemble, as positions with the bookie that stood there:
-`Failures` is {index: bookie id}. The steps are pure; the caller asks placement and the metadata store in between.
+A writer replaces failed bookies in the last ensemble. `Failures` maps positions to the bookies that failed there. The
+steps are pure; between them the caller consults placement and the metadata store.
 
-1. `still_failed`: of the failed pairs, those that the metadata, as it stands now, still has in its last ensemble.
-   Others were replaced by somebody else already, which is as good.
-2. `Replacements`, found by placement for as many of them as there are bookies for: a change may be partial.
-3. `change_ensemble`, the compare-and-set: from entry `first_entry_id` = LAC + 1 on the new ensemble counts. Where the
-   last fragment begins just there its members are replaced, else a fragment is added; since nothing is acknowledged
-   while a change runs, every acknowledged entry stays with the ensemble that holds it (P1), and fragments begin at
-   rising ids (P5). A ledger that is no longer OPEN is left alone (P6).
-4. `refusal`: what the state found says to the writer: CLOSED or IN_RECOVERY, another client has it.
+1. `still_failed`: the failed pairs that the current metadata still has in its last ensemble. Another client has already
+replaced the others, which is equally good.
+2. `Replacements`, found by placement for as many of them as bookies are available: a change may be partial.
+3. `change_ensemble`, the compare-and-set: the new ensemble applies from entry `first_entry_id` = LAC + 1 on. If the
+last fragment begins there its members are replaced, otherwise a fragment is added. Since nothing is acknowledged during
+a change, every acknowledged entry stays with the ensemble that holds it (P1), and fragments begin at rising ids (P5). A
+ledger that is no longer OPEN is left unchanged (P6).
+4. `refusal`: the error for the writer if the ledger is CLOSED or IN_RECOVERY, because another client has taken it over.
 
 Not its job: which adds are sent again (`writing`), choosing bookies (`placement`). Source:
 docs/protocol/client-protocol.md#ensemble-changes, docs/protocol/metadata.md#ledger-states. In recovery the same
@@ -32,19 +32,19 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 Failures = Mapping[int, str]
-"""Index in the ensemble → the bookie that failed there."""
+"""Ensemble index → the bookie that failed there."""
 
 Replacements = Mapping[int, str]
-"""Index in the ensemble → the bookie that is to stand there instead."""
+"""Ensemble index → the bookie that takes its place."""
 
 
 def still_failed(ensemble: Sequence[str], failed: Failures) -> dict[int, str]:
-    """The failed bookies that still stand at their index."""
+    """The failed bookies that are still at their index."""
     return {index: bookie_id for index, bookie_id in sorted(failed.items()) if ensemble[index] == bookie_id}
 
 
 def replaced(ensemble: Sequence[str], failed: Failures, replacements: Replacements) -> tuple[str, ...]:
-    """The ensemble with every failed bookie replaced that can be: no bookie twice (P5)."""
+    """The ensemble with every failed bookie replaced for which a replacement exists: no bookie appears twice (P5)."""
     members = list(ensemble)
     for index in still_failed(ensemble, failed):
         bookie_id = replacements.get(index)
@@ -56,7 +56,9 @@ def replaced(ensemble: Sequence[str], failed: Failures, replacements: Replacemen
 def change_ensemble(
     ledger_id: LedgerId, failed: Failures, replacements: Replacements, first_entry_id: int
 ) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
-    """The transform of an ensemble change. Raises UnexpectedConditionException for a fragment beyond the LAC."""
+    """The metadata transform of an ensemble change. It raises UnexpectedConditionException for a fragment beyond the
+    LAC.
+    """
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
         last = metadata.last_fragment
@@ -76,7 +78,7 @@ def change_ensemble(
 
 
 def refusal(ledger_id: LedgerId, metadata: LedgerMetadata) -> BKException | None:
-    """Why the writer must stop, when the metadata says that another client has the ledger."""
+    """Why the writer must stop, if the metadata shows that another client has taken over the ledger."""
     if metadata.is_closed:
         return LedgerClosedException(
             f"ledger {ledger_id} was closed by another client at entry {metadata.last_entry_id}", ledger_id=ledger_id
@@ -89,14 +91,14 @@ def refusal(ledger_id: LedgerId, metadata: LedgerMetadata) -> BKException | None
 
 
 class RecoveredFragments:
-    """The ensembles that a recovery has changed to, in memory until the ledger is closed."""
+    """The ensembles of a recovery's changes, kept in memory until the ledger is closed."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.ensemble: tuple[str, ...] = metadata.last_fragment.ensemble
         self._ensembles: dict[int, tuple[str, ...]] = {}
 
     def change(self, first_entry_id: int, ensemble: Sequence[str]) -> None:
-        """From `first_entry_id` on (LAC + 1) this ensemble counts; a later change at the same entry replaces it."""
+        """Uses this ensemble from `first_entry_id` (LAC + 1) on; a later change at the same entry replaces it."""
         self.ensemble = self._ensembles[first_entry_id] = tuple(ensemble)
 
     @property
@@ -105,7 +107,7 @@ class RecoveredFragments:
 
 
 def with_fragments(metadata: LedgerMetadata, fragments: Sequence[Fragment]) -> LedgerMetadata:
-    """The metadata with a recovery's fragments: at the last key its members are replaced, above they are added."""
+    """The metadata with a recovery's fragments: one at the last key replaces its members, higher ones are added."""
     for fragment in fragments:
         metadata = metadata.with_ensemble(fragment.first_entry_id, fragment.ensemble)
     return metadata

@@ -1,10 +1,11 @@
-"""Reading one entry: its replicas are asked one after the other until one gives a good copy.
+"""Reading one entry: replicas are tried one after the other until one returns a good copy.
 
-Digest and ids are checked by the caller. When none is left, the *retained error* is reported: an error replaces the one
-kept so far if that says "no such entry" or "no such ledger" (so that these are reported only when every replica said
-so), or if that says "not reachable" and the new one says more.
+The caller verifies digest and ids. When no replica is left, the *retained error* is reported. A new error replaces the
+retained one if that is "no such entry" or "no such ledger" (so that these are reported only if every replica said so),
+or if that is "not reachable" and the new one is more specific.
 
-Events in: `next_replica`, `on_error`. Not its job: ranges (`reading`), who is asked first (`replica_orders`), packets.
+Events in: `next_replica`, `on_error`. Not its job: ranges (`reading`), the order of replicas (`replica_orders`),
+packets.
 
 Source: docs/protocol/client-protocol.md#reading.
 """
@@ -25,14 +26,14 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
 
 MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
-"""Answers that say the bookie does not have the entry."""
+"""Errors that mean the bookie does not have the entry."""
 
 ENDS_AT_ONCE = (ClientClosedException, UnauthorizedAccessException)
-"""What other bookies won't mend: nobody else is asked for the last entry or in a recovery."""
+"""Errors that other bookies can't avoid: a read of the last entry or in a recovery stops at once."""
 
 
 def retained_error(kept: BKException | None, new: BKException) -> BKException:
-    """Which of two errors of one read is reported in the end (docs/protocol/client-protocol.md#reading-one-entry)."""
+    """Which of two errors of one read is retained (docs/protocol/client-protocol.md#reading-one-entry)."""
     if kept is None or isinstance(kept, MISSING):
         return new
     if isinstance(kept, BookieHandleNotAvailableException) and not isinstance(new, MISSING):
@@ -47,7 +48,7 @@ def write_set_bookies(metadata: LedgerMetadata, entry_id: int) -> tuple[str, ...
 
 
 class EntryRead:
-    """The read of one entry: replicas not asked yet, and the error kept so far."""
+    """The read of one entry: the replicas not tried yet, and the retained error."""
 
     __slots__ = ("_replicas", "entry_id", "error")
 
@@ -57,7 +58,7 @@ class EntryRead:
         self.error: BKException | None = None
 
     def next_replica(self) -> str | None:
-        """Whom to ask next; None when all were asked."""
+        """The replica to try next; None when all were tried."""
         return next(self._replicas, None)
 
     def on_error(self, error: BKException) -> None:

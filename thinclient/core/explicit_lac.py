@@ -1,8 +1,9 @@
-"""When a writer tells the bookies its last add confirmed by a request of its own
+"""When a writer sends its last add confirmed to the bookies in a separate request
 (docs/protocol/client-protocol.md#explicit-lacs).
 
-Entries carry the LAC of the moment they were sent, so readers learn of the last entries only when later ones come. A
-writer that falls silent says it explicitly: at every interval, unless the LAC has gone out with an entry or like this.
+Entries carry the LAC of the moment they were sent, so readers learn about the last entries only from later ones. An
+idle writer therefore sends an explicit LAC at every interval, unless the LAC was already sent with an entry or
+explicitly.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from bookgate.ledger.ledger_id import NO_ENTRY
 
 
 class ExplicitLacRule:
-    """Asked at every interval."""
+    """The rule, evaluated at every interval."""
 
     def __init__(self) -> None:
         self._known = NO_ENTRY
 
     def due(self, last_add_confirmed: int, previous: int) -> int | None:
-        """The LAC to send now, if any. `previous` is the LAC before its last move: entries have carried it since."""
+        """The LAC to send now, or None. `previous` is the LAC before its last move: entries have carried it since."""
         if self._known < previous:
             self._known = previous
             return None

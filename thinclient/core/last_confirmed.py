@@ -1,12 +1,12 @@
 """Reading a ledger's last add confirmed (LAC) from its bookies, without fencing.
 
-Every bookie of the last ensemble is asked for its explicit LAC and its last entry. The result is the greatest LAC in
-any valid answer, once the ensemble is covered (see `recovery`): then it is at least the LAC that any acknowledged entry
-carried. "No such entry" and "no such ledger" are valid; a bad digest is not. All entries before the last ensemble's
-first are confirmed as well. Source: docs/protocol/client-protocol.md#reading-the-lac.
+Every bookie of the last ensemble is asked for its explicit LAC and its last entry. The result is the highest LAC in any
+valid response, once the ensemble is covered (see `recovery`); it is then at least the LAC that any acknowledged entry
+carried. "No such entry" and "no such ledger" are valid responses; a bad digest is not. All entries before the first one
+of the last ensemble are confirmed as well. Source: docs/protocol/client-protocol.md#reading-the-lac.
 
-The cheaper and weaker way (`TryLastConfirmedRead`, 8.2): every bookie is asked for its last entry, and the first answer
-with a LAC above the one known will do.
+`TryLastConfirmedRead` is cheaper and weaker: every bookie is asked for its last entry, and the first response with a
+LAC above the known one suffices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE
 
 
 class LastConfirmedRead:
-    """Answers in, a result or an error out; `done` when either stands."""
+    """Takes responses; `done` once it has a result or an error."""
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         self._ledger_id = ledger_id
@@ -34,7 +34,7 @@ class LastConfirmedRead:
 
     @property
     def result(self) -> int:
-        """The LAC; meaningful when `done` without `error`."""
+        """The LAC; valid when `done` without `error`."""
         return self._best
 
     @property
@@ -42,7 +42,7 @@ class LastConfirmedRead:
         return self.error is not None or (self._valid and self._coverage.covered)
 
     def on_answer(self, index: int, lac: int, has_entries: bool) -> None:
-        """A valid answer: the greatest LAC in it (-1 for none), and whether the bookie holds an entry."""
+        """A valid response: the highest LAC in it (-1 for none), and whether the bookie holds an entry."""
         if index not in self._waiting or self.done:
             return
         self._waiting.discard(index)
@@ -54,7 +54,7 @@ class LastConfirmedRead:
         self._fail_if_exhausted()
 
     def on_error(self, index: int, error: BKException) -> None:
-        """No answer, an error, or a damaged packet."""
+        """No response, an error, or a damaged packet."""
         if index not in self._waiting or self.done:
             return
         self._waiting.discard(index)
@@ -77,7 +77,9 @@ class LastConfirmedRead:
 
 
 class TryLastConfirmedRead:
-    """Answers in; `done` once one told something new or all have answered. Later answers still raise `result`."""
+    """Takes responses; `done` once one has a newer LAC or all bookies have responded. Later responses still raise
+    `result`.
+    """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, known: int) -> None:
         self._ledger_id = ledger_id
@@ -94,13 +96,13 @@ class TryLastConfirmedRead:
         return self.error is not None or self.result > self._known or not self._waiting
 
     def on_answer(self, index: int, lac: int) -> None:
-        """A valid answer: a LAC, -1 of a bookie that has nothing of the ledger."""
+        """A valid response: a LAC, or -1 from a bookie that holds nothing of the ledger."""
         self._waiting.discard(index)
         self._valid = True
         self.result = max(self.result, lac)
 
     def on_error(self, index: int, error: BKException) -> None:
-        """No answer, an error, or a damaged packet."""
+        """No response, an error, or a damaged packet."""
         self._waiting.discard(index)
         self._errors[self.bookies[index]] = error
         if self.done and self._valid:

@@ -1,12 +1,12 @@
-"""Which bookies hold a ledger: the policies that choose an ensemble, and a replacement for a bookie that failed.
+"""Placement policies: which bookies form an ensemble, and which bookie replaces a failed one.
 
-Any choice of distinct writable bookies is compatible on the wire; a policy only decides how well a ledger survives
-what fails together, and how evenly bookies fill up. A policy is a pure function of the candidates it is given and of
-the random numbers it draws.
+Any choice of distinct writable bookies is compatible on the wire. A policy only determines how well a ledger survives
+correlated failures and how evenly bookies fill up. A policy is a pure function of its candidates and the random numbers
+it draws.
 
 `DefaultPlacementPolicy` draws at random, by weight. `RackawarePlacementPolicy` also spreads every write set: each
 window of write-quorum-size neighbours in the ensemble (a ring) spans at least min(write quorum, minimum) racks, or as
-many as can be had unless that minimum is enforced.
+many as possible unless that minimum is enforced.
 
 Sources: docs/protocol/client-protocol.md#choosing-bookies.
 
@@ -24,25 +24,25 @@ from typing import Protocol
 from bookgate.ledger.errors import NotEnoughBookiesException
 
 DEFAULT_RACK = "/default-rack"
-"""The rack of a bookie that nobody placed anywhere; BookKeeper's name for it."""
+"""The rack of a bookie without a configured location; BookKeeper's name for it."""
 
 MAX_MULTIPLE_OF_MEDIAN = 3.0
-"""bookieMaxMultipleForWeightBasedPlacement: no bookie counts for more than this many times the median weight."""
+"""bookieMaxMultipleForWeightBasedPlacement: a bookie's weight is capped at this multiple of the median weight."""
 
 _SEARCH_LIMIT = 20_000
-"""Steps of the search for an ensemble after which a number of racks counts as out of reach."""
+"""Search steps after which a number of racks is considered unattainable."""
 
 
 class RandomSource(Protocol):
-    """Where chance comes from; `random.Random` is one."""
+    """A source of random numbers; `random.Random` implements it."""
 
     def random(self) -> float:
-        """A number from 0 up to 1."""
+        """A number in [0, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A writable bookie that may be chosen. `weight` is relative: free bytes, or 1 for each."""
+    """A writable bookie that may be chosen. `weight` is relative: free bytes, or 1 for all."""
 
     bookie_id: str
     rack: str = DEFAULT_RACK
@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleRequest:
-    """What is wanted."""
+    """The sizes of the ensemble to choose."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -60,14 +60,26 @@ class EnsembleRequest:
 
 
 class EnsemblePlacementPolicy(ABC):
-    """The interface for policies of others, found by name through the entry-point group `bookgate.placement_policies`.
+    """The interface of placement policies. Custom policies are found by name in the entry-point group
+    `bookgate.placement_policies`.
 
-    A policy is made with a random source and with `min_racks` and `enforce_min_racks` of the configuration.
+    A policy is constructed with a random source and the configuration's `min_racks` and `enforce_min_racks`.
     """
 
     @abstractmethod
     def new_ensemble(self, request: EnsembleRequest, candidates: Sequence[Candidate]) -> list[str]:
-        """`request.ensemble_size` distinct bookies. Raises NotEnoughBookiesException that lists what there is."""
+        """Chooses an ensemble.
+
+        Args:
+            request: The sizes of the ensemble.
+            candidates: The writable bookies.
+
+        Returns:
+            `request.ensemble_size` distinct bookie ids, in ensemble order.
+
+        Raises:
+            NotEnoughBookiesException: There are too few candidates; the message lists them.
+        """
 
     @abstractmethod
     def replace_bookie(
@@ -78,14 +90,25 @@ class EnsemblePlacementPolicy(ABC):
         candidates: Sequence[Candidate],
         rack_of: Callable[[str], str],
     ) -> str:
-        """A bookie for position `index` that is not in the ensemble. `rack_of` also knows bookies that have gone.
+        """Chooses a bookie for position `index` that is not yet in the ensemble.
 
-        Raises NotEnoughBookiesException.
+        Args:
+            request: The sizes of the ensemble.
+            ensemble: The current bookie ids.
+            index: The position to fill.
+            candidates: The writable bookies.
+            rack_of: The rack of any bookie, including those no longer registered.
+
+        Returns:
+            The bookie id.
+
+        Raises:
+            NotEnoughBookiesException: No suitable bookie is left.
         """
 
 
 class DefaultPlacementPolicy(EnsemblePlacementPolicy):
-    """Random, by weight."""
+    """Draws at random, by weight."""
 
     def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
         self._rng = rng
@@ -109,7 +132,7 @@ class DefaultPlacementPolicy(EnsemblePlacementPolicy):
 
 
 class RackawarePlacementPolicy(EnsemblePlacementPolicy):
-    """Random, by weight, with every write set over several racks. See the module."""
+    """Draws at random, by weight, and spreads every write set over several racks. See the module."""
 
     def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
         self._rng = rng
@@ -142,7 +165,7 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         check_replacement(ensemble, index, free)
         racks = [rack_of(bookie_id) for bookie_id in ensemble]
         elsewhere = set(racks) - {racks[index]}
-        # The rack of the one that failed keeps the spread as it was; next best is a rack that nobody else is in.
+        # The rack of the failed bookie keeps the spread unchanged; next best is a rack that no other member is in.
         order = sorted(drawing_order(free, self._rng), key=lambda c: (c.rack != racks[index], c.rack in elsewhere))
         for goal in self._goals(request):
             for candidate in order:
@@ -155,23 +178,23 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         )
 
     def _usable(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """With an enforced minimum a bookie of unknown place can't be counted on."""
+        """The usable candidates: with an enforced minimum, a bookie of unknown rack is not one of them."""
         return [c for c in candidates if c.rack != DEFAULT_RACK] if self._enforced else candidates
 
     def _wanted(self, request: EnsembleRequest) -> int:
         return min(request.write_quorum_size, self._min_racks)
 
     def _goals(self, request: EnsembleRequest) -> Iterable[int]:
-        """Numbers of racks to try for, best first."""
+        """Numbers of racks to aim for, best first."""
         wanted = self._wanted(request)
         return (wanted,) if self._enforced else range(wanted, 0, -1)
 
 
 class _Search:
-    """Depth first search for an ensemble whose windows all span `goal` racks.
+    """Depth-first search for an ensemble whose windows all span `goal` racks.
 
-    Bookies of one rack are alike for the rule, so at each position only the next of each rack is tried: racks not yet
-    among the neighbours first, in drawing order.
+    The rule treats all bookies of a rack alike, so at each position only the next bookie of each rack is tried: racks
+    not yet among the neighbours first, in drawing order.
     """
 
     def __init__(self, request: EnsembleRequest, order: Sequence[Candidate], goal: int) -> None:
@@ -210,7 +233,7 @@ class _Search:
         return sorted(first_of_rack.values(), key=lambda candidate: candidate.rack in neighbours)
 
     def _fits(self) -> bool:
-        """Whether the windows that the last choice completed span enough racks."""
+        """Whether the windows completed by the last choice span enough racks."""
         racks = [candidate.rack for candidate in self._chosen]
         if len(racks) == self._size:
             return all(count >= self._goal for count in racks_of_windows(racks, self._window))
@@ -220,20 +243,20 @@ class _Search:
 
 
 def racks_of_windows(racks: Sequence[str], window: int, index: int | None = None) -> list[int]:
-    """The number of racks in each window of the ring, or only in those that hold position `index`."""
+    """The number of racks in each window of the ring, or only in the windows that contain position `index`."""
     size = len(racks)
     starts = range(size) if index is None else {(index - offset) % size for offset in range(window)}
     return [len({racks[(start + offset) % size] for offset in range(window)}) for start in starts]
 
 
 def drawing_order(candidates: Sequence[Candidate], rng: RandomSource) -> list[Candidate]:
-    """The candidates in random order, heavier ones likelier to come first (a draw by weight without putting back)."""
+    """The candidates in random order, in which heavier ones tend to come first (weighted draw without replacement)."""
     keys = {candidate.bookie_id: rng.random() ** (1 / max(candidate.weight, 1e-9)) for candidate in candidates}
     return sorted(candidates, key=lambda candidate: keys[candidate.bookie_id], reverse=True)
 
 
 def weighted(candidates: Sequence[Candidate], weights: Mapping[str, float]) -> list[Candidate]:
-    """The candidates with their weights, those of unknown weight as heavy as the median one; scaled to the median."""
+    """The candidates with their weights relative to the median; a bookie of unknown weight gets the median weight."""
     known = [weight for weight in weights.values() if weight > 0]
     middle = median(known) if known else 1.0
     return [
@@ -243,7 +266,7 @@ def weighted(candidates: Sequence[Candidate], weights: Mapping[str, float]) -> l
 
 
 def check_enough(size: int, candidates: Sequence[Candidate]) -> None:
-    """Raises NotEnoughBookiesException when there are fewer candidates than wanted."""
+    """Raises NotEnoughBookiesException if there are fewer than `size` candidates."""
     if len(candidates) < size:
         raise NotEnoughBookiesException(
             f"an ensemble of {size} needs as many writable bookies; there are {describe(candidates)}. Start more "
@@ -252,7 +275,7 @@ def check_enough(size: int, candidates: Sequence[Candidate]) -> None:
 
 
 def check_replacement(ensemble: Sequence[str], index: int, free: Sequence[Candidate]) -> None:
-    """Raises NotEnoughBookiesException when nobody is left."""
+    """Raises NotEnoughBookiesException if no bookie is left."""
     if not free:
         raise NotEnoughBookiesException(
             f"bookie {ensemble[index]} can't be replaced: no other writable bookie is left beside {', '.join(ensemble)}"
@@ -260,7 +283,7 @@ def check_replacement(ensemble: Sequence[str], index: int, free: Sequence[Candid
 
 
 def describe(candidates: Sequence[Candidate]) -> str:
-    """How many there are, and which."""
+    """The number of candidates, and their ids."""
     names = ", ".join(c.bookie_id if c.rack == DEFAULT_RACK else f"{c.bookie_id} in {c.rack}" for c in candidates)
     return f"{len(candidates)}{': ' + names if names else ''}"
 

@@ -1,8 +1,8 @@
-"""Which bookies reads should avoid: those that lately failed, timed out or were too slow are asked last.
+"""Which bookies reads avoid: those that recently failed, timed out or were too slow are tried last.
 
 Any order of replicas is correct (docs/protocol/client-protocol.md#reading-one-entry); this one keeps readers from
-waiting for the same dead bookie again and again. A bookie is avoided for a while, then tried again like any other. One
-for a client, shared by its readers; time is an argument.
+waiting for the same dead bookie repeatedly. A bookie is avoided for a while, then treated like any other. All readers
+of a client share one object; time is an argument.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 AVOIDED_FOR = 60.0
-"""Seconds after a failure."""
+"""Seconds for which a bookie is avoided after a failure."""
 
 
 class ReadHealth:
-    """Failures by bookie."""
+    """Recent failures by bookie."""
 
     def __init__(self, avoided_for: float = AVOIDED_FOR) -> None:
         self._avoided_for = avoided_for
         self._failed: dict[str, float] = {}
 
     def failed(self, bookie_id: str, now: float) -> None:
-        """The bookie could not be reached, did not answer in time or answered with an error of its own."""
+        """The bookie was unreachable, did not respond in time, or responded with an error of its own."""
         self._failed[bookie_id] = now
 
     def avoids(self, bookie_id: str, now: float) -> bool:
-        """The bookie is to be asked last."""
+        """Whether the bookie is to be tried last."""
         failed = self._failed.get(bookie_id)
         if failed is None:
             return False
@@ -35,7 +35,7 @@ class ReadHealth:
         return False
 
     def ordered(self, bookies: Iterable[str], now: float) -> tuple[str, ...]:
-        """The bookies in the order given, but for those to avoid, which come last."""
+        """The bookies in the given order, but with those to avoid moved to the end."""
         if not self._failed:
             return tuple(bookies)
         return tuple(sorted(bookies, key=lambda bookie: self.avoids(bookie, now)))

@@ -1,20 +1,20 @@
-"""Reading a range: how far it reads ahead, what happens when a replica can't serve, in which order entries leave.
+"""Reading a range of entries: read-ahead, failover to other replicas, and the order of delivery.
 
-Entries are asked for ahead of the consumer, within a window of entries and bytes that counts everything asked for and
-everything not yet taken; they are delivered in entry order (P4). An entry's replicas are asked one after the other
-(`replica_orders`) until one gives a good copy, digest and ids checked by the caller; when none is left, the error
-retained of all theirs is reported (`entry_read`). A read that was not answered for a while, by a bookie from which
-nothing good has come since, goes to the next replica as well (*speculation*); the first good copy counts. Different
-ledgers start at different replicas.
+Entries are requested ahead of the consumer, within a window of entries and bytes that counts everything requested and
+everything not yet taken; they are delivered in entry order (P4). The replicas of an entry are tried one after the other
+(`replica_orders`) until one returns a good copy, digest and ids verified by the caller; when none is left, the retained
+error is reported (`entry_read`). If a read gets no response for a while, and its bookie has returned nothing good
+since, the next replica is tried as well (*speculation*); the first good copy counts. Different ledgers start at
+different replicas.
 
-Batches: where E = Qw, and a bookie has not shown that it lacks them, runs of entries are asked for with one request,
-the runs in turn at all replicas, so that they work side by side. An answer holds a good prefix of its run; what is
-missing is asked for again, and whatever goes wrong goes wrong with the first entry of a run. A bookie that breaks the
-connection over a batch, or calls it a bad request, is asked for single entries from then on: the caller keeps that
-(`without_batches`) for as long as it likes. When no replica is left for a run, its first entry is read alone.
+Batches: if E = Qw, and a bookie is not known to lack batch reads, runs of entries are requested with one request each,
+the runs alternating between all replicas so that they work in parallel. A response holds a good prefix of its run; the
+remainder is requested again, and an error always concerns the first entry of a run. A bookie that closes the connection
+on a batch read, or rejects it as a bad request, gets single reads from then on: the caller keeps that set
+(`without_batches`) for as long as it likes. If no replica is left for a run, its first entry is read singly.
 
-Events in: `on_entries`, `on_error`, `on_time`, `take`. Effects out: `next_reads` (what to send where), `failure`.
-Time is an argument, in seconds.
+Events in: `on_entries`, `on_error`, `on_time`, `take`. Effects out: `next_reads` (what to send where), `failure`. Time
+is an argument, in seconds.
 
 Not its job: the LAC (the caller checks that the range is within it, P10), packets.
 
@@ -44,10 +44,10 @@ from bookgate.thinclient.core.read_health import ReadHealth
 from bookgate.thinclient.core.replica_orders import ReplicaOrders
 
 _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
-"""What a bookie that does not know batch reads makes of one: most close the connection, some call it a bad request."""
+"""Errors from a bookie that does not support batch reads: most close the connection, some report a bad request."""
 
 _ENTRY_OVERHEAD = 200
-"""Bytes that an entry takes in memory besides its payload."""
+"""Bytes of memory per entry besides its payload."""
 
 
 class ReadEffect(NamedTuple):
@@ -58,7 +58,7 @@ class ReadEffect(NamedTuple):
 
 
 class BatchReadEffect(NamedTuple):
-    """Send a batch read of at most `max_count` entries from `entry_id` on, in at most `max_size` bytes."""
+    """Send a batch read from `entry_id` on, of at most `max_count` entries and `max_size` bytes."""
 
     entry_id: int
     bookie_id: str
@@ -68,14 +68,14 @@ class BatchReadEffect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The largest batch to ask for: entries, and bytes of the answer."""
+    """The largest batch to request: number of entries, and bytes of the response."""
 
     entries: int
     size: int
 
 
 class _Run:
-    """Entries first … last, asked for with one request at a time; more by speculation."""
+    """The entries first … last, requested with one request at a time, or with several by speculation."""
 
     __slots__ = ("asked", "asked_at", "batch", "error", "errors", "first", "last", "position", "replicas", "reserved")
 
@@ -90,7 +90,7 @@ class _Run:
         self.reserved = reserved
         self.error: BKException | None = None
         self.errors: dict[str, BKException] | None = None
-        """By bookie."""
+        """Errors by bookie."""
 
 
 class RangeReader:
@@ -134,7 +134,7 @@ class RangeReader:
         speculate_after: float = 0,
         health: ReadHealth | None = None,
     ) -> None:
-        """`max_entries` bounds single reads; batches are bounded by `max_bytes` and their own limits."""
+        """`max_entries` limits single reads; `max_bytes` and the batch limits bound batches."""
         self._metadata = metadata
         self._last = last
         self._max_entries = max_entries
@@ -150,18 +150,18 @@ class RangeReader:
         self._speculate_after = speculate_after
         self._next_to_deliver = first
         self._unasked: list[tuple[int, int]] = [(first, last)] if first <= last else []
-        """Ranges in ascending order; the last one is what no request has touched yet."""
+        """Ranges to request, ascending; the last one is the part that was never requested."""
         self._runs: dict[int, _Run] = {}
         self._arrived: dict[int, tuple[Sequence[Entry], int]] = {}
-        """Consecutive entries and their bytes, by the first one's id."""
+        """Consecutive entries and their size in bytes, keyed by the first entry id."""
         self.taken_bytes = 0
-        """Bytes of all entries that were taken, as they count for `max_bytes`."""
+        """Bytes of all entries taken, as counted for `max_bytes`."""
         self._repeats: list[ReadEffect | BatchReadEffect] = []
         self._heard: dict[str, float] = {}
-        # Asked for or arrived, and not yet taken.
+        # Requested or arrived, but not yet taken.
         self._open_entries = 0
         self._open_bytes = 0
-        # Entry sizes are unknown before they come: the mean of what came stands in for what is on its way.
+        # Entry sizes are unknown in advance: entries in flight are estimated by the mean of those that arrived.
         self._seen_entries = 0
         self._seen_bytes = 0
         self._batch_count = 0
@@ -170,28 +170,30 @@ class RangeReader:
 
     @property
     def failure(self) -> BKException | None:
-        """Why the next entry can't be delivered; what stands before it is delivered first."""
+        """Why the next entry can't be delivered; entries before it are delivered first."""
         return self._failure if self._next_to_deliver == self._failed_at else None
 
     @property
     def finished(self) -> bool:
-        """Everything was taken."""
+        """Whether all entries were taken."""
         return self._next_to_deliver > self._last
 
     @property
     def next_entry_id(self) -> int:
-        """The entry that is delivered next."""
+        """The entry to be delivered next."""
         return self._next_to_deliver
 
     def asked_at(self, first: int, default: float) -> float:
-        """When the last replica was asked for what begins with an entry; `default` where nothing is waited for."""
+        """When the last replica was asked for the run that begins at `first`; `default` if nothing is outstanding
+        there.
+        """
         run = self._runs.get(first)
         return default if run is None else run.asked_at
 
     # What to send
 
     def next_reads(self, now: float = 0.0) -> list[ReadEffect | BatchReadEffect]:
-        """What to send now: repeats at other replicas first, then as much read-ahead as the window allows."""
+        """What to send now: retries at other replicas first, then as much read-ahead as the window allows."""
         if not self._unasked and not self._repeats:
             return []
         effects, self._repeats = self._repeats, []
@@ -209,14 +211,14 @@ class RangeReader:
         return effects
 
     def _ask_batch(self, first: int, last: int, now: float, effects: list[ReadEffect | BatchReadEffect]) -> int:
-        """Asks for one batch if there is room for it; returns how many entries it is of."""
+        """Requests one batch if the window allows it; returns its number of entries."""
         assert self._batches is not None
         entries, size = self._batches.entries, self._batches.size
         at_head = first == self._next_to_deliver
         if self._seen_entries:
             entries = max(1, min(entries, size // self._mean))
         elif not at_head:
-            return 0  # how many entries fit a batch is told by the first one
+            return 0  # the first entry will show how many fit in a batch
         if not at_head and self._open_bytes + size > self._max_bytes:
             return 0
         count = min(entries, last - first + 1)
@@ -237,9 +239,9 @@ class RangeReader:
         effects: list[ReadEffect | BatchReadEffect],
         orders: list[tuple[str, ...]],
     ) -> int:
-        """Asks for as many entries as there is room for; returns how many.
+        """Requests as many single entries as the window allows; returns how many.
 
-        The window is refilled when it is half empty, so that requests leave in runs rather than one by one.
+        The window is refilled when it is half empty, so that requests are sent in runs rather than one by one.
         """
         mean, runs, positions = self._mean, self._runs, len(orders)
         window = min(self._max_entries, max(1, self._max_bytes // mean)) if self._seen_entries else self._first_window
@@ -275,19 +277,19 @@ class RangeReader:
             self._unasked[0] = (first + count, last)
 
     def _put_back(self, first: int, last: int) -> None:
-        """Entries that have to be asked for again."""
+        """Returns entries to the ranges to request."""
         at = bisect_left(self._unasked, (first, last))
         if at < len(self._unasked) and self._unasked[at][0] == last + 1:
             self._unasked[at] = (first, self._unasked[at][1])
         else:
             self._unasked.insert(at, (first, last))
 
-    # What comes
+    # Responses
 
     def on_entries(self, bookie_id: str, entries: Sequence[Entry], now: float = 0.0) -> None:
-        """Good copies have come, consecutive ones from the first entry of what was asked for; at least one.
+        """One or more good copies arrived, consecutive from the first entry of the request on.
 
-        Copies that were not asked for, or came from another bookie already, are ignored.
+        Copies that were not requested, or already arrived from another bookie, are ignored.
         """
         self._heard[bookie_id] = now
         first = entries[0].entry_id
@@ -307,7 +309,9 @@ class RangeReader:
         self._open_bytes += size - run.reserved
 
     def on_error(self, entry_id: int, bookie_id: str, error: BKException, now: float = 0.0) -> None:
-        """A replica could not serve what was asked for from `entry_id` on: the next is asked, or the range fails."""
+        """A replica could not serve the request that begins at `entry_id`: the next one is tried, or the range
+        fails.
+        """
         run = self._runs.get(entry_id)
         if run is None or (self._failed_at is not None and entry_id >= self._failed_at):
             return
@@ -323,9 +327,9 @@ class RangeReader:
             self._ask_next(run, now)
 
     def on_time(self, now: float) -> int:
-        """Time has passed: what was not answered for too long is asked of the next replica as well. How much that is.
+        """Retries requests without a response for too long at the next replica as well. Returns how many.
 
-        A bookie that has answered anything since is at work, and is waited for.
+        A bookie that has responded to anything since is working, and is given more time.
         """
         if not self._speculate_after:
             return 0
@@ -343,7 +347,7 @@ class RangeReader:
         return speculated
 
     def _ask_next(self, run: _Run, now: float) -> None:
-        """Sends the run to its next replica, if there is one left."""
+        """Sends the run to its next replica, if one is left."""
         if run.position < len(run.replicas):
             bookie = run.replicas[run.position]
             run.position += 1
@@ -363,7 +367,7 @@ class RangeReader:
         return BatchReadEffect(run.first, bookie_id, run.last - run.first + 1, run.reserved)
 
     def _read_first_alone(self, run: _Run, now: float) -> None:
-        """A batch that some replicas can't serve for want of support: they may have the entry all the same."""
+        """Replaces a batch that some replicas failed for lack of support by a single read: they may have the entry."""
         if run.last > run.first:
             self._put_back(run.first + 1, run.last)
             self._open_entries -= run.last - run.first
@@ -380,7 +384,7 @@ class RangeReader:
         self._failure.bookies = run.errors or {}
 
     def take(self, max_entries: int) -> list[Entry]:
-        """The entries that are next in order and have come, at most `max_entries`."""
+        """Removes and returns the next entries in order that have arrived, at most `max_entries`."""
         taken: list[Entry] = []
         while len(taken) < max_entries and self._next_to_deliver in self._arrived:
             run = self.take_run(max_entries - len(taken))
@@ -388,7 +392,7 @@ class RangeReader:
         return taken
 
     def take_run(self, max_entries: int) -> Sequence[Entry]:
-        """The entries that are next in order if they have come, as they came together, at most `max_entries`."""
+        """Like `take`, but returns one run of entries as it arrived."""
         position = self._next_to_deliver
         run = self._arrived.pop(position, None)
         if run is None:
@@ -407,7 +411,7 @@ class RangeReader:
 
 
 def _size_of(entries: Sequence[Entry]) -> int:
-    """Bytes of memory."""
+    """Bytes of memory that the entries occupy."""
     if isinstance(entries, EntryColumns):
         return len(entries.payload) + _ENTRY_OVERHEAD * len(entries)
     if len(entries) == 1:
@@ -416,7 +420,7 @@ def _size_of(entries: Sequence[Entry]) -> int:
 
 
 def _unreadable(entry_id: int, error: BKException, bookies: Sequence[str]) -> BKException:
-    """The error of an entry that no replica could serve, of the same class as the one retained."""
+    """The error of an entry that no replica could serve, of the same class as the retained one."""
     message = f"entry {entry_id} can't be read from any of {', '.join(bookies)}: {error}"
     try:
         return type(error)(message)

@@ -1,34 +1,34 @@
-"""Recovery of a ledger whose writer is gone: find its end, make it durable, say how to close it.
+"""Recovery of a ledger whose writer is gone: finds its end, makes it durable, and determines how to close it.
 
-The ledger is IN_RECOVERY in the metadata before this begins (the caller has done that by compare-and-set). States:
+The ledger is IN_RECOVERY in the metadata before this begins (the caller has set that by compare-and-set). States:
 
-* *fencing*: a fencing read of the last entry is out at every bookie of the last ensemble. It ends when an answer is
-  valid and the ensemble is covered: in every write set fewer than ack quorum bookies are unknown, so no entry can have
-  been acknowledged by unknown ones only. An answer with a bad digest leaves its bookie unknown.
-* *reading forward* from L + 1, where L = max(greatest LAC seen, first entry of the last ensemble − 1). Each entry is
-  read with fencing from one replica after the other: positive with one good copy, negative with write quorum − ack
-  quorum + 1 explicit "missing" answers, else recovery fails. Good copies are added again to the whole write set, in
-  entry order; the first negative is the end. Reads run ahead, and adds are pipelined, within a window of entries and
-  bytes; what lies behind the end is dropped.
+* *fencing*: a fencing read of the last entry is outstanding at every bookie of the last ensemble. It ends when a
+  response is valid and the ensemble is covered: in every write set fewer than ack quorum bookies are unknown, so no
+  entry can have been acknowledged by unknown bookies only. A response with a bad digest leaves its bookie unknown.
+* *reading forward* from L + 1, where L = max(highest LAC seen, first entry of the last ensemble − 1). Each entry is
+  read with fencing from one replica after the other. The result is positive with one good copy, negative with write
+  quorum − ack quorum + 1 explicit "missing" responses; otherwise recovery fails. Good copies are added again to the
+  whole write set, in entry order; the first negative result is the end. Reads run ahead, and adds are pipelined, within
+  a window of entries and bytes; entries read beyond the end are dropped.
   A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
-  fragments (docs/protocol/client-protocol.md#recovery-adds). Until it is stored the ledger's ensembles are those of the
-  start, and those hold everything acknowledged: a recovery that dies loses nothing. So that it has promised nothing
-  either, its adds carry L, frozen, and not the LAC so far as BookKeeper's do: that holds in the ensembles in memory
-  only, and another recovery, which can't know of them, may find an earlier end. A reader would have been told of
-  entries behind it.
-* *sizing*, only when nothing was added again and L ≥ 0: entry L is read, since the ledger's length stands in its packet
+      fragments (docs/protocol/client-protocol.md#recovery-adds). Until then the ledger's ensembles are those of the
+      start, which hold everything acknowledged, so a recovery that dies loses nothing. It must not have promised
+      anything either: its adds carry L, frozen, and not the current LAC as BookKeeper's do. The current LAC holds only
+      in the ensembles in memory; another recovery, which can't know them, may find an earlier end, and a reader would
+      then have seen a LAC beyond it.
+* *sizing*, only if nothing was added again and L ≥ 0: entry L is read, because its packet contains the ledger's length,
   and the packets seen while fencing may be of later entries.
-* *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin anew.
+* *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin again.
 
 Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`, `on_replacements`. Effects out:
 a list of `FenceRead`, `RecoveryRead`, `RecoveryAdd`, `Replace`, `Finished`, `Failed`. Reads go to the ensembles as they
 were at the start.
 
-Invariants. P2/P3: the last entry is at least every LAC told to a writer, and every entry up to it has an ack quorum. P8
-and P11: a read that counts as negative was fencing, so no older writer can complete that entry afterwards; two
-recoverers therefore agree, or one loses the version check when it closes.
+Invariants. P2/P3: the last entry is at least every LAC that a writer reported, and every entry up to it has an ack
+quorum. P8 and P11: a read that counts as negative was fencing, so no older writer can complete that entry afterwards;
+of two recoveries, both therefore agree, or one fails the version check when it closes.
 
-Not its job: digests (a bad one comes in as `Unreadable`), packets, time, the metadata.
+Not its job: digests (a bad one arrives as `Unreadable`), packets, time, the metadata.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RecoveryRead(NamedTuple):
 
 
 class RecoveryAdd(NamedTuple):
-    """Send a recovery add of `payload` to these members; answer with the member."""
+    """Send a recovery add of `payload` to these members; report the result with the member."""
 
     add: PendingAdd
     payload: bytes
@@ -78,14 +78,14 @@ class RecoveryAdd(NamedTuple):
 
 
 class Replace(NamedTuple):
-    """Find bookies instead of those that failed (index → bookie) in `ensemble`; answer with `on_replacements`."""
+    """Find replacements for the failed bookies (index → bookie) of `ensemble`; report them with `on_replacements`."""
 
     ensemble: tuple[str, ...]
     failed: Failures
 
 
 class Finished(NamedTuple):
-    """Close the ledger with these, and with the fragments that recovery added or changed."""
+    """Close the ledger with this end, and with the fragments that recovery added or changed."""
 
     last_entry_id: int
     length: int
@@ -102,14 +102,14 @@ Effect = FenceRead | RecoveryRead | RecoveryAdd | Replace | Finished | Failed
 
 
 class Missing(enum.Enum):
-    """The bookie said that it has no such entry or ledger."""
+    """The bookie reported that it has no such entry or ledger."""
 
     MISSING = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The bookie did not answer, answered with another error, or its packet is damaged."""
+    """The bookie did not respond, responded with another error, or its packet is damaged."""
 
     error: BKException
 
@@ -117,18 +117,18 @@ class Unreadable:
 Answer = Entry | Missing | Unreadable
 
 DEFAULT_READ_BATCH = 100
-"""Entries read ahead of the next one that is added again."""
+"""Entries read ahead of the next one to be added again."""
 
 _FIRST_BATCH = 16
-"""The same until the first entry has told how large entries are: recovery most often finds none at all."""
+"""Read-ahead until the first entry shows how large entries are: most recoveries find none at all."""
 _BATCHES_OF_ADDS = 3
-"""Batches that are added again while another is read."""
+"""Batches being added again while another is read."""
 _WINDOW_BYTES = 8 * 1024 * 1024
-"""Payload bytes read or being added again, at most: by the largest entry so far for those on their way."""
+"""Maximum payload bytes being read or added again; reads in flight are estimated by the largest entry so far."""
 
 
 class _ReplicaRead:
-    """One entry's recovery read: replicas in turn, and the count of explicit "missing" answers."""
+    """The recovery read of one entry: the replicas in turn, and the number of explicit "missing" responses."""
 
     __slots__ = ("_misses_needed", "answer", "misses", "read")
 
@@ -139,7 +139,7 @@ class _ReplicaRead:
         self.answer: Answer | None = None
 
     def on_answer(self, answer: Answer) -> str | None:
-        """Takes one replica's answer; returns whom to ask next, or None when `answer` is settled."""
+        """Takes one replica's response; returns the replica to try next, or None when `answer` is final."""
         if isinstance(answer, Entry):
             self.answer = answer
             return None
@@ -196,7 +196,7 @@ class LedgerRecovery:
 
     @property
     def over(self) -> bool:
-        """Finished or failed: later events change nothing."""
+        """Finished or failed: later events have no effect."""
         return self._over
 
     def begin(self) -> Sequence[Effect]:
@@ -206,7 +206,7 @@ class LedgerRecovery:
     # Fencing
 
     def on_fence_answer(self, index: int, answer: Answer) -> Sequence[Effect]:
-        """An answer to a fencing read of the last entry."""
+        """A response to a fencing read of the last entry."""
         if self._over or index not in self._fence_outstanding:
             return ()
         self._fence_outstanding.discard(index)
@@ -269,7 +269,9 @@ class LedgerRecovery:
         return effects
 
     def _room(self) -> int:
-        """How many entries may be read ahead now: none until half the batch is gone, so that requests leave in runs."""
+        """How many entries may be read ahead now: none until half the batch is used up, so that requests are sent in
+        runs.
+        """
         assert self._writer is not None
         ahead, adds = self._next_to_read - self._next_to_add, self._writer.pending_count
         if ahead > self._read_batch // 2 or adds > self._read_batch * _BATCHES_OF_ADDS:
@@ -281,7 +283,7 @@ class LedgerRecovery:
         return max(batch - ahead, 0 if ahead or adds else 1)
 
     def on_read_answer(self, entry_id: int, answer: Answer) -> Sequence[Effect]:
-        """A replica's answer to a recovery read."""
+        """A replica's response to a recovery read."""
         if self._over:
             return ()
         if isinstance(answer, Unreadable) and isinstance(answer.error, ENDS_AT_ONCE):
@@ -297,7 +299,7 @@ class LedgerRecovery:
         return self._advance()
 
     def _advance(self) -> Sequence[Effect]:
-        """Handles settled reads in entry order."""
+        """Processes completed reads in entry order."""
         effects: list[Effect] = []
         while not self._end_found and (read := self._reads.get(self._next_to_add)) and read.answer is not None:
             del self._reads[self._next_to_add]
@@ -321,13 +323,14 @@ class LedgerRecovery:
             )
             return self._fail(error)[0]
         self._next_to_add += 1
-        # The packet's length is the ledger's up to this entry; the entries before may have other sums (1.1).
+        # The packet's length is the ledger's up to this entry; the entries before it may add up to another sum.
         self._writer.length = entry.length - len(entry.payload)
         try:
             add = self._writer.begin_add(len(entry.payload))
         except BKException as error:
             return self._fail_at(entry.entry_id, error)[0]
-        # Not the LAC so far: what is confirmed now is so in this recovery's ensemble only, and only if it closes.
+        # Not the current LAC: what is confirmed now holds only in this recovery's ensemble, and only if it closes the
+        # ledger.
         add.last_add_confirmed = self._start
         self._closing_length = entry.length
         self._bytes_of_adds += add.size
@@ -351,7 +354,7 @@ class LedgerRecovery:
         return [*self._read_ahead(), *self._finish_if_done()]
 
     def on_add_failure(self, add: PendingAdd, member: Member, error: BKException) -> Sequence[Effect]:
-        """A bookie has not stored a recovery add."""
+        """A bookie failed to store a recovery add."""
         if self._over or self._writer is None:
             return ()
         failed = self._writer.on_failure(member, error, add)
@@ -369,7 +372,7 @@ class LedgerRecovery:
         return [Replace(self._fragments.ensemble, still_failed(self._fragments.ensemble, self._failed))]
 
     def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
-        """The bookies that placement found, as far as there are any."""
+        """The replacements that placement found, possibly fewer than requested."""
         writer = self._writer
         if self._over or writer is None or not self._replacing:
             return ()

@@ -1,11 +1,11 @@
-"""Whom a ranged read asks for an entry, in which order; for single entries and for batches.
+"""The order in which a ranged read tries an entry's replicas, for single entries and for batches.
 
-The order is that of the write set, from the preferred position on where every bookie has every entry (E = Qw), so that
-the range sticks to one replica and its disk reads sequentially. Batches take turns: one order for each replica that is
-well, beginning with it. A bookie that failed comes last (`read_health`), and one that is known not to serve batches
-gets none.
+It is the order of the write set. If every bookie has every entry (E = Qw) it begins at the preferred position, so that
+the range stays with one replica, whose disk then reads sequentially. Batches alternate: there is one order for each
+healthy replica, beginning with it. A bookie that failed comes last (`read_health`), and one that is known not to serve
+batches gets none.
 
-Orders are kept for the fragment that was entered last, and made anew once a bookie failed.
+Orders are cached for the fragment entered last, and rebuilt when a bookie fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_END = 1 << 63
 
 
 class ReplicaOrders:
-    """Of one range. Time is an argument, in seconds."""
+    """The replica orders of one range. Time is an argument, in seconds."""
 
     __slots__ = (
         "_fragment_start",
@@ -41,7 +41,7 @@ class ReplicaOrders:
         with_batches: bool,
         without_batches: set[str],
     ) -> None:
-        """`without_batches`: bookies that get no batch; whoever passes the set may add to it meanwhile."""
+        """`without_batches`: bookies that get no batch reads; the caller may add to the set at any time."""
         self._metadata = metadata
         self._preferred = preferred_index
         self._health = health
@@ -49,18 +49,20 @@ class ReplicaOrders:
         self.without_batches = without_batches
         self._fragment_start = 0
         self.fragment_end = -1
-        """The first entry behind the fragment that was entered last."""
+        """The first entry after the fragment entered last."""
         self._orders: list[tuple[str, ...]] = []
         self.batches: list[tuple[str, ...]] = []
-        """Orders for batches, to be taken in turn; none where no replica knows batches."""
+        """Orders for batches, used in turn; empty if no replica supports batches."""
 
     def avoid(self, bookie_id: str, now: float) -> None:
-        """A bookie failed: it is asked last from now on."""
+        """A bookie failed: it is tried last from now on."""
         self._health.failed(bookie_id, now)
         self.fragment_end = -1
 
     def enter(self, entry_id: int, now: float) -> list[tuple[str, ...]]:
-        """Whom to ask for an entry, in order, by the entry id modulo the length of the list. Kept per fragment."""
+        """The orders for entries of its fragment: entry e uses the one at e modulo the list's length. Cached per
+        fragment.
+        """
         if not self._fragment_start <= entry_id < self.fragment_end:
             self._enter_fragment(entry_id, now)
         return self._orders
@@ -83,7 +85,7 @@ class ReplicaOrders:
         return self._health.ordered(bookies, now)
 
     def _orders_of_batches(self, ensemble: tuple[str, ...], now: float) -> list[tuple[str, ...]]:
-        """One order for each replica that is well, beginning with it; none where no replica knows batches."""
+        """One order for each healthy replica, beginning with it; empty if no replica supports batches."""
         able = [
             bookie for bookie in self._replicas(ensemble, self._preferred, now) if bookie not in self.without_batches
         ]

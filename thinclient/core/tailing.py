@@ -1,27 +1,27 @@
-"""Tailing: reading a ledger while it is written. Two pure parts; `tail` runs them.
+"""Tailing: reading a ledger while it is written. Two pure parts, which `tail` runs.
 
-`LongPollRead` is one wait for an entry at the bookies of the last ensemble. A long poll names the entry before the
-wanted one, P; the bookie answers as soon as its LAC is above P, with that LAC and, where it holds it, the entry
-("piggyback"), or empty-handed after a while. Bookies are asked one by one, beginning at the wanted entry's place in the
-ensemble, those that lately failed last, or all at once (`parallel`). One by one the next is asked when an answer brings
-nothing new, is an error, or does not come in time (*speculation*: a first wait, then twice that, up to a maximum). It
-ends
+`LongPollRead` is one wait for an entry at the bookies of the last ensemble. A long poll names P, the entry before the
+wanted one. The bookie responds as soon as its LAC is above P, with that LAC and, if it holds it, the entry
+("piggyback"), or with nothing new after a while. Bookies are polled one by one, beginning at the wanted entry's
+position in the ensemble, recently failed ones last, or all at once (`parallel`). One by one, the next bookie is polled
+when a response brings nothing new, is an error, or does not arrive in time (*speculation*: a first wait, then twice
+that, up to a maximum). The wait ends
 
-- with the first entry that comes, or with the first LAC above P;
-- with what is known when E - Qa + 1 bookies had nothing new: one of them was to know of any acknowledged entry, but for
-  what the next add is still to tell;
-- when "no such entry or ledger" was said by more than E - Qa bookies (in parallel at once), or all have answered: well
-  if any gave a valid answer, else with the retained error, "not reachable" becoming "no such entry" where more than
-  E - Qa said that;
-- at once, with an error, when a bookie refuses the client, or the client is closed.
+- with the first entry that arrives, or with the first LAC above P;
+- with what is known when E - Qa + 1 bookies had nothing new: one of them would know of any acknowledged entry, except
+  for what only the next add will announce;
+- when more than E - Qa bookies said "no such entry or ledger" (in parallel at once), or all have responded:
+  successfully if any response was valid, else with the retained error, where "not reachable" becomes "no such entry" if
+  more than E - Qa said that;
+- at once, with an error, when a bookie rejects the client, or the client is closed.
 
-`TailSteps` says what a tailing reader does next: read the range up to the LAC (with read-ahead and batches, however far
-behind it is), else wait for the next entry, by long poll or by looking at intervals, else end, when the ledger is
-closed and delivered. A wait that fails is followed by a look, so that bookies without long polls are tailed all the
-same. Waits that bring nothing at once are paced. Failures are told when they have lasted for a while without any
-answer.
+`TailSteps` decides what a tailing reader does next: read the range up to the LAC (with read-ahead and batches, however
+far behind it is); else wait for the next entry, by long poll or by asking for the LAC at intervals; else end, when the
+ledger is closed and delivered. After a failed wait it asks for the LAC, so that bookies without long polls can be
+tailed too. Waits that return immediately without news are paced. Failures are reported when they have lasted for a
+while without any successful response.
 
-Invariants: nothing above the LAC, nor above the sealed end, is asked for or delivered (P10); every entry from the first
+Invariants: nothing above the LAC, nor above the sealed end, is requested or delivered (P10); every entry from the first
 wanted on is delivered once, in order (P4).
 
 Not its job: time (an argument, in seconds), packets, the metadata watch. Source:
@@ -49,7 +49,7 @@ from bookgate.thinclient.core.read_health import ReadHealth
 
 
 class LastConfirmedAndEntry(NamedTuple):
-    """The LAC, and the entry waited for where it came along."""
+    """The LAC, and the awaited entry if it arrived with it."""
 
     last_add_confirmed: int
     entry: Entry | None
@@ -57,14 +57,14 @@ class LastConfirmedAndEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PollTimes:
-    """How long one bookie is waited for before another is asked too: at first, and at most (0: for ever)."""
+    """Seconds to wait for one bookie before another is polled too: at first, and at most (0: for ever)."""
 
     first: float = 1.5
     longest: float = 5.0
 
 
 class LongPollRead:
-    """One wait for one entry: answers in, bookies to poll out; over when `result` or `error` stands."""
+    """One wait for one entry: takes responses, returns bookies to poll; over when `result` or `error` is set."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class LongPollRead:
 
     @property
     def previous_lac(self) -> int:
-        """The LAC above which a bookie is to answer."""
+        """The LAC above which a bookie responds."""
         return self.entry_id - 1
 
     @property
@@ -106,7 +106,7 @@ class LongPollRead:
 
     @property
     def next_time(self) -> float | None:
-        """When `on_time` has something to do."""
+        """When `on_time` is due."""
         return None if self.done else self._next_time
 
     def begin(self, now: float) -> Sequence[str]:
@@ -116,7 +116,7 @@ class LongPollRead:
         return self._ask(len(self._to_ask) if self._parallel else 1, now)
 
     def on_answer(self, bookie_id: str, max_lac: int, entry: Entry | None, now: float) -> Sequence[str]:
-        """A bookie's LAC (-1: it told none), and the entry (checked by the caller) if it came along."""
+        """A bookie's LAC (-1: none in the response), and the entry (verified by the caller) if it was included."""
         if not self._answered(bookie_id):
             return ()
         self._valid = True
@@ -129,7 +129,7 @@ class LongPollRead:
         return self._go_on(now)
 
     def on_error(self, bookie_id: str, error: BKException, now: float) -> Sequence[str]:
-        """A bookie has nothing of the ledger, can't be reached, or has sent what is damaged."""
+        """A bookie holds nothing of the ledger, is unreachable, or sent a damaged packet."""
         if not self._answered(bookie_id):
             return ()
         self._retained = retained_error(self._retained, error)
@@ -145,7 +145,7 @@ class LongPollRead:
         return self._go_on(now)
 
     def on_time(self, now: float) -> Sequence[str]:
-        """Time has passed: the next bookie is asked as well."""
+        """Time has passed: the next bookie is polled as well."""
         if self.done or self._next_time is None or now < self._next_time:
             return ()
         self._delay = min(self._delay * 2, self._times.longest)
@@ -207,33 +207,33 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing to do for so many seconds, unless the metadata change."""
+    """Wait for this many seconds, or until the metadata changes."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The ledger is closed and everything was delivered."""
+    """The ledger is closed and every entry was delivered."""
 
 
 Step = ReadRange | WaitFor | Look | Pause | Finished
 
 _FINAL = (*ENDS_AT_ONCE, NoSuchLedgerExistsOnMetadataServerException)
 _LOST = (*MISSING, DigestMatchException)
-"""What waiting does not mend in a ledger that is closed."""
+"""Errors that waiting does not resolve in a closed ledger."""
 _AT_ONCE = 0.05
-"""Seconds; a wait that brings nothing within these was none."""
+"""A wait that ends without news within this many seconds did not really wait."""
 _SHORTEST_PAUSE = 0.005
 
 
 class TailSteps:
-    """What a tailing reader does next."""
+    """Decides what a tailing reader does next."""
 
     def __init__(
         self, first: int, *, long_polls: bool = True, interval: float = 0.1, failure_timeout: float = 30.0
     ) -> None:
-        """`interval`: seconds between two looks; `failure_timeout`: for how long failures are put up with."""
+        """`interval`: seconds between two LAC reads; `failure_timeout`: seconds for which failures are tolerated."""
         self.position = first
         self._long_polls = long_polls
         self._interval = interval
@@ -244,7 +244,7 @@ class TailSteps:
         self._failing_since: float | None = None
 
     def next(self, last_add_confirmed: int, closed: bool, now: float) -> Step:
-        """The next step, as far as the ledger is known now."""
+        """The next step, given what is known of the ledger now."""
         if self.position > last_add_confirmed and closed:
             return Finished()
         if now < self._resume_at and (self.position > last_add_confirmed or self._failing_since is not None):
@@ -254,13 +254,13 @@ class TailSteps:
         return WaitFor(self.position) if self._long_polls and not self._look_first else Look()
 
     def delivered(self, last: int) -> None:
-        """Everything up to `last` has been handed over."""
+        """All entries up to `last` have been delivered."""
         self.position = last + 1
         self._pause = self._resume_at = 0.0
         self._failing_since = None
 
     def on_waited(self, last_add_confirmed: int, began: float, now: float) -> None:
-        """A wait or a look has ended well."""
+        """A wait or a LAC read has succeeded."""
         self._failing_since = None
         looked = self._look_first or not self._long_polls
         self._look_first = False
@@ -279,11 +279,11 @@ class TailSteps:
         self._resume_at = now + self._interval
 
     def on_failure(self, error: BKException, closed: bool, now: float) -> None:
-        """A step has failed. Raises the error if it is final, or failures have lasted for too long."""
+        """A step has failed. Raises the error if it is final, or if failures have lasted too long."""
         if isinstance(error, _FINAL) or (closed and isinstance(error, _LOST)):
             raise error
         if isinstance(error, IllegalOpException):
-            self._long_polls = False  # the connection has no words for them
+            self._long_polls = False  # the connection's protocol has no long polls
             return
         if self._failing_since is None:
             self._failing_since = now

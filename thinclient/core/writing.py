@@ -1,31 +1,30 @@
-"""The writer's side of a ledger: which entry gets which id, when it is acknowledged, when the ensemble is to change,
-when the ledger is lost.
+"""The writer's side of a ledger: entry ids, acknowledgement, ensemble changes, and the loss of the ledger.
 
 An add moves through: *pending* (sent to its write set) → *confirmed* (ack quorum reached, every lower entry confirmed,
-no ensemble change running) or *failed*. The ledger is *steady*, *changing* (an ensemble change runs), or *ended*: then
-`error` says why and nothing is accepted any more.
+no ensemble change in progress) or *failed*. The ledger is *steady*, *changing* (an ensemble change is in progress), or
+*ended*: then `error` holds the reason and nothing more is accepted.
 
-Events in: `begin_add`, `on_ack`, `on_failure`, `begin_change`, `finish_change`, `abort`. Effects out: the adds that
-were confirmed or failed by the event, in entry order; `change_wanted`; the adds to send again. The caller sends
-packets, keeps the clock, answers the application, and changes the metadata (`ensemble_change`).
+Events in: `begin_add`, `on_ack`, `on_failure`, `begin_change`, `finish_change`, `abort`. Effects out: the adds that the
+event confirmed or failed, in entry order; `change_wanted`; the adds to send again. The caller sends packets, keeps
+time, completes the application's futures, and changes the metadata (`ensemble_change`).
 
 Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum in
-the ensemble as it is, and adds are confirmed in entry order. P1: an acknowledgement counts only from a member of the
-ensemble; when a bookie is replaced, what it had acknowledged of pending adds is forgotten and sent to the new one, and
-later answers of it are ignored. The LAC is at most the highest id handed out. After a fatal event the LAC never
-moves again, so that what the application was told and what `close` stores agree.
+the current ensemble, and adds are confirmed in entry order. P1: an acknowledgement counts only from a member of the
+ensemble; when a bookie is replaced, its acknowledgements of pending adds are discarded, those adds are sent to the new
+bookie, and its later responses are ignored. The LAC is at most the highest id assigned. After a fatal event the LAC
+never moves again, so that what the application was told and what `close` stores agree.
 
 Failures (docs/protocol/client-protocol.md#responses-to-adds, docs/protocol/client-protocol.md#ensemble-changes). The
-first failure of a bookie starts a change; those that come while it runs are merged into it; one for an add that is
-complete already waits for the next add. With `delay_ensemble_change` an add tolerates write quorum − ack quorum
-failures first. Adds that begin during a change are not sent to the failed members: they go to the new ones when it
-ends. A bookie that can't be replaced, since there is none left, is out: adds go to the rest of their write set as long
-as that holds an ack quorum (`require_replacement`: the ledger ends then, as in BookKeeper). One answer that says
-fenced, unauthorised or not allowed ends the ledger at once, and so does the end of the client itself. With
-`deferred_sync` adds are acknowledged before they are durable, so the LAC waits for `on_forced`, and any failure ends
-the ledger: a new bookie could not be given what was acknowledged.
+first failure of a bookie starts a change; failures during a change are merged into it; a failure of an add that is
+already complete is handled at the next add. With `delay_ensemble_change` an add first tolerates write quorum − ack
+quorum failures. Adds that begin during a change are not sent to the failed members but to their replacements when it
+ends. A bookie for which there is no replacement is out: adds go to the rest of their write set as long as that contains
+an ack quorum (with `require_replacement` the ledger ends instead, as in BookKeeper). A single response of fenced,
+unauthorised or not allowed ends the ledger at once, and so does closing the client. With `deferred_sync` adds are
+acknowledged before they are durable, so the LAC waits for `on_forced`, and any failure ends the ledger, because a new
+bookie could not be given the acknowledged entries.
 
-Not its job: time, packets, placement, and what happens to the ledger's metadata.
+Not its job: time, packets, placement, and storing the ledger's metadata.
 """
 
 from __future__ import annotations
@@ -49,13 +48,14 @@ from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.quorum import write_set
 
 FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpException, ClientClosedException)
-"""One such answer from one bookie ends the ledger for this writer
-(docs/protocol/client-protocol.md#responses-to-adds)."""
+"""Errors of which a single response ends the ledger for this writer
+(docs/protocol/client-protocol.md#responses-to-adds).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterRules:
-    """What a writer does about failures."""
+    """How a writer handles failures."""
 
     delay_ensemble_change: bool = False
     require_replacement: bool = False
@@ -64,7 +64,7 @@ class WriterRules:
 
 
 class Member:
-    """A bookie in its place of the ensemble. `bit` marks it in sets of indexes; 0 once the bookie was replaced."""
+    """A bookie at its position in the ensemble. `bit` marks it in sets of indexes; 0 once the bookie was replaced."""
 
     __slots__ = ("bit", "bookie_id", "index")
 
@@ -75,7 +75,7 @@ class Member:
 
 
 class PendingAdd:
-    """An add that is under way. `began`, `token`, `packet` and `unsettled` are the caller's own."""
+    """An add in progress. `began`, `token`, `packet` and `unsettled` belong to the caller."""
 
     __slots__ = (
         "acked",
@@ -102,11 +102,11 @@ class PendingAdd:
         self.length = length
         """The ledger's payload bytes including this entry."""
         self.last_add_confirmed = last_add_confirmed
-        """What the packet says; fixed when the add begins, also for those who get it later."""
+        """The LAC in the packet; fixed when the add begins, also for bookies that receive it later."""
         self.indexes = indexes
-        """Where to send it: the write set without the indexes that failed before."""
+        """Where to send it: the write set without the indexes that had failed before."""
         self.unsettled = len(indexes)
-        """Bookies that have neither answered nor failed; counted by the caller."""
+        """Number of bookies that have neither responded nor failed; maintained by the caller."""
         self.acked = 0
         self.acks = 0
         self.failures = 0
@@ -114,10 +114,10 @@ class PendingAdd:
 
 
 class Changed(NamedTuple):
-    """What follows from an ensemble change that has ended."""
+    """The consequences of a completed ensemble change."""
 
     resend: Sequence[tuple[PendingAdd, int]]
-    """Adds and the index whose bookie is to get them now."""
+    """Adds, each with the index whose bookie must now receive it."""
     confirmed: Sequence[PendingAdd]
     failed: Sequence[PendingAdd]
 
@@ -148,24 +148,24 @@ class LedgerWriter:
         self._pending: deque[PendingAdd] = deque()
         self._failed: dict[int, BKException] = {}
         self._noted: set[int] = set()
-        """Failed for adds that were complete: dealt with when the next add begins."""
+        """Indexes that failed for complete adds; handled when the next add begins."""
         self._errors: dict[int, BKException] = {}
         self._changes = 0
         self._ensemble_size = len(ensemble)
-        # The write set of entry e depends on e mod E only; kept without the failed indexes.
+        # The write set of entry e depends on e mod E only; stored without the failed indexes.
         self._write_sets = self._make_write_sets()
         self.changing = False
-        """An ensemble change runs; nothing is confirmed."""
+        """An ensemble change is in progress; nothing is confirmed."""
         self.change_wanted = False
-        """The caller is to call `begin_change`, now or when the change that runs has been stored."""
+        """The caller must call `begin_change`, now or when the change in progress has been stored."""
         self.last_add_confirmed = last_add_confirmed
         self.last_add_pushed = last_add_confirmed
         self.previous_last_add_confirmed = last_add_confirmed
         """The LAC before it last moved."""
         self.sequence_head = last_add_confirmed
-        """The last entry acknowledged to the application; above the LAC with deferred sync only."""
+        """The last entry acknowledged to the application; it exceeds the LAC only with deferred sync."""
         self.length = length
-        """Payload bytes of all entries handed out so far."""
+        """Payload bytes of all entries begun so far."""
         self.acknowledged_length = length
         """Payload bytes of the entries up to `sequence_head`."""
         self.confirmed_length = length
@@ -178,7 +178,7 @@ class LedgerWriter:
 
     @property
     def oldest_incomplete(self) -> PendingAdd | None:
-        """The add that all others wait for, while it lacks acknowledgements."""
+        """The add that blocks all others while it lacks acknowledgements."""
         head = next(iter(self._waiting()), None)
         return head if head is not None and head.acks < self._ack_quorum_size else None
 
@@ -188,18 +188,18 @@ class LedgerWriter:
 
     @property
     def members(self) -> Sequence[Member]:
-        """By index. Answers are told with the member that was asked."""
+        """The members by index. A response is reported with the member to which the request was sent."""
         return self._members
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Bookies of the ensemble that failed and are not written to, and why."""
+        """Bookies of the ensemble that failed and are not written to, with their errors."""
         return {self._members[index].bookie_id: error for index, error in self._failed.items()}
 
     # Adds
 
     def begin_add(self, size: int) -> PendingAdd:
-        """Hands out the next entry id for a payload of `size` bytes. Raises the error that ended the ledger."""
+        """Assigns the next entry id to a payload of `size` bytes. Raises the error that ended the ledger."""
         if self.error is not None:
             raise self.error.with_traceback(None)
         entry_id = self.last_add_pushed + 1
@@ -213,7 +213,7 @@ class LedgerWriter:
         return add
 
     def _check_write_set(self, entry_id: int, indexes: Sequence[int]) -> None:
-        """An add begins while members are out: failures that were only noted are dealt with now."""
+        """Handles deferred failures when an add begins while members are out."""
         if self._noted:
             self.want_change()
         if len(indexes) < self._ack_quorum_size and not self.changing:
@@ -221,7 +221,7 @@ class LedgerWriter:
             raise self.error
 
     def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
-        """A bookie has stored the entry. Returns the adds that are confirmed by it, in entry order."""
+        """A bookie has stored the entry. Returns the adds that this confirms, in entry order."""
         bit = member.bit
         if not bit or add.acked & bit:
             return _NONE
@@ -235,7 +235,7 @@ class LedgerWriter:
         return self._confirm()
 
     def _confirm(self) -> Sequence[PendingAdd]:
-        """Takes the adds out that can be confirmed: the complete ones from the head on."""
+        """Removes and returns the adds that can be confirmed: the complete ones from the head on."""
         pending, ack_quorum_size = self._pending, self._ack_quorum_size
         confirmed = []
         while pending and pending[0].acks >= ack_quorum_size:
@@ -254,30 +254,33 @@ class LedgerWriter:
             self.confirmed_length = length
 
     def on_forced(self, entry_id: int, length: int) -> None:
-        """Everything up to `entry_id` (a former `sequence_head`, with its length) is durable on the whole ensemble."""
+        """All entries up to `entry_id` (a former `sequence_head`, with its length) are durable on the whole
+        ensemble.
+        """
         if entry_id > self.last_add_confirmed and self.error is None:
             self.previous_last_add_confirmed = self.last_add_confirmed
             self.last_add_confirmed = entry_id
             self.confirmed_length = length
 
     def unreachable(self) -> Sequence[PendingAdd]:
-        """Takes out the adds that can't be confirmed any more when no other begins: none where ids are in order.
+        """Removes and returns adds that can't be confirmed unless another add begins: none when ids are assigned in
+        order.
 
-        To be asked for when the ledger closes, and when the start of an add has ended it.
+        Call it when the ledger closes, and when beginning an add has ended the ledger.
         """
         return _NONE
 
     # Failures
 
     def on_failure(self, member: Member, error: BKException, add: PendingAdd | None = None) -> Sequence[PendingAdd]:
-        """A bookie failed, for `add` if it is known. Returns the adds that fail by it: none, or all (`error` is set).
+        """A bookie failed, for `add` if known. Returns the adds that fail with it: none, or all (`error` is set).
 
-        Look at `change_wanted` afterwards.
+        The caller must check `change_wanted` afterwards.
         """
         if self._members[member.index] is not member or (self.error is not None and not self.pending_count):
             return _NONE
         if isinstance(error, FATAL_ERRORS) or self.error is not None:
-            return self.abort(error)  # of a ledger that has ended already nothing is repaired any more
+            return self.abort(error)  # no repair for a ledger that has already ended
         if self._rules.deferred_sync:
             return self.abort(self._failed_unforced(member, error))
         complete = add is not None and add.acks >= self._ack_quorum_size
@@ -298,7 +301,7 @@ class LedgerWriter:
     def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd) -> None:
         add.failures |= member.bit
         self._errors[member.index] = error
-        # Those that were out before got no request: no event of theirs will ever come.
+        # Members that were out before got no request, so no event from them will arrive.
         lacking = (add.failures | self._out(add)) & ~add.acked
         if lacking.bit_count() <= self._tolerated and not isinstance(error, WriteOnReadOnlyBookieException):
             return

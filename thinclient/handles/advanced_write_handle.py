@@ -1,4 +1,4 @@
-"""A ledger whose entry ids the application chooses (BookKeeper's advanced ledgers), in the hands of its writer."""
+"""The writer of a ledger whose entry ids the application chooses (BookKeeper's advanced ledgers)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from bookgate.thinclient.handles.in_flight_window import InFlightWindow, Ordered
 class AdvancedWriteHandle(BaseWriteHandle):
     """The one writer of an advanced ledger. Use it as an async context manager, or call `close`.
 
-    Ids may come in any order, each once. An entry is acknowledged when it and all from 0 up to it are stored, so every
-    id must come in the end: `close` ends the ledger before the first that did not, and fails what waits for it.
+    Ids may arrive in any order, each once. An entry is acknowledged when it and all entries from 0 up to it are stored,
+    so every id must eventually be appended: `close` ends the ledger before the first missing id and fails the appends
+    that wait for it.
     """
 
     _writer: AdvancedLedgerWriter
@@ -38,10 +39,21 @@ class AdvancedWriteHandle(BaseWriteHandle):
         )
 
     async def append(self, entry_id: int, payload: Payload) -> int:
-        """Appends an entry under `entry_id`; returns the id once it and all lower ones are acknowledged.
+        """Appends an entry with a given id.
 
-        Waits while the bounds of `ClientConfig` on what is under way are reached, unless the entry is the lowest that
-        is missing, which the others wait for. Raises DuplicateEntryIdException, and what `WriteHandle.append` raises.
+        Waits while the limits of `ClientConfig` on outstanding appends are reached, unless the entry has the lowest
+        missing id, for which the others wait.
+
+        Args:
+            entry_id: The id, 0 or above.
+            payload: The entry's bytes.
+
+        Returns:
+            `entry_id`, once this entry and all lower ones are acknowledged.
+
+        Raises:
+            DuplicateEntryIdException: The id was used before.
+            BKException: As `WriteHandle.append`.
         """
         self._writer.check_id(entry_id)
         data = self._check(payload)
@@ -49,7 +61,9 @@ class AdvancedWriteHandle(BaseWriteHandle):
         return await self._begin_with_future(data, entry_id)
 
     def append_nowait(self, entry_id: int, payload: Payload) -> asyncio.Future[int]:
-        """Appends without waiting for room; the caller bounds what it has under way. The future gives the entry id."""
+        """Appends without waiting for capacity; the caller limits its outstanding appends. The future returns the entry
+        id.
+        """
         self._writer.check_id(entry_id)
         data = self._check(payload)
         self._window.enter(len(data))

@@ -1,8 +1,8 @@
-"""A ledger in the hands of its writer: what every kind of writer does.
+"""The code shared by all kinds of ledger writers.
 
-The rules stand in `core.writing`; here they meet connections, time and the application's futures. Everything runs on
-the event loop that the client was made on. Not its job: how entries come and get their ids (`write_handle`,
-`advanced_write_handle`).
+`core.writing` defines the rules; this module connects them to connections, timers and the application's futures.
+Everything runs on the event loop on which the client was created. Not its job: how entries arrive and get their ids
+(`write_handle`, `advanced_write_handle`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Send = Callable[[int, int, bytes, float, Sink, Any], None]
 
 
 class BaseWriteHandle:
-    """What the handles of every kind of writer have in common."""
+    """Base class of the write handles."""
 
     def __init__(
         self,
@@ -66,7 +66,9 @@ class BaseWriteHandle:
         deferred_sync: bool = False,
         id_given: bool | None = None,
     ) -> None:
-        """`id_given` tells of a ledger created just now whether the application chose its id; None for older ones."""
+        """`id_given`, for a ledger created just now: whether the application chose its id. None for an existing
+        ledger.
+        """
         metadata = record.metadata
         self._id_given = id_given
         self._explaining: asyncio.Task[None] | None = None
@@ -120,41 +122,49 @@ class BaseWriteHandle:
         if error is None:
             await self.close()
             return
-        # The body's own error is what the caller must see; a ledger that stays open can be recovered.
+        # The caller must see the body's own error; a ledger that stays open can be recovered.
         await asyncio.gather(self.close(), return_exceptions=True)
 
     @property
     def ledger_id(self) -> LedgerId:
+        """The id of the ledger."""
         return self._changer.record.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The ledger metadata, as last written or read by this handle."""
         return self._changer.record.metadata
 
     @property
     def record(self) -> LedgerRecord:
+        """The ledger metadata with its version, as last written or read by this handle."""
         return self._changer.record
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest entry id up to which everything is acknowledged; -1 for none."""
+        """The LAC: the highest entry id up to which all entries are acknowledged; -1 for none."""
         return self._writer.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of the entries up to the last add confirmed."""
+        """Payload bytes of the entries up to `last_add_confirmed`."""
         return self._writer.confirmed_length
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Bookies of the ensemble that failed, could not be replaced and are not written to for a while."""
+        """Bookies of the ensemble that failed and could not be replaced, with their errors; they are not written to for
+        a while.
+        """
         return self._writer.failed_bookies
 
     async def force(self) -> None:
-        """Returns once everything acknowledged so far is durable on every bookie of the ensemble.
+        """Makes all entries acknowledged so far durable on every bookie of the ensemble.
 
-        With deferred sync the last add confirmed moves then, and not before. Raises the first bookie's error; nothing
-        is lost by it, `force` can be called again. LedgerClosedException after `close`, or what ended the ledger.
+        With deferred sync only this moves the LAC. A failure loses nothing; `force` can be called again.
+
+        Raises:
+            LedgerClosedException: The handle was closed.
+            BKException: The error of the first bookie that failed, or the error that ended the ledger.
         """
         if self._writer.error is not None:
             raise self._writer.error.with_traceback(None)
@@ -187,11 +197,17 @@ class BaseWriteHandle:
     async def close(self, *, force: bool = True) -> None:
         """Waits for outstanding appends to be acknowledged or to fail, then closes the ledger in the metadata.
 
-        The ledger ends at `last_add_confirmed`, for every reader and for good. With deferred sync it is forced first,
-        so that nothing acknowledged is cut off; if that fails the ledger stays open, and `close(force=False)` ends it
-        at what was forced before. Repeated calls share the first one's outcome, that call aside. Raises
-        LedgerFencedException when another client has taken the ledger over (it closes it), MetadataVersionException
-        when it was closed otherwise, MetaStoreException when the metadata is out of reach.
+        The ledger then ends at `last_add_confirmed`, finally and for every reader. Repeated calls share the outcome of
+        the first, except for a `force=False` call after a failed force.
+
+        Args:
+            force: With deferred sync, makes all acknowledged entries durable first, so that none is cut off. If that
+                fails the ledger stays open, and `close(force=False)` ends it at the last entry forced before.
+
+        Raises:
+            LedgerFencedException: Another client has taken over the ledger and closes it.
+            MetadataVersionException: The ledger was closed by someone else.
+            MetaStoreException: The metadata is unreachable.
         """
         failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
         if self._closing is None or (failed and self._deferred_sync and not force):
@@ -229,9 +245,9 @@ class BaseWriteHandle:
     # Adding
 
     def _check(self, payload: Payload) -> bytes:
-        """The bytes to append, once it is certain that they can be: nothing is counted before."""
+        """The bytes to append, after all checks: nothing is counted before it is certain that the append can begin."""
         if self._writer.error is not None:
-            # One error serves many callers; without this each would hang its frames on the same traceback.
+            # One error serves many callers; without this each of them would add its frames to the same traceback.
             raise self._writer.error.with_traceback(None)
         if self._closing is not None:
             raise LedgerClosedException(f"ledger {self.ledger_id} is closed; entries can't be appended any more")
@@ -244,7 +260,7 @@ class BaseWriteHandle:
         return data
 
     def _watch_head(self, before: PendingAdd | None) -> None:
-        """Ends the ledger when one and the same add keeps all others waiting for `add_quorum_timeout`."""
+        """Ends the ledger if the same add blocks all others for `add_quorum_timeout`."""
         head = self._writer.oldest_incomplete
         if head is not None and head is before:
             seconds = self._context.config.add_quorum_timeout
@@ -267,7 +283,7 @@ class BaseWriteHandle:
         return self._writer
 
     def _begin_add(self, entry_id: int, size: int) -> PendingAdd:
-        """For writers that are given their entry ids."""
+        """Begins an add in the writers that receive their entry ids."""
         raise NotImplementedError
 
     def _begin_with_future(self, payload: bytes, entry_id: int = NO_ENTRY) -> asyncio.Future[int]:
@@ -277,7 +293,7 @@ class BaseWriteHandle:
         return future
 
     def _begin(self, payload: bytes, entry_id: int = NO_ENTRY) -> PendingAdd:
-        """Sends an entry for which the window has counted already."""
+        """Sends an entry that the window has already counted."""
         size = len(payload)
         try:
             if self._closing is not None:
@@ -307,7 +323,7 @@ class BaseWriteHandle:
         return add
 
     def _began_short(self, add: PendingAdd) -> None:
-        """An add went to fewer bookies than its write set has."""
+        """An add was sent to fewer bookies than its write set has."""
         if self._writer.change_wanted:
             self._changer.start()
         if not add.unsettled:
@@ -343,7 +359,7 @@ class BaseWriteHandle:
             self._changer.start()
 
     async def _explain(self, error: BKException, failed: Sequence[PendingAdd]) -> None:
-        """Ends a new ledger whose first entries were refused; those who wait for them hear why."""
+        """Ends a new ledger whose first entries were rejected, and gives waiting appends the reason."""
         record, id_given = self.record, bool(self._id_given)
         try:
             self._writer.error = await first_refusal.explained(self._context, record, error, id_given=id_given)
@@ -369,7 +385,7 @@ class BaseWriteHandle:
             self._ended(changed.failed)
 
     def _aim(self) -> None:
-        """Where the adds of each index go, and who takes their answers."""
+        """Recomputes where the adds of each index are sent, and which sinks take their responses."""
         pool, known = self._context.pool, {target[0]: target for target in self._targets}
         self._targets = [
             known.get(member)
@@ -378,7 +394,7 @@ class BaseWriteHandle:
         ]
 
     def _end(self, error: BKException) -> None:
-        """The ledger takes no more entries."""
+        """Ends the ledger for this writer: it accepts no more entries."""
         if self._explaining is not None:
             self._explaining.cancel()
         self._ended(self._writer.abort(error))
@@ -396,7 +412,7 @@ class BaseWriteHandle:
         self._window.fail(error)
 
     def _settle(self, adds: Sequence[PendingAdd], error: BKException | None) -> None:
-        """Tells the application, in entry order."""
+        """Completes the application's futures, in entry order."""
         size = 0
         for add in adds:
             size += add.size
@@ -423,7 +439,9 @@ class BaseWriteHandle:
 
 
 def _bytes(payload: object) -> bytes:
-    """A copy, which its owner can't change while it waits. Raises IncorrectParameterException for other types."""
+    """An immutable copy, because the payload's owner might change it. Raises IncorrectParameterException for other
+    types.
+    """
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise IncorrectParameterException(f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}")

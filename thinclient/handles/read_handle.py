@@ -1,7 +1,7 @@
-"""A ledger in the hands of a reader: what may be read, and following a ledger that is still written.
+"""The reader of a ledger: which entries may be read, and following a ledger that is still written.
 
-Entries up to the last add confirmed that the reader knows (`ledger_view`) are read (P10); `read_unconfirmed` alone goes
-further. One ranged read under way is a `range_read`, tailing is `tail`; the rules stand in `core`.
+It reads entries up to the last add confirmed that it knows (`ledger_view`, P10); only `read_unconfirmed` goes further.
+One ranged read in progress is a `range_read`, tailing is in `tail`; `core` defines the rules.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from bookgate.thinclient.handles.tail import Tail
 
 
 class ReadHandle:
-    """A ledger that is read. What lies above `last_add_confirmed` is never returned, but by `read_unconfirmed`."""
+    """A reader of one ledger. Only `read_unconfirmed` returns entries above `last_add_confirmed`."""
 
     def __init__(self, view: LedgerView) -> None:
-        """Made by `BookKeeper`."""
+        """Called by `BookKeeper`."""
         self._view = view
 
     async def __aenter__(self) -> Self:
@@ -39,60 +39,81 @@ class ReadHandle:
 
     @property
     def ledger_id(self) -> LedgerId:
+        """The id of the ledger."""
         return self._view.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The ledger metadata, as last read by this handle."""
         return self._view.record.metadata
 
     @property
     def record(self) -> LedgerRecord:
+        """The ledger metadata with its version, as last read by this handle."""
         return self._view.record
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest entry that may be read as far as this handle knows; -1 for none."""
+        """The LAC that this handle knows: the highest entry id that may be read; -1 for none."""
         return self._view.last_add_confirmed
 
     @property
     def is_closed(self) -> bool:
-        """The ledger has its final end."""
+        """Whether the ledger is closed, so that its end is final."""
         return self._view.is_closed
 
     @property
     def length(self) -> int:
-        """Payload bytes of a closed ledger, 0 of one that is not closed."""
+        """Payload bytes of a closed ledger; 0 if it is not closed."""
         return self.metadata.length
 
     async def close(self) -> None:
-        """Ends what the handle keeps up, tailing readers too; the ledger itself is not touched."""
+        """Ends the handle's background work and its tailing readers; the ledger itself is not changed."""
         await self._view.close()
 
     # How far may be read
 
     async def read_last_confirmed(self) -> int:
-        """Asks for the newest last add confirmed: the metadata's of a closed ledger, else the bookies'.
+        """Reads the latest LAC: from the metadata of a closed ledger, otherwise from the bookies.
 
-        It is at least that of any entry acknowledged before the call that carried one, so all but the last ones. Raises
-        ReadException or TimeoutException when too few bookies answer.
+        Returns:
+            The LAC. It is never lower than the LAC carried by any entry acknowledged before the call; the last few
+            acknowledged entries may therefore not be covered yet.
+
+        Raises:
+            ReadException: Too few bookies responded.
+            TimeoutException: Too few bookies responded in time.
         """
         return await self._view.read_last_confirmed()
 
     async def try_read_last_confirmed(self) -> int:
-        """The same without metadata, and satisfied by the first bookie that has news: cheaper, and promises nothing.
+        """Reads a newer LAC without metadata, from the first bookie that has one: cheaper, but without a guarantee.
 
-        Raises LedgerRecoveryException when no bookie gives a valid answer.
+        Returns:
+            The LAC that this handle now knows.
+
+        Raises:
+            LedgerRecoveryException: No bookie gave a valid response.
         """
         return await self._view.try_read_last_confirmed()
 
     async def read_last_confirmed_and_entry(
         self, entry_id: int, timeout: float | None = None, parallel: bool = False
     ) -> LastConfirmedAndEntry:
-        """Waits until `entry_id` may be read, for about `timeout` seconds (`long_poll_timeout`) at each bookie.
+        """Waits until `entry_id` may be read (long poll).
 
-        The entry comes along where the bookie that answers holds it; else read it when the LAC has reached it. With
-        `parallel` all bookies are asked at once. Raises NoSuchEntryException or NoSuchLedgerExistsException while the
-        bookies hold nothing of the ledger, or else their error when none gives a valid answer.
+        Args:
+            entry_id: The entry to wait for.
+            timeout: Seconds to wait at each bookie, approximately; None uses `long_poll_timeout`.
+            parallel: Asks all bookies at once instead of one after the other.
+
+        Returns:
+            The LAC, and the entry if the responding bookie held it. If not, read it once the LAC has reached it.
+
+        Raises:
+            NoSuchEntryException: The bookies hold no such entry yet.
+            NoSuchLedgerExistsException: The bookies hold nothing of the ledger yet.
+            BKException: No bookie gave a valid response; the retained error of theirs.
         """
         if entry_id < 0:
             raise IncorrectParameterException(f"entry {entry_id} of ledger {self.ledger_id} can't be waited for")
@@ -114,32 +135,41 @@ class ReadHandle:
     # Reading
 
     async def read(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
-        """The entries first … last in order, with read-ahead. See `read_batches` for errors."""
+        """Yields the entries first … last in order, with read-ahead. Raises as `read_batches`."""
         async with aclosing(self.read_batches(first, last)) as batches:
             async for batch in batches:
                 for entry in batch:
                     yield entry
 
     def read_batches(self, first: int, last: int, max_entries: int = 1000) -> AsyncGenerator[list[Entry], None]:
-        """The entries first … last in order, in lists of at most `max_entries`.
+        """Yields the entries first … last in order, in lists.
 
-        `last` may be first - 1 for an empty range. Raises IncorrectParameterException for a range that is none,
-        ReadException beyond `last_add_confirmed`; otherwise the error of an entry that no replica could serve, after
-        everything before it was delivered.
+        Args:
+            first: First entry id.
+            last: Last entry id, included; first - 1 for an empty range.
+            max_entries: Maximum entries per list.
+
+        Raises:
+            IncorrectParameterException: The range is invalid.
+            ReadException: The range goes beyond `last_add_confirmed`.
+            BKException: No replica could serve an entry; raised after all entries before it were delivered.
         """
         return self._view.batches_of(first, last, max_entries, self._check_confirmed)
 
     def read_columns(self, first: int, last: int, max_entries: int = 16384) -> AsyncGenerator[EntryColumns, None]:
-        """The entries first … last in order, in columns of at most `max_entries`: for who makes tables of them.
+        """Yields the entries first … last in order as columns of at most `max_entries`, for building tables.
 
-        In the pieces in which they came from the bookies, without a Python object an entry. See `read_batches` for
-        errors.
+        The columns have the sizes in which the entries arrived from the bookies, and no Python object is created per
+        entry. Raises as `read_batches`.
         """
         return self._view.columns_of(first, last, max_entries, self._check_confirmed)
 
     async def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
-        """The entries first … last, also above `last_add_confirmed`: those may be missing (NoSuchEntryException), and
-        may yet be replaced or never be part of the ledger."""
+        """Yields the entries first … last, including those above `last_add_confirmed`.
+
+        An entry above it may be missing (NoSuchEntryException), may still be replaced, and may never become part of the
+        ledger.
+        """
         async with aclosing(self.read_unconfirmed_batches(first, last)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -148,11 +178,15 @@ class ReadHandle:
     def read_unconfirmed_batches(
         self, first: int, last: int, max_entries: int = 1000
     ) -> AsyncGenerator[list[Entry], None]:
-        """The same in lists of at most `max_entries`."""
+        """Like `read_unconfirmed`, in lists of at most `max_entries`."""
         return self._view.batches_of(first, last, max_entries, self._check_range)
 
     async def read_last_entry(self) -> Entry:
-        """The last confirmed entry, asked for anew. Raises NoSuchEntryException where there is none."""
+        """Reads the latest LAC, then the entry there.
+
+        Raises:
+            NoSuchEntryException: No entry is confirmed.
+        """
         last = await self.read_last_confirmed()
         if last < 0:
             raise NoSuchEntryException(f"ledger {self.ledger_id} has no confirmed entry")
@@ -165,7 +199,9 @@ class ReadHandle:
     async def tail(
         self, from_entry: int = 0, *, long_poll: bool = True, parallel: bool = False
     ) -> AsyncGenerator[Entry, None]:
-        """The entries from `from_entry` on, as they are confirmed, until the ledger is closed. See `tail_batches`."""
+        """Yields the entries from `from_entry` on as they are confirmed, until the ledger is closed. See
+        `tail_batches`.
+        """
         async with aclosing(self.tail_batches(from_entry, long_poll=long_poll, parallel=parallel)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -174,15 +210,21 @@ class ReadHandle:
     async def tail_batches(
         self, from_entry: int = 0, max_entries: int = 1000, *, long_poll: bool = True, parallel: bool = False
     ) -> AsyncGenerator[list[Entry], None]:
-        """The same in lists of at most `max_entries`; everything that is readable already comes in large ones.
+        """Yields lists of entries from `from_entry` on as they are confirmed, until the ledger is closed.
 
-        An entry is readable once a later entry, an explicit LAC or the ledger's end has told that it is confirmed. With
-        `parallel` all bookies are waited at instead of one after the other; without `long_poll` they are asked every
-        `tail_poll_interval` seconds.
+        An entry becomes readable once a later entry, an explicit LAC or the ledger's end shows that it is confirmed.
+        Entries that are readable already arrive in large lists.
 
-        Raises NoSuchLedgerExistsOnMetadataServerException when the ledger is deleted, LedgerClosedException when this
-        handle is closed meanwhile, and what the bookies said when they have not served the reader for
-        `tail_failure_timeout` seconds.
+        Args:
+            from_entry: First entry id.
+            max_entries: Maximum entries per list.
+            long_poll: True waits at the bookies for news; False asks them every `tail_poll_interval` seconds.
+            parallel: Waits at all bookies at once instead of one after the other.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The ledger was deleted.
+            LedgerClosedException: This handle was closed meanwhile.
+            BKException: The bookies have not served this reader for `tail_failure_timeout` seconds; their error.
         """
         self._check_range(from_entry, from_entry, max_entries)
         async with aclosing(Tail(self._view, from_entry, max_entries, long_poll, parallel).batches()) as batches:

@@ -1,4 +1,4 @@
-"""The writer of a ledger whose entry ids are given in the order of the appends: one entry at a time, or many."""
+"""The writer of a ledger that numbers entries in the order of the appends, singly or in bulk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Paylo
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 
 _APPENDS_A_TURN = 128
-"""Bulk appends between two turns of the event loop, so that answers are taken in while frames go out."""
+"""Bulk appends between two turns of the event loop, so that responses are processed while requests are sent."""
 
 
 class WriteHandle(BaseWriteHandle):
@@ -30,26 +30,47 @@ class WriteHandle(BaseWriteHandle):
         self._bulk_turn = asyncio.Lock()
 
     async def append(self, payload: Payload) -> int:
-        """Appends an entry; returns its id once it is acknowledged. Concurrent calls are pipelined.
+        """Appends an entry. Concurrent calls are pipelined, in the order of the calls.
 
-        Waits while the bounds of `ClientConfig` on what is under way are reached. Raises LedgerFencedException,
-        NotEnoughBookiesException, … when the ledger takes no more entries; LedgerClosedException after `close`.
+        Waits while the limits of `ClientConfig` on outstanding appends are reached.
+
+        Args:
+            payload: The entry's bytes.
+
+        Returns:
+            The entry id, once the entry is acknowledged.
+
+        Raises:
+            LedgerFencedException: Another client has taken over the ledger.
+            NotEnoughBookiesException: Failed bookies can't be replaced and the ack quorum is out of reach.
+            LedgerClosedException: The handle was closed.
+            BKException: Another error has ended the ledger for this writer.
         """
         data = self._check(payload)
         await self._window.wait_to_enter(len(data))
         return await self._begin_with_future(data)
 
     def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
-        """Appends without waiting for room; the caller bounds what it has under way. The future gives the entry id."""
+        """Appends without waiting for capacity; the caller limits its outstanding appends. The future returns the entry
+        id.
+        """
         data = self._check(payload)
         self._window.enter(len(data))
         return self._begin_with_future(data)
 
     async def append_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> int:
-        """Appends many entries, pipelined within the bounds; returns the last id once all are acknowledged.
+        """Appends many entries, pipelined within the limits of `ClientConfig`.
 
-        Concurrent calls keep their entries together, in the order of the calls. Without a payload it returns the last
-        entry id so far. When it fails, entries up to `last_add_confirmed` are acknowledged and kept.
+        Concurrent calls keep their entries contiguous, in the order of the calls.
+
+        Args:
+            payloads: The entries, as an iterable or an async iterable.
+
+        Returns:
+            The id of the last entry, once all are acknowledged; without payloads, the last entry id so far.
+
+        Raises:
+            BKException: As `append`. Entries up to `last_add_confirmed` are acknowledged and kept.
         """
         async with self._bulk_turn:
             last = await self._begin_all(payloads)
@@ -59,7 +80,7 @@ class WriteHandle(BaseWriteHandle):
         return last.entry_id
 
     async def _begin_all(self, payloads: Iterable[Payload] | AsyncIterable[Payload]) -> PendingAdd | None:
-        """Sends many entries; returns the last of them."""
+        """Sends many entries; returns the last add."""
         last: PendingAdd | None = None
         if isinstance(payloads, AsyncIterable):
             async for payload in payloads:
@@ -78,7 +99,7 @@ class WriteHandle(BaseWriteHandle):
         return self._begin(data)
 
     async def _confirmed(self, add: PendingAdd) -> None:
-        """Waits until an add that has no future yet is confirmed. Raises what made it fail."""
+        """Waits until an add without a future is confirmed. Raises the error that made it fail."""
         if self._writer.sequence_head >= add.entry_id:
             return
         if self._writer.error is not None and not self._writer.pending_count:
