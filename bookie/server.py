@@ -16,7 +16,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -41,10 +41,11 @@ from bookgate.bookie.mode.status_files import mark_clean, mark_dirty
 from bookgate.bookie.protocol.connection import BookieConnection
 from bookgate.bookie.protocol.connections import Connections
 from bookgate.bookie.protocol.long_polls import LongPolls
+from bookgate.bookie.protocol.loop_bridge import LoopBridge
 from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import BookieStatistics
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.metrics import GatewayNumbers
@@ -204,42 +205,38 @@ class BookieServer:
             return self._gateway_process
         return environment.gateway(factory, hosted) if environment.gateway is not None else None
 
-    async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> Storage:
+    async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> LedgerStorage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""
         config = self._config
+        self._monitor = DiskMonitor(
+            config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage, config.journals
+        )
+        self.bridge = LoopBridge(self.connections, self)
         kept = config.storage()
-        self.storage = storage = Storage(
+        self.storage = storage = LedgerStorage(
             replace(kept, open_file_limit=min(kept.open_file_limit, config.descriptor_shares().open_logs)),
-            self._durable_from_journal,
-            self._failed_from_thread,
+            self.bridge,
             self._doors.files,
             self._doors.threads,
+            self._monitor,
         )
         self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
         instance_id = await check_cookie(config, bookie_id, factory.registration_manager, self._doors.files)
         self._membership = Membership(bookie_id, instance_id)
         factory.join(self._membership)
-        self._monitor = DiskMonitor(
-            config.disk_thresholds(), config.ledgers, config.indexes or config.ledgers, self._usage, config.journals
-        )
         self._state = StateManager(
             self._mode,
             factory.registration_manager,
             config.ledgers,
             persist=config.persist_bookie_status,
             now_ms=lambda: int(self._doors.threads.wall_clock() * 1000),
-            on_fatal=self._fail,
+            on_fatal=self.fail,
             files=self._doors.files,
         )
         await _in_thread(self._state.restore)
         await _in_thread(self._monitor.check_now)
         self._follow_disks()
-        storage.writable_ledger_directories = self._monitor.directories_for_entry_logs
-        storage.writable_index_directories = self._monitor.directories_for_index_files
-        storage.is_full_journal_directory = self._monitor.is_full_journal_directory
-        storage.on_no_space = self._no_space_from_thread
-        storage.on_space = self._space_from_thread
         lost = await all_ledgers(factory) if self._accept_loss else None
         await _in_thread(lambda: storage.open(lost))
         if await _in_thread(lambda: mark_dirty(self._doors.files, config.ledgers)):
@@ -249,12 +246,12 @@ class BookieServer:
         self._dirty = True
         return storage
 
-    async def _close_storage(self, storage: Storage) -> None:
+    async def _close_storage(self, storage: LedgerStorage) -> None:
         await _in_thread(storage.close)
         if self._dirty and self._failure is None and not storage.needs_journal:
             await _in_thread(lambda: mark_clean(self._doors.files, self._config.ledgers))
 
-    async def _serve_entries(self, storage: Storage, listener: socket.socket) -> None:
+    async def _serve_entries(self, storage: LedgerStorage, listener: socket.socket) -> None:
         threads = self._doors.threads
         reader = threads.executor("reader")
         self._stack.callback(reader.shutdown)
@@ -272,8 +269,7 @@ class BookieServer:
             max_entry_gap=self._config.max_entry_gap,
             clock=threads.monotonic,
         )
-        storage.on_room = self._room_from_thread
-        storage.on_deleted = self._deleted_from_thread
+        self.bridge.serve(self._processor, storage.writer, self.long_polls)
         # A crowd at the door is taken in at once, and looked at only then.
         backlog = backlog_for(self._config.connection_limits().connections)
         server = await self._loop.create_server(self._connect, sock=listener, backlog=backlog)
@@ -286,7 +282,7 @@ class BookieServer:
         )
 
     async def _serve_http(
-        self, storage: Storage, listener: socket.socket, factory: LedgerManagerFactory, bookie_id: str
+        self, storage: LedgerStorage, listener: socket.socket, factory: LedgerManagerFactory, bookie_id: str
     ) -> None:
         monitor = self._monitor
         sources = Sources(
@@ -329,7 +325,7 @@ class BookieServer:
 
         self._stack.push_async_callback(stop_admin)
 
-    def _collect_garbage(self, storage: Storage, factory: LedgerManagerFactory) -> None:
+    def _collect_garbage(self, storage: LedgerStorage, factory: LedgerManagerFactory) -> None:
         collector = GarbageCollector(
             self._config.garbage_collection(storage.config.entry_log_max_bytes),
             storage,
@@ -344,7 +340,7 @@ class BookieServer:
         self._monitor.follow(collector.on_disk_event)
         self._stack.push_async_callback(collector.stop)
 
-    def _verify_limbo(self, storage: Storage, factory: LedgerManagerFactory, bookie_id: str) -> None:
+    def _verify_limbo(self, storage: LedgerStorage, factory: LedgerManagerFactory, bookie_id: str) -> None:
         config = self._config
         check = LimboCheck(storage, factory, bookie_id, config.gc_metadata_op_rate_limit, _in_thread)
         task = keep_running("check of ledgers in limbo", lambda: check.run(config.gc_wait_seconds))
@@ -370,7 +366,7 @@ class BookieServer:
 
     def _disks_not_watched(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self.fail(error)
 
     def _follow_disks(self) -> None:
         """The mode follows what was measured."""
@@ -379,60 +375,27 @@ class BookieServer:
         else:
             change = self._mode.disks_writable()
         self._state.carry_out(change)
-        self._follow_space()
+        self.space_restored()
         self.storage.retry()
 
-    def _follow_space(self) -> None:
+    # --- what storage makes of the bookie, told by `bridge` ---
+
+    def out_of_space(self) -> None:
+        """A write found no space: read-only until there is some."""
+        self._state.carry_out(self._mode.out_of_space())
+        self._monitor.hurry()
+
+    def space_restored(self) -> None:
         """The mode follows whether every write has found its space."""
         out_of_space = self.storage.out_of_space
         self._state.carry_out(self._mode.out_of_space() if out_of_space else self._mode.space_returned())
 
-    def _no_space(self, tokens: list[object]) -> None:
-        self._state.carry_out(self._mode.out_of_space())
-        if tokens:  # none at a start, when nobody is served yet
-            self._processor.refused(tokens)
-        # Their next adds are refused; their reads must go on.
-        self._room_in_storage()
-        self._monitor.hurry()
-
-    # --- from storage's threads ---
-
-    def _durable_from_journal(self, tokens: list[object]) -> None:
-        self._loop.call_soon_threadsafe(self._processor.durable, tokens)
-
-    def _room_from_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._room_if_any)
-
-    def _room_if_any(self) -> None:
-        # The journal may have room while the write cache is full, or the other way round: whichever comes last says so.
-        if self.storage.accepts_adds:
-            self._room_in_storage()
-
-    def _deleted_from_thread(self, ledger_ids: Sequence[int]) -> None:
-        self._loop.call_soon_threadsafe(self._deleted, list(ledger_ids))
-
-    def _deleted(self, ledger_ids: Sequence[int]) -> None:
-        for ledger_id in ledger_ids:
-            self.long_polls.wake(ledger_id)
-
-    def _no_space_from_thread(self, _error: OSError, tokens: list[object]) -> bool:
-        self._loop.call_soon_threadsafe(self._no_space, tokens)
-        return True
-
-    def _space_from_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._follow_space)
-
-    def _failed_from_thread(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._fail, error)
-
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Ends the bookie: nothing more leaves."""
         log_event(_log, "bookie", logging.CRITICAL, state="failed", error=error)
         self.connections.abort()
         self._failure = self._failure or error
         self._stopping.set()
-
-    def _room_in_storage(self) -> None:
-        self.connections.room_in_storage()
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:

@@ -47,7 +47,7 @@ class BookieStatistics:
     tls_handshakes: int = 0
     tls_failures: int = 0
     auth_failures: int = 0
-    waits_for_room: OpStats = field(default_factory=OpStats)
+    waits_for_capacity: OpStats = field(default_factory=OpStats)
     """Of connections, for the write cache or the journal was full."""
     add_latency: OpStats = field(default_factory=OpStats)
     """From the request to the answer."""

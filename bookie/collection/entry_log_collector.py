@@ -21,7 +21,7 @@ from bookgate.bookie.collection.rules import CompactionRule, EntryLogUsage, Sort
 from bookgate.bookie.collection.statistics import GcPhase, GcStatistics
 from bookgate.bookie.collection.throttle import Throttle
 from bookgate.bookie.storage.ledger_store import LedgerStore
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 from bookgate.bookie.system.threads import Event
 from bookgate.runtime.logs import log_event
@@ -48,7 +48,7 @@ class EntryLogCollector:
     def __init__(
         self,
         files: FileSystem,
-        storage: Storage,
+        storage: LedgerStorage,
         stopping: Event,
         statistics: GcStatistics,
         rate: tuple[float, bool],

@@ -33,7 +33,7 @@ from bookgate.bookie.collection.statistics import GcPhase, GcStatistics
 from bookgate.bookie.collection.suspension import LedgerSuspension
 from bookgate.bookie.collection.throttle import StoppedException
 from bookgate.bookie.disks.rules import DiskEvent, DiskEventKind
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
 from bookgate.ledger.errors import BKException, IllegalOpException
@@ -69,7 +69,7 @@ class GarbageCollector:
     def __init__(
         self,
         config: GarbageCollectionConfig,
-        storage: Storage,
+        storage: LedgerStorage,
         metadata: LedgerManagerFactory,
         membership: Membership,
         *,

@@ -28,7 +28,7 @@ from bookgate.bookie.collection.deletion_rules import Quarantine, is_mass_deleti
 from bookgate.bookie.collection.options import GarbageCollectionConfig
 from bookgate.bookie.collection.rules import LedgerComparison
 from bookgate.bookie.collection.statistics import GcStatistics
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
@@ -54,7 +54,7 @@ class LedgerCollector:
     def __init__(
         self,
         config: GarbageCollectionConfig,
-        storage: Storage,
+        storage: LedgerStorage,
         metadata: LedgerManagerFactory,
         membership: Membership,
         statistics: GcStatistics,

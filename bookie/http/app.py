@@ -25,7 +25,7 @@ from bookgate.bookie.http.state_routes import StateView, state_routes
 from bookgate.bookie.http.storage_routes import storage_routes
 from bookgate.bookie.metrics.exposition import CONTENT_TYPE, render
 from bookgate.bookie.statistics import BookieStatistics
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
 from bookgate.gateway.console.pages import console_routes
@@ -49,7 +49,7 @@ class BookieView:
     state: StateView
     gc: GarbageCollector
     metrics: CollectorRegistry
-    storage: Storage
+    storage: LedgerStorage
     factory: LedgerManagerFactory
     client: OwnClient
     check_cookie: Callable[[], Awaitable[object]]

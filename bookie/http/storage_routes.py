@@ -15,7 +15,7 @@ from pydantic import Field
 from bookgate.bookie.disks import directories
 from bookgate.bookie.journal.last_mark import mark_file_name, read_mark
 from bookgate.bookie.membership.cookie import InvalidCookieException
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.gateway.http.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Route, change, get
 from bookgate.gateway.http.errors import HttpError
@@ -47,7 +47,9 @@ class CompactBody(Body):
     locations: str = Field("", alias="entryLocations", description="paths separated by commas; default: all")
 
 
-def storage_routes(storage: Storage, check_cookie: Callable[[], Awaitable[object]], *, may_expand: bool) -> list[Route]:
+def storage_routes(
+    storage: LedgerStorage, check_cookie: Callable[[], Awaitable[object]], *, may_expand: bool
+) -> list[Route]:
     """`check_cookie` compares the cookies as a start does, and stamps directories that have joined."""
     config = storage.config
     compacting: set[Path] = set()
@@ -145,14 +147,14 @@ def storage_routes(storage: Storage, check_cookie: Callable[[], Awaitable[object
     ]
 
 
-def _held(storage: Storage, query: HeldQuery) -> dict[str, Any]:
+def _held(storage: LedgerStorage, query: HeldQuery) -> dict[str, Any]:
     ids = storage.ledger_ids()
     start = 0 if query.start_after is None else bisect_right(ids, query.start_after)
     page = ids[start : start + query.limit].tolist()
     return {"ledgers": page, "next": page[-1] if start + len(page) < len(ids) else None}
 
 
-def _marks(storage: Storage) -> dict[str, str]:
+def _marks(storage: LedgerStorage) -> dict[str, str]:
     config = storage.config
     count = len(config.journal_directories)
     names = [mark_file_name(number, count) for number in range(count)]
@@ -160,7 +162,7 @@ def _marks(storage: Storage) -> dict[str, str]:
     return {f"LastLogMark: Journal Id - {mark[0]}({mark[0]:x}.txn)": f"Pos - {mark[1]}" for mark in marks}
 
 
-def _databases(storage: Storage) -> dict[Path, RocksDbIndex]:
+def _databases(storage: LedgerStorage) -> dict[Path, RocksDbIndex]:
     if storage.config.storage != "db":
         return {}
     # Here, since its library is not needed otherwise.

@@ -1,9 +1,9 @@
 """The journal: what makes a request durable before it is answered.
 
 One thread owns the current file. It takes everything that queued up, appends it with one padding record at the end,
-syncs the file once, and only then hands the tokens of those requests to `on_durable`, in the order they came. A batch
-lies in one file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds
-its record is synced, also across a roll (S5, F1).
+syncs the file once, and only then says that those requests are `stored`, in the order they came. A batch lies in one
+file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds its record
+is synced, also across a roll (S5, F1).
 
 A record whose sync is deferred is answered once it was written, before the sync: a kill does not take it back, a loss
 of power may, until a later `force` of its ledger was answered, which is behind the sync of all that was queued before.
@@ -11,20 +11,20 @@ of power may, until a later `force` of its ledger was answered, which is behind 
 With a group wait a flush waits until its oldest request has waited that long, or enough bytes or records came together;
 without, it begins as soon as the thread is free, and takes what queued up during the last one.
 
-Requests never wait to be queued; `is_full` says when no more should come, and `on_room` when they may again.
+Requests never wait to be queued; `is_full` says when no more should come, `capacity_available` when they may again.
 
-`synced_mark` is the end of what is synced; it moves after the sync and before the tokens leave.
+`synced_mark` is the end of what is synced; it moves after the sync and before the completions leave.
 
-A process always begins a new file and never appends to one of an earlier process. `give_back` cuts off what the file
-has allocated ahead: where the disk is short of space the flush of what is journaled may need it.
+A process always begins a new file and never appends to one of an earlier process. `release_preallocation` cuts off what
+the file has allocated ahead: where the disk is short of space the flush of what is journaled may need it.
 
-A write that finds no space stalls the journal, if `on_no_space` agrees: that callback takes the tokens of all that is
-queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order, so that
-what is accepted later is behind them (a fence that is asked for again is behind the first one). `retry` tries again,
-and `on_space` is called once everything queued is durable. What the failed write left in the file is cut off. A start
-that finds no space for the first file is such a stall as well, with nothing queued.
+A write that finds no space stalls the journal, if `not_stored` says to try again: that event takes the completions of
+all that is queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order,
+so that what is accepted later is behind them (a fence that is asked for again is behind the first one). `retry` tries
+again, and `space_restored` comes once everything queued is durable. What the failed write left in the file is cut off.
+A start that finds no space for the first file is such a stall as well, with nothing queued.
 
-Any other error ends the thread: `on_fatal` is called once, nothing more is acknowledged, and a sync is never tried
+Any other error ends the thread: it is told as `failed`, nothing more is acknowledged, and a sync is never tried
 again, since the kernel may have dropped the pages that it failed to write. That holds for a sync without space too.
 
 Not its job: the file itself (`file`), what is in a record (`format`), replay, deciding which files may
@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bookgate.bookie.journal import format as fmt
@@ -43,6 +42,7 @@ from bookgate.bookie.journal.file import JournalFile, list_journals
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.options import JournalOptions
 from bookgate.bookie.statistics import JournalStatistics
+from bookgate.bookie.storage_events import Completion, Retry, StorageEvents
 from bookgate.bookie.system.files import FileSystem, StorageStoppedException, is_no_space
 from bookgate.bookie.system.threads import REAL_THREADS, RunningThread, Threads
 from bookgate.runtime.logs import log_event
@@ -55,18 +55,14 @@ _FORCE_BYTES = 256
 
 
 class Journal:
-    """The journal of one directory. `append` and `force` from any thread; callbacks come from the journal thread."""
+    """The journal of one directory. `append` and `force` from any thread; events come from the journal thread."""
 
     def __init__(
         self,
         files: FileSystem,
         directory: Path,
         options: JournalOptions,
-        on_durable: Callable[[list[object]], None],
-        on_fatal: Callable[[BaseException], None],
-        on_room: Callable[[], None],
-        on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False,
-        on_space: Callable[[], None] = lambda: None,
+        events: StorageEvents,
         threads: Threads = REAL_THREADS,
     ) -> None:
         self._files = files
@@ -74,11 +70,7 @@ class Journal:
         self._monotonic = threads.monotonic
         self._directory = directory
         self._options = options
-        self._on_room = on_room
-        self._on_no_space = on_no_space
-        self._on_space = on_space
-        self._on_durable = on_durable
-        self._on_fatal = on_fatal
+        self._events = events
         self._lock = threads.lock()
         self._ready = threads.condition(self._lock)
         self._wake_at: float = _BUSY
@@ -90,11 +82,11 @@ class Journal:
         self._taken_bytes = 0
         self._out_of_space = False
         self._retry = False
-        self._give_back = False
+        self._release = False
         self._payloads: list[bytes] = []
-        self._tokens: list[object] = []
-        self._deferred: list[object] = []
-        """Tokens of records that are answered before their sync."""
+        self._completions: list[Completion] = []
+        self._deferred: list[Completion] = []
+        """Of records that are answered before their sync."""
         self._queued_bytes = 0
         self._taken_at = 0.0
         self._thread: RunningThread | None = None
@@ -108,7 +100,7 @@ class Journal:
             self._begin()
             self._accepting = True
         except OSError as error:
-            if not is_no_space(error) or not self._on_no_space(error, []):
+            if not is_no_space(error) or self._events.not_stored((), error) is Retry.NEVER:
                 raise
             self._out_of_space = True
             log_event(
@@ -127,54 +119,34 @@ class Journal:
         self._file = JournalFile(self._files, self._directory, journal_id, self._options)
         self.synced_mark = LogMark(journal_id, self._file.position)
 
-    def append(self, payloads: Sequence[bytes], token: object) -> None:
-        """Queues records; `token` (unless None) goes to on_durable once they, and all queued before, are durable.
+    def append(self, payload: bytes, completion: Completion | None, before_sync: bool = False) -> None:
+        """Queues a record; `completion` (unless None) is `stored` once it, and all queued before, are durable.
 
-        Raises StorageStoppedException when the journal is not running.
+        `before_sync`: already once it is written. Raises StorageStoppedException when the journal is not running.
         """
         with self._lock:
             if not self._accepting:
                 raise self._stopped()
-            for payload in payloads:
-                self._payloads.append(payload)
-                self._queued_bytes += len(payload)
-            if not payloads:
-                self._queued_bytes += _FORCE_BYTES
-            if token is not None:
-                self._tokens.append(token)
+            self._payloads.append(payload)
+            self._queued_bytes += len(payload)
+            if completion is not None:
+                (self._deferred if before_sync else self._completions).append(completion)
             if self._queued_bytes >= self._wake_at:
                 self._ready.notify()
 
-    def append_deferred(self, payload: bytes, token: object) -> None:
-        """The same for a record whose token may come back once it is written, before the sync."""
+    def force(self, completion: Completion) -> None:
+        """`completion` is `stored` once everything queued before is durable. Raises as `append` does."""
         with self._lock:
             if not self._accepting:
                 raise self._stopped()
-            self._payloads.append(payload)
-            self._queued_bytes += len(payload)
-            self._deferred.append(token)
+            self._completions.append(completion)
+            self._queued_bytes += _FORCE_BYTES
             if self._queued_bytes >= self._wake_at:
                 self._ready.notify()
-
-    def append_one(self, payload: bytes, token: object) -> None:
-        """The same for a single record: the path of every add."""
-        with self._lock:
-            if not self._accepting:
-                raise self._stopped()
-            self._payloads.append(payload)
-            self._queued_bytes += len(payload)
-            if token is not None:
-                self._tokens.append(token)
-            if self._queued_bytes >= self._wake_at:
-                self._ready.notify()
-
-    def force(self, token: object) -> None:
-        """`token` goes to on_durable once everything queued before is durable."""
-        self.append((), token)
 
     @property
     def is_full(self) -> bool:
-        """Whether more is queued than should be; `on_room` is called once it was taken."""
+        """Whether more is queued than should be; `capacity_available` comes once it was taken."""
         return self._queued_bytes >= self._options.queue_limit
 
     @property
@@ -198,14 +170,14 @@ class Journal:
             self._retry = True
             self._ready.notify()
 
-    def give_back(self) -> None:
+    def release_preallocation(self) -> None:
         """Somebody else needs space: what is allocated ahead goes as soon as the thread has nothing to write."""
         with self._ready:
-            self._give_back = True
+            self._release = True
             self._ready.notify()
 
     def close(self) -> None:
-        """Makes everything queued durable, hands out its tokens, and stops the thread."""
+        """Makes everything queued durable, says so, and stops the thread."""
         with self._ready:
             self._accepting = False
             self._closing = True
@@ -228,7 +200,7 @@ class Journal:
         except BaseException as error:
             with self._ready:
                 self._accepting = False
-                self._payloads, self._tokens, self._deferred = [], [], []
+                self._payloads, self._completions, self._deferred = [], [], []
             log_event(
                 _log,
                 "journal_failed",
@@ -237,32 +209,32 @@ class Journal:
                 error=error,
                 note="nothing more is acknowledged",
             )
-            self._on_fatal(error)
+            self._events.failed(error)
         finally:
             if self._file is not None:
                 self._file.close()
                 self._file = None
 
-    def _take(self) -> tuple[list[bytes], list[object], list[object]] | None:
+    def _take(self) -> tuple[list[bytes], list[Completion], list[Completion]] | None:
         """Everything that is queued, waiting for the first request; None when closed and empty."""
         with self._ready:
             oldest = self._taken_at
-            while not self._payloads and not self._tokens:
+            while not self._payloads and not self._completions:
                 if self._closing:
                     return None
-                if self._give_back and self._file is not None:
-                    self._give_back = False
+                if self._release and self._file is not None:
+                    self._release = False
                     self._file.cut()
                 self._wait(None, wake_at=0)
                 oldest = self._monotonic()
             self._wait_for_group(oldest)
-            batch = self._payloads, self._tokens, self._deferred
+            batch = self._payloads, self._completions, self._deferred
             was_full = self.is_full
             self._taken_bytes = self._queued_bytes
-            self._payloads, self._tokens, self._deferred, self._queued_bytes = [], [], [], 0
+            self._payloads, self._completions, self._deferred, self._queued_bytes = [], [], [], 0
             self._oldest, self._taken_at = oldest, self._monotonic()
         if was_full:
-            self._on_room()
+            self._events.capacity_available()
         return batch
 
     def _wait_for_group(self, oldest: float) -> None:
@@ -289,7 +261,7 @@ class Journal:
         self._ready.wait(timeout)
         self._wake_at = _BUSY
 
-    def _commit(self, payloads: list[bytes], tokens: list[object], deferred: list[object]) -> None:
+    def _commit(self, payloads: list[bytes], completions: list[Completion], deferred: list[Completion]) -> None:
         if self._file is None:
             raise self._stopped()
         if payloads:
@@ -299,33 +271,33 @@ class Journal:
             except OSError as error:
                 if not is_no_space(error):
                     raise
-                self._stall(error, payloads, tokens + deferred)
+                self._stall(error, payloads, completions + deferred)
                 return
             times = self._oldest, self._taken_at, self._monotonic()
             self.statistics.batch_written(self._taken_bytes, len(payloads), *times)
             if deferred:
-                self._on_durable(deferred)
+                self._events.stored(deferred)
             self._file.sync()
             self.synced_mark = LogMark(self._file.journal_id, self._file.position)
             self.statistics.batch_synced(len(payloads), *times, self._monotonic())
-        if tokens:
-            self._on_durable(tokens)
+        if completions:
+            self._events.stored(completions)
         if self._out_of_space:
             self._go_on()
 
-    def _stall(self, error: OSError, payloads: list[bytes], tokens: list[object]) -> None:
-        """Keeps the records, lets the tokens go, and waits for `retry`. A journal that closes gives the records up."""
+    def _stall(self, error: OSError, payloads: list[bytes], completions: list[Completion]) -> None:
+        """Keeps the records, lets the completions go, and waits for `retry`. On closing the records are given up."""
         was_stalled = self._out_of_space
         with self._ready:
             self._out_of_space, self._accepting, self._retry = True, False, False
             self._payloads = payloads + self._payloads
-            tokens = tokens + self._tokens + self._deferred
-            self._tokens, self._deferred = [], []
+            completions = completions + self._completions + self._deferred
+            self._completions, self._deferred = [], []
             self._queued_bytes = sum(map(len, self._payloads))
         if self._file is not None:
             self._file.cut()
         if not was_stalled:
-            if not self._on_no_space(error, tokens):
+            if self._events.not_stored(completions, error) is Retry.NEVER:
                 self._out_of_space = False
                 raise error
             log_event(
@@ -372,7 +344,7 @@ class Journal:
         with self._ready:
             self._out_of_space, self._accepting = False, not self._closing
         log_event(_log, "journal_has_space", directory=self._directory)
-        self._on_space()
+        self._events.space_restored()
 
     def _roll_if_full(self) -> None:
         """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""

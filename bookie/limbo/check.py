@@ -17,7 +17,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from bookgate.bookie.limbo.placed_entries import placed_entries
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
@@ -43,7 +43,7 @@ class LimboCheck:
     """See the module. `rate` bounds the requests to the metadata store a second; 0 for no bound."""
 
     def __init__(
-        self, storage: Storage, metadata: LedgerManagerFactory, bookie_id: str, rate: float, in_thread: InThread
+        self, storage: LedgerStorage, metadata: LedgerManagerFactory, bookie_id: str, rate: float, in_thread: InThread
     ) -> None:
         self._storage = storage
         self._metadata = metadata
@@ -102,10 +102,10 @@ class LimboCheck:
         placed = [ids for ids in placed_entries(metadata, self._bookie_id) if ids]
         if not placed:
             return True
-        ledger = self._storage.ledger(LedgerId.unscoped(number))
+        ledger = self._storage.ledgers.get(LedgerId.unscoped(number))
         if ledger is None:
             return False
         held = BitMap64()
-        for first, count in self._storage.entry_ids(ledger):
+        for first, count in self._storage.reader.entry_ids(ledger):
             held.update(range(first, first + count))
         return all(entry_id in held for ids in placed for entry_id in ids)

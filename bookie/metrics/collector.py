@@ -184,7 +184,7 @@ def _of_write_cache(storage: StorageStatistics, requests: BookieStatistics) -> I
     yield _summary("bookie_SKIP_LIST_SNAPSHOT", "taking the write cache's full half", flushes.snapshots)
     yield counter("bookie_SKIP_LIST_FLUSH_BYTES", "bytes of memory flushed", flushes.entry_bytes)
     yield counter("bookie_SKIP_LIST_FLUSH_ENTRIES", "entries flushed", flushes.entries)
-    waits = requests.waits_for_room
+    waits = requests.waits_for_capacity
     yield counter("bookie_SKIP_LIST_THROTTLING", "times a client had to wait for room", waits.successes)
     yield _summary("bookie_SKIP_LIST_THROTTLING_LATENCY", "these waits", waits)
 

@@ -9,10 +9,10 @@ if to the client. Where authentication or TLS is demanded, its requests pass a g
 the way once it is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
 
 Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
-write. Memory stays bounded: while the client does not take its answers, or storage has no room, nothing more is read
-from it; before the gate is open frames are small. What all connections together may hold is up to `connections`, which
-hears when this one's buffers grow. A frame or packet that can't be followed closes the connection, with a line in the
-log that says why.
+write. Memory stays bounded: while the client does not take its answers, or storage has no capacity, nothing more is
+read from it; before the gate is open frames are small. What all connections together may hold is up to `connections`,
+which hears when this one's buffers grow. A frame or packet that can't be followed closes the connection, with a line in
+the log that says why.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from collections.abc import Callable
 from typing import cast
 
 from bookgate.bookie.protocol.auth_gate import AuthenticationException, Gate
+from bookgate.bookie.protocol.completions import Client
 from bookgate.bookie.protocol.connections import Connections
 from bookgate.bookie.protocol.read_scheduler import QueuedRead
-from bookgate.bookie.protocol.request_processor import Client, RequestProcessor
+from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.protocol.security import OPEN, Security
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.wire import v2
 from bookgate.ledger.wire.fast_add import read_v2, read_v3
-from bookgate.ledger.wire.frames import LENGTH_SIZE, FrameDecoder, FrameError
+from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import (
     AuthRequest,
     AuthResponse,
@@ -46,7 +47,7 @@ from bookgate.ledger.wire.messages import (
     Status,
 )
 from bookgate.ledger.wire.v2 import CURRENT_VERSION
-from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_response
+from bookgate.ledger.wire.v3 import ProtocolError, decode_request, encode_response
 from bookgate.runtime.listening import address_of
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.tls.channel import CLIENT_HELLO, TlsChannel
@@ -62,6 +63,10 @@ _OWN_BYTES = 6 * 1024
 _REQUEST_BYTES = 512
 """What a request under way takes, about: in a queue of reads, or as a long poll."""
 _V3_FIRST_BYTE = 0x0A
+
+_CAPACITY = "capacity in storage"
+_CLIENT = "the client to take its answers"
+"""What a connection that reads nothing waits for."""
 
 
 class BookieConnection(asyncio.BufferedProtocol):
@@ -104,7 +109,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._peer = "?"
         self._reasons_to_wait: set[str] = set()
         self._waits_since = 0.0
-        """When the connection was told to wait for room, 0 if it was not."""
+        """When the connection was told to wait for capacity, 0 if it was not."""
         self.takes_answers = True
         self.reads: deque[QueuedRead] = deque()
         self.reading = False
@@ -132,7 +137,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.reads.clear()
         for client in self._binary.values():
             client.reads.clear()
-        self._processor.forget(self)
+        self._processor.long_polls.forget(self)
         self._connections.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -255,10 +260,10 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         if self.reads:
-            self._processor.pump_reads(self)
+            self._processor.reads.pump(self)
         for client in self._binary.values():
             if client.reads:
-                self._processor.pump_reads(client)
+                self._processor.reads.pump(client)
 
     # --- TLS ---
 
@@ -325,12 +330,12 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.takes_answers = False
-        self._wait("the client to take its answers")
+        self._wait(_CLIENT)
 
     def resume_writing(self) -> None:
         self.takes_answers = True
         self.stalled_since = None
-        self._go_on("the client to take its answers")
+        self._go_on(_CLIENT)
         self._pump()
         self.flush()
 
@@ -347,10 +352,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._answer_bytes += len(frame)
         if self._answer_bytes > _FLUSH_BYTES:
             self.flush()
-
-    def decode(self, frame: bytes) -> Response:
-        """What was encoded."""
-        return decode_response(frame[LENGTH_SIZE:])
 
     def answer(self, response: Response) -> None:
         self.send(encode_response(response))
@@ -375,10 +376,10 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._unsent = unsent
             self._resized()
 
-    def wait_for_room(self) -> None:
+    def pause_reading(self) -> None:
         if not self._waits_since:
             self._waits_since = time.perf_counter()
-        self._wait("room in storage")
+        self._wait(_CAPACITY)
 
     # --- the server's view ---
 
@@ -419,12 +420,12 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _resized(self) -> None:
         self._connections.resized(self)
 
-    def room_in_storage(self) -> None:
-        """Reads on after `wait_for_room`."""
+    def resume_reading(self) -> None:
+        """Reads on after `pause_reading`."""
         if self._waits_since:
-            self._statistics.waits_for_room.success(time.perf_counter() - self._waits_since)
+            self._statistics.waits_for_capacity.success(time.perf_counter() - self._waits_since)
             self._waits_since = 0.0
-        self._go_on("room in storage")
+        self._go_on(_CAPACITY)
 
     def close(self) -> None:
         if self._transport is not None:

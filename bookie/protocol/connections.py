@@ -103,10 +103,10 @@ class Connections:
         for connection in self:
             connection.abort()
 
-    def room_in_storage(self) -> None:
-        """Those that had to wait for room read on."""
+    def capacity_available(self) -> None:
+        """Those that had to wait for capacity in storage read on."""
         for connection in self:
-            connection.room_in_storage()
+            connection.resume_reading()
 
     def _make_room(self) -> None:
         statistics, now = self._statistics, asyncio.get_running_loop().time()

@@ -22,7 +22,7 @@ from concurrent.futures import Executor
 from bookgate.bookie.protocol.lac_waiters import LacWaiters, Waiter
 from bookgate.bookie.protocol.read_scheduler import EntryReads, ReadingClient, TailingRead
 from bookgate.bookie.storage.ledger_state import LedgerState
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.wire.messages import ReadRequest
 from bookgate.runtime.latency import OpStats
 from bookgate.runtime.logs import log_event
@@ -41,7 +41,7 @@ class LongPolls:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: LedgerStorage,
         reads: EntryReads,
         reader: Executor,
         clock: Callable[[], float] = time.monotonic,
@@ -74,7 +74,7 @@ class LongPolls:
             return True
         if not self._waiters.has_room(client):
             return False
-        known = self._storage.loaded_lac(ledger)
+        known = self._storage.reader.loaded_lac(ledger)
         previous = request.previous_lac if request.previous_lac is not None else -1
         if known is not None and known > previous:
             self.latency.success(0)
@@ -110,7 +110,7 @@ class LongPolls:
         if ledger in self._loading:
             return
         self._loading.add(ledger)
-        future = self._loop.run_in_executor(self._reader, self._storage.known_lac, ledger)
+        future = self._loop.run_in_executor(self._reader, self._storage.reader.known_lac, ledger)
         future.add_done_callback(functools.partial(self._loaded, ledger))
 
     def _loaded(self, ledger: LedgerState, future: asyncio.Future[int]) -> None:

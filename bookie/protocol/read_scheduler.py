@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from bookgate.bookie.protocol.batch_size import BatchSize
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.bookie.storage.ledger_state import LedgerState
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
@@ -113,7 +113,7 @@ class EntryReads:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: LedgerStorage,
         reader: Executor,
         statistics: BookieStatistics,
         max_batch_read_size: int = MAX_BATCH_READ_SIZE,
@@ -166,14 +166,14 @@ class EntryReads:
 
     def _cached(self, request: QueuedRead) -> Response | None:
         """The answer that needs no I/O, or None."""
-        ledger = self._storage.recent_ledger(request.ledger_id)
+        ledger = self._storage.ledgers.recent(request.ledger_id)
         if ledger is None:
             return None
         if isinstance(request, TailingRead):
             return self._cached_tail(request, ledger)
         if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
             return None
-        packet = self._storage.read_cached(ledger, request.entry_id)
+        packet = self._storage.reader.read_cached(ledger, request.entry_id)
         if packet is None:
             self._statistics.write_cache_misses += 1
             return None
@@ -181,12 +181,12 @@ class EntryReads:
         return _read_response(request, packet, ledger.known_lac)
 
     def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
-        known_lac = self._storage.loaded_lac(ledger)
+        known_lac = self._storage.reader.loaded_lac(ledger)
         if known_lac is None or known_lac == LAST_ENTRY:
             return None
         if known_lac <= request.previous_lac:
             return _tail_response(request, known_lac)
-        packet = self._storage.read_cached(ledger, request.previous_lac + 1)
+        packet = self._storage.reader.read_cached(ledger, request.previous_lac + 1)
         return None if packet is None else _tail_response(request, known_lac, packet)
 
     def _hand_over(self, client: ReadingClient) -> None:
@@ -250,7 +250,7 @@ class EntryReads:
 
     def _look_up(self, request: QueuedRead) -> Response:
         try:
-            ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+            ledger = self._storage.ledgers.get(LedgerId(0, request.ledger_id))
             if ledger is None and self._storage.is_in_limbo(request.ledger_id):
                 return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
             if isinstance(request, ReadLacRequest):
@@ -258,7 +258,7 @@ class EntryReads:
             if ledger is None:
                 return _refusal(request, Status.ENOLEDGER)
             if isinstance(request, ListEntriesRequest):
-                runs = encode_runs(self._storage.entry_ids(ledger))
+                runs = encode_runs(self._storage.reader.entry_ids(ledger))
                 return ListEntriesResponse(request.txn_id, Status.EOK, request.ledger_id, runs)
             if isinstance(request, BatchReadRequest):
                 return self._batch(request, ledger)
@@ -277,7 +277,7 @@ class EntryReads:
     def _known_lac(self, ledger: LedgerState) -> int | None:
         """None where it is unknown: an entry that is held is served all the same."""
         try:
-            return self._storage.known_lac(ledger)
+            return self._storage.reader.known_lac(ledger)
         except DataUnknownException:
             return None
 
@@ -291,29 +291,29 @@ class EntryReads:
         else:
             count = request.max_count if request.max_count > 0 else sys.maxsize
             limit = min(request.max_size, self._max_batch_read_size)
-            packets = self._storage.read_entries(ledger, request.entry_id, count, limit)
+            packets = self._storage.reader.read_entries(ledger, request.entry_id, count, limit)
         batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
         bodies = list(itertools.takewhile(lambda packet: batch.takes(len(packet)), packets))
         return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
 
     def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:
         """The known LAC, and the next entry if this bookie holds it. Raises as a read of the last entry does."""
-        known_lac = self._storage.known_lac(ledger)
-        if known_lac == LAST_ENTRY and self._storage.last_entry_id(ledger) == LAST_ENTRY:
+        known_lac = self._storage.reader.known_lac(ledger)
+        if known_lac == LAST_ENTRY and self._storage.reader.last_entry_id(ledger) == LAST_ENTRY:
             raise NoSuchEntryException(f"ledger {ledger.ledger_id} has neither entries nor a LAC here")
         if known_lac <= request.previous_lac:
             return _tail_response(request, known_lac)
         try:
-            return _tail_response(request, known_lac, self._storage.read_entry(ledger, request.previous_lac + 1))
+            return _tail_response(request, known_lac, self._storage.reader.read_entry(ledger, request.previous_lac + 1))
         except NoSuchEntryException:
             return _tail_response(request, known_lac)
 
     def _packet(self, ledger: LedgerState, entry_id: int) -> bytes:
         if entry_id == LAST_ENTRY:
-            entry_id = self._storage.last_entry_id(ledger)
+            entry_id = self._storage.reader.last_entry_id(ledger)
             if entry_id == LAST_ENTRY:
                 raise NoSuchEntryException(f"ledger {ledger.ledger_id} has no entries here")
-        return self._storage.read_entry(ledger, entry_id)
+        return self._storage.reader.read_entry(ledger, entry_id)
 
     def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
         """Explicit LAC and last entry; the status is BookKeeper's own for each combination of what is there.

@@ -15,19 +15,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
 
 from bookgate.bookie.index.file_format import MAX_ENTRY_ID
 from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.protocol import admission
+from bookgate.bookie.protocol.completions import AddCompletion, Client, FencedRead, RequestCompletion
 from bookgate.bookie.protocol.long_polls import LongPolls
-from bookgate.bookie.protocol.read_scheduler import EntryReads, ReadingClient
+from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.refusal_log import RefusalLog
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage.ledger_state import LedgerState
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
+from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.varint import encode_varint
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.fast_add import FastAdd
@@ -38,43 +40,11 @@ from bookgate.ledger.wire.messages import (
     BatchReadRequest,
     ReadRequest,
     Request,
-    Response,
     Status,
 )
-from bookgate.runtime.latency import OpStats
 from bookgate.runtime.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
-
-
-class Client(ReadingClient, Protocol):
-    """The processor's view of a connection; it knows in which version of the protocol to answer."""
-
-    def decode(self, frame: bytes) -> Response:
-        """What was encoded."""
-
-    def answer(self, response: Response) -> None:
-        """Encodes and sends."""
-
-    def start_tls(self, txn_id: int) -> bool:
-        """Answers that TLS begins, and begins it; False, with nothing done, where that can't be."""
-
-    def wait_for_room(self) -> None:
-        """Stops reading requests until storage has room."""
-
-
-class _Timed(NamedTuple):
-    """What to do when a request is durable: send the response, or go on with the fenced read. With its start time."""
-
-    answer: bytes | ReadRequest | BatchReadRequest
-    latency: OpStats
-    started: float
-
-
-_NO_ADD = -1
-
-_Token = tuple[Client, bytes | _Timed, int]
-"""What storage gets with a record: the client, its response, and the size of the entry (`_NO_ADD`: none is added)."""
 
 
 class RequestProcessor:
@@ -82,7 +52,7 @@ class RequestProcessor:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: LedgerStorage,
         reads: EntryReads,
         long_polls: LongPolls,
         statistics: BookieStatistics,
@@ -93,8 +63,10 @@ class RequestProcessor:
     ) -> None:
         """`max_entry_gap` is how far beyond a ledger's last entry the next may lie, 0 for no limit."""
         self._storage = storage
-        self._reads = reads
-        self._long_polls = long_polls
+        self._ledgers = storage.ledgers
+        self._writer = storage.writer
+        self.reads = reads
+        self.long_polls = long_polls
         self._awaited = long_polls.awaited
         self._statistics = statistics
         self._mode = mode
@@ -129,7 +101,7 @@ class RequestProcessor:
                 if request.ledger_id < 0:
                     client.answer(error_response(request, Status.EBADREQ))
                 else:
-                    self._reads.queue(client, request)
+                    self.reads.queue(client, request)
             case messages.WriteLacRequest():
                 self._write_lac(client, request)
             case messages.ForceLedgerRequest():
@@ -156,8 +128,8 @@ class RequestProcessor:
 
         The rules are those of `admission` and `ledger_state`, of which only "accepted" is told apart here.
         """
-        stored, ledger_id, entry_id, last_add_confirmed, master_key, body = add
-        ledger = self._storage.recent_ledger(ledger_id)
+        stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
+        ledger = self._ledgers.recent(ledger_id)
         if (
             ledger is None
             or ledger.master_key != master_key
@@ -170,15 +142,15 @@ class RequestProcessor:
         if last_add_confirmed > ledger.known_lac:
             ledger.known_lac = last_add_confirmed
         self._until_timed -= 1
-        response = stored if self._until_timed > 0 else self._timed(stored)
+        timer = None if self._until_timed > 0 else self._time_add()
         try:
-            self._storage.add_checked_entry(ledger, entry_id, body, (client, response, len(body)))
+            self._writer.add_checked_entry(ledger, entry_id, body, AddCompletion(client, stored, timer, body, txn_id))
         except Exception:
             return False  # fails again there, and is answered
         if ledger_id in self._awaited:
-            self._long_polls.lac_moved(ledger)
-        if not self._storage.accepts_adds:
-            self._wait_for_room(client)
+            self.long_polls.lac_moved(ledger)
+        if not self._writer.accepts_adds:
+            self._wait_for_capacity(client)
         return True
 
     def _add(self, client: Client, request: AddRequest) -> None:
@@ -198,22 +170,23 @@ class RequestProcessor:
             return
         stored = client.encode(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
         self._until_timed -= 1
-        token: _Token = (client, stored if self._until_timed > 0 else self._timed(stored), len(request.body))
+        timer = None if self._until_timed > 0 else self._time_add()
+        completion = AddCompletion(client, stored, timer, request.body, encode_varint(request.txn_id))
         deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
-        self._storage.add_entry(ledger, request.entry_id, request.body, token, sync=not deferred)
+        self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
         if request.ledger_id in self._awaited:
-            self._long_polls.lac_moved(ledger)
-        if not self._storage.accepts_adds:
-            self._wait_for_room(client)
+            self.long_polls.lac_moved(ledger)
+        if not self._writer.accepts_adds:
+            self._wait_for_capacity(client)
 
-    def _timed(self, stored: bytes) -> _Timed:
-        """The response of an add that is timed from now on."""
+    def _time_add(self) -> Timer:
+        """Of an add that is timed from now on."""
         self._until_timed = SAMPLED
-        return _Timed(stored, self._statistics.add_latency, time.perf_counter())
+        return Timer(self._statistics.add_latency, time.perf_counter())
 
     def _check_reach(self, request: AddRequest) -> Status:
         """Before the ledger is made: what is refused leaves nothing behind."""
-        ledger = self._storage.recent_ledger(request.ledger_id) or self._storage.ledger(LedgerId(0, request.ledger_id))
+        ledger = self._ledgers.recent(request.ledger_id) or self._ledgers.get(LedgerId(0, request.ledger_id))
         last_entry_id = NO_ENTRY if ledger is None else ledger.last_entry_id
         highest = admission.highest_entry_id(last_entry_id, self._max_gap, MAX_ENTRY_ID)
         if request.entry_id <= highest:
@@ -231,82 +204,73 @@ class RequestProcessor:
             client.answer(error_response(request, status))
             return
         answer = client.encode(messages.WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id))
-        timed = _Timed(answer, self._statistics.write_lac_latency, time.perf_counter())
-        self._storage.write_explicit_lac(ledger, request.body, (client, timed, _NO_ADD))
-        self._long_polls.lac_moved(ledger)
+        timer = Timer(self._statistics.write_lac_latency, time.perf_counter())
+        self._writer.write_explicit_lac(ledger, request.body, RequestCompletion(client, answer, timer, request))
+        self.long_polls.lac_moved(ledger)
         self._wait_where_full(client)
 
     def _wait_where_full(self, client: Client) -> None:
-        if not self._storage.accepts_adds:
-            self._wait_for_room(client)
+        if not self._writer.accepts_adds:
+            self._wait_for_capacity(client)
 
-    def _wait_for_room(self, client: Client) -> None:
+    def _wait_for_capacity(self, client: Client) -> None:
         if self._mode.is_out_of_space:
-            # There may be no room for long. Adds are refused meanwhile; reads and fences must go on.
+            # There may be no space for long. Adds are refused meanwhile; reads and fences must go on.
             return
-        client.wait_for_room()
+        client.pause_reading()
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
         """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it.
 
         None for one that was fenced and deleted lately: a late add must not bring it to life again.
         """
-        ledger = self._storage.recent_ledger(ledger_id)
+        ledger = self._ledgers.recent(ledger_id)
         if ledger is not None:
             return ledger
         wanted = LedgerId(0, ledger_id)
-        ledger = self._storage.ledger(wanted)
+        ledger = self._ledgers.get(wanted)
         if ledger is None and not self._storage.was_fenced_and_deleted(wanted):
-            ledger = self._storage.create_ledger(wanted, master_key)
+            ledger = self._writer.create_ledger(wanted, master_key)
         return ledger
 
-    def durable(self, tokens: Sequence[object]) -> None:
-        """Sends the answers whose records the journal has made durable; goes on with the reads behind fences."""
-        clients: dict[Client, None] = {}
+    def stored(self, completions: Sequence[Completion]) -> None:
+        """Sends the responses whose records are durable; goes on with the reads behind fences."""
+        clients: dict[CompletionClient, None] = {}
+        latest: CompletionClient | None = None
         adds = add_bytes = 0
-        for client, answer, entry_size in cast("Sequence[_Token]", tokens):
-            if entry_size >= 0:
+        for completion in completions:
+            client = completion.client
+            if type(completion) is AddCompletion:  # nearly all
                 adds += 1
-                add_bytes += entry_size
-            if isinstance(answer, bytes):
-                client.send(answer)
-            else:
-                self._timed_is_durable(client, answer)
-            clients[client] = None
+                add_bytes += len(completion.body)
+            if completion.timer is not None:
+                completion.timer.latency.success(time.perf_counter() - completion.timer.started)
+            if completion.frame:
+                client.send(completion.frame)
+            elif isinstance(completion, FencedRead):
+                self._go_on(completion)
+            if client is not latest:
+                clients[client] = None
+                latest = client
         self._statistics.adds += adds
         self._statistics.add_bytes += add_bytes
         for client in clients:
-            self._reads.pump(client)
             client.flush()
 
-    def _timed_is_durable(self, client: Client, timed: _Timed) -> None:
-        timed.latency.success(time.perf_counter() - timed.started)
-        if isinstance(timed.answer, bytes):
-            client.send(timed.answer)
-        else:
-            self._statistics.fences += 1
-            self._reads.queue(client, timed.answer, first=True)
+    def _go_on(self, fenced: FencedRead) -> None:
+        self._statistics.fences += 1
+        self.reads.queue(fenced.client, fenced.request, first=True)
+        self.reads.pump(fenced.client)
 
-    def _untimed(self, token: bytes | _Timed) -> bytes | ReadRequest | BatchReadRequest:
-        """What a token that was refused stands for. Adds are counted by whoever refuses them."""
-        if isinstance(token, bytes):
-            return token
-        if token.latency is not self._statistics.add_latency:
-            token.latency.failure(time.perf_counter() - token.started)
-        return token.answer
-
-    def refused(self, tokens: Sequence[object]) -> None:
+    def not_stored(self, completions: Sequence[Completion]) -> None:
         """Answers requests that found no space for their records: they are not acknowledged, now or later."""
-        clients: dict[Client, None] = {}
-        for client, token, entry_size in cast("Sequence[_Token]", tokens):
-            clients[client] = None
-            self._statistics.adds_refused += entry_size >= 0
-            answer = self._untimed(token)
-            if isinstance(answer, bytes):
-                client.answer(client.decode(answer)._replace(status=Status.EIO))
-            else:
-                client.answer(error_response(answer, Status.EIO))
-        for client in clients:
+        for completion in completions:
+            if isinstance(completion, AddCompletion):
+                self._statistics.adds_refused += 1
+            elif completion.timer is not None:
+                completion.timer.latency.failure(time.perf_counter() - completion.timer.started)
+            completion.client.answer(completion.refusal(Status.EIO))
+        for client in dict.fromkeys(completion.client for completion in completions):
             client.flush()
 
     # --- reading ---
@@ -325,23 +289,23 @@ class RequestProcessor:
             self._statistics.reads_refused += 1
             client.answer(error_response(request, status))
             return
-        self._reads.queue(client, request, first=request.priority > 0)
+        self.reads.queue(client, request, first=request.priority > 0)
 
     def _long_poll(self, client: Client, request: ReadRequest) -> Status:
         if request.piggyback and request.entry_id != LAST_ENTRY:
             return Status.EBADREQ
-        ledger = self._storage.ledger(LedgerId(0, request.ledger_id))
+        ledger = self._ledgers.get(LedgerId(0, request.ledger_id))
         if ledger is None:
             limbo = self._storage.is_in_limbo(request.ledger_id)
             return Status.EUNKNOWNLEDGERSTATE if limbo else Status.ENOLEDGER
         self._statistics.long_polls += 1
-        if self._long_polls.take(client, request, ledger):
+        if self.long_polls.take(client, request, ledger):
             return Status.EOK
         self._statistics.long_poll_latency.failure(0)
         return Status.ETOOMANYREQUESTS
 
     def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
-        """Fences first; the read goes on in `durable`."""
+        """Fences first; the read goes on in `stored`."""
         key = request.master_key or b""
         ledger = self._open_ledger(request.ledger_id, key)
         if ledger is None:
@@ -349,20 +313,12 @@ class RequestProcessor:
         status = ledger.check_key(key)
         if status is Status.EOK:
             is_new = not ledger.fenced
-            timed = _Timed(request, self._statistics.fence_latency, time.perf_counter())
-            self._storage.fence(ledger, (client, timed, _NO_ADD))
+            timer = Timer(self._statistics.fence_latency, time.perf_counter())
+            self._writer.fence(ledger, FencedRead(client, timer, request))
             if is_new:
-                self._long_polls.wake(request.ledger_id)
+                self.long_polls.wake(request.ledger_id)
             self._wait_where_full(client)
         return status
-
-    def pump_reads(self, client: Client) -> None:
-        """Serves the reads that wait, as long as the client takes answers."""
-        self._reads.pump(client)
-
-    def forget(self, client: Client) -> None:
-        """The client is gone."""
-        self._long_polls.forget(client)
 
     # --- the rest ---
 
@@ -380,8 +336,8 @@ class RequestProcessor:
             client.answer(error_response(request, Status.EBADREQ))
             return
         answer = client.encode(messages.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
-        timed = _Timed(answer, self._statistics.force_latency, time.perf_counter())
-        self._storage.force(LedgerId(0, request.ledger_id), (client, timed, _NO_ADD))
+        timer = Timer(self._statistics.force_latency, time.perf_counter())
+        self._writer.force(LedgerId(0, request.ledger_id), RequestCompletion(client, answer, timer, request))
         self._wait_where_full(client)
 
 

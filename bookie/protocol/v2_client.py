@@ -14,7 +14,6 @@ from typing import Protocol
 
 from bookgate.bookie.protocol.read_scheduler import QueuedRead
 from bookgate.ledger.wire import v2
-from bookgate.ledger.wire.frames import LENGTH_SIZE
 from bookgate.ledger.wire.messages import AUTH_DISABLED, AuthResponse, Response
 
 
@@ -31,7 +30,7 @@ class SharedConnection(Protocol):
 
     def flush(self) -> None: ...
 
-    def wait_for_room(self) -> None: ...
+    def pause_reading(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -59,10 +58,6 @@ class BinaryClient:
         disabled = isinstance(response, AuthResponse) and response.plugin_name == AUTH_DISABLED
         return v2.encode_response(response, v2.CURRENT_VERSION if disabled else self._version)
 
-    def decode(self, frame: bytes) -> Response:
-        """What was encoded."""
-        return v2.decode_response(frame[LENGTH_SIZE:])
-
     def answer(self, response: Response) -> None:
         try:
             frame = self.encode(response)
@@ -77,8 +72,8 @@ class BinaryClient:
     def flush(self) -> None:
         self._connection.flush()
 
-    def wait_for_room(self) -> None:
-        self._connection.wait_for_room()
+    def pause_reading(self) -> None:
+        self._connection.pause_reading()
 
     def start_tls(self, txn_id: int) -> bool:
         """The binary protocol has no START_TLS."""

@@ -14,12 +14,12 @@ fence or explicit LAC is not durable elsewhere (S1, S6).
 
 One checkpoint runs at a time; `exclusive` keeps others out while somebody else changes the index. The thread makes one
 every interval, or when the active half of the cache is due. The first error, whoever asked for that checkpoint, is the
-last: the marks stay, `on_fatal` is told, the half that was being flushed stays readable. A later checkpoint would move
+last: the marks stay, `failed` is told, the half that was being flushed stays readable. A later checkpoint would move
 a mark past what this one failed to flush.
 
-One that finds no space is not the last, if `on_no_space` agrees: the next flushes that half again, whole, before the
-other, so that the marks it took are true for both. It comes with the interval or with `retry`; once one is through,
-`on_space` is called. What a replay left in the cache, for it found no space, is such a flush too.
+One that finds no space is not the last, if `not_stored` says to try again: the next flushes that half again, whole,
+before the other, so that the marks it took are true for both. It comes with the interval or with `retry`; once one is
+through, `space_restored` comes. What a replay left in the cache, for it found no space, is such a flush too.
 
 Journal files before the mark that are kept as backup go, too, where their disk is full.
 """
@@ -33,13 +33,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bookgate.bookie.disks import directories
+from bookgate.bookie.disks.writable import WritableDirectories
 from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.file import list_journals
 from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics
 from bookgate.bookie.storage.ledger_store import LedgerStore
+from bookgate.bookie.storage.options import StorageConfig
 from bookgate.bookie.storage.write_cache import Snapshot, WriteCache
+from bookgate.bookie.storage_events import Retry, StorageEvents
 from bookgate.bookie.system.files import FileSystem, StorageStoppedException, is_no_space
 from bookgate.bookie.system.threads import REAL_THREADS, RunningThread, Threads
 from bookgate.runtime.logs import log_event
@@ -99,12 +103,12 @@ class Flusher:
 class SpaceTolerantFlusher:
     """Flushes until a flush finds no space; from then on everything stays in the cache. For a start on a full disk.
 
-    `on_no_space` agrees to that, or the error is raised.
+    `not_stored` says so, or the error is raised.
     """
 
-    def __init__(self, flusher: Flusher, on_no_space: Callable[[OSError], bool]) -> None:
+    def __init__(self, flusher: Flusher, events: StorageEvents) -> None:
         self._flusher = flusher
-        self._on_no_space = on_no_space
+        self._events = events
         self.out_of_space = False
 
     def flush(self) -> None:
@@ -116,7 +120,7 @@ class SpaceTolerantFlusher:
         try:
             write()
         except OSError as error:
-            if not is_no_space(error) or not self._on_no_space(error):
+            if not is_no_space(error) or self._events.not_stored((), error) is Retry.NEVER:
                 raise
             self.out_of_space = True
             log_event(
@@ -129,46 +133,32 @@ class SpaceTolerantFlusher:
 
 
 class Checkpointer:
-    """Runs checkpoints, on its own thread once started. `interval` is in seconds.
-
-    `synced_marks` gives the end of what each journal has synced, in the order of `journal_directories`; `on_room` is
-    called after each flush; `is_full` says whether a journal directory has no room for backups.
-    """
+    """Runs checkpoints, on its own thread once started."""
 
     def __init__(
         self,
         files: FileSystem,
         flusher: Flusher,
-        journal_directories: Sequence[Path],
-        ledger_directories: Sequence[Path],
-        *,
-        max_backups: int,
-        interval: float,
-        synced_marks: Callable[[], Sequence[LogMark]],
-        on_room: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
-        on_no_space: Callable[[OSError], bool] = lambda error: False,
-        on_space: Callable[[], None] = lambda: None,
-        is_full: Callable[[Path], bool] = lambda directory: False,
+        journals: Sequence[Journal],
+        config: StorageConfig,
+        events: StorageEvents,
+        disks: WritableDirectories,
         threads: Threads = REAL_THREADS,
     ) -> None:
         self._files = files
         self._threads = threads
         self._flusher = flusher
-        self._journal_directories = journal_directories
-        self._ledger_directories = ledger_directories
-        self._backups = max_backups
-        self._interval = interval
-        self._synced_marks = synced_marks
-        self._on_room = on_room
-        self._on_fatal = on_fatal
-        self._on_no_space = on_no_space
-        self._on_space = on_space
-        self._is_full = is_full
+        self._journals = journals
+        self._journal_directories = config.journal_directories
+        self._ledger_directories = config.ledger_directories
+        self._backups = config.journal_max_backups
+        self._interval = config.flush_interval_seconds
+        self._events = events
+        self._disks = disks
         self._out_of_space = False
         self._running = threads.lock()
         self._broken = False
-        self._persisted = [journal_format.NO_MARK] * len(journal_directories)
+        self._persisted = [journal_format.NO_MARK] * len(journals)
         self._wake = threads.condition()
         self._requested = False
         self._closing = False
@@ -208,7 +198,7 @@ class Checkpointer:
             was_out_of_space, self._out_of_space = self._out_of_space, False
         if was_out_of_space:
             log_event(_log, "checkpoint_has_space")
-            self._on_space()
+            self._events.space_restored()
 
     @property
     def out_of_space(self) -> bool:
@@ -223,9 +213,9 @@ class Checkpointer:
     def _checkpoint(self) -> None:
         started = time.monotonic()
         try:
-            marks = self._synced_marks()
+            marks = [journal.synced_mark for journal in self._journals]
             if self._flusher.flush():
-                self._on_room()
+                self._events.capacity_available()
             for journal, mark in enumerate(marks):
                 self._complete(journal, mark)
             self._flusher.statistics.checkpoints.success(time.monotonic() - started)
@@ -233,7 +223,7 @@ class Checkpointer:
             self._flusher.statistics.checkpoints.failure(time.monotonic() - started)
             if not isinstance(error, OSError) or not self._may_try_again(error):
                 log_event(_log, "checkpoint_failed", logging.CRITICAL, error=error, note="the journal is kept")
-                self._on_fatal(error)
+                self._events.failed(error)
             raise
 
     def _may_try_again(self, error: OSError) -> bool:
@@ -241,9 +231,11 @@ class Checkpointer:
             return False
         was_out_of_space, self._out_of_space = self._out_of_space, True
         if not was_out_of_space:
-            if not self._on_no_space(error):
+            if self._events.not_stored((), error) is Retry.NEVER:
                 self._out_of_space = False
                 return False
+            for journal in self._journals:
+                journal.release_preallocation()
             log_event(
                 _log,
                 "checkpoint_without_space",
@@ -257,7 +249,7 @@ class Checkpointer:
     def _complete(self, journal: int, mark: LogMark) -> None:
         """The end of step 5 for one journal. Marks never move back."""
         directory = self._journal_directories[journal]
-        is_full = self._is_full(directory)
+        is_full = self._disks.is_full_journal_directory(directory)
         if mark > self._persisted[journal]:
             name = mark_file_name(journal, len(self._journal_directories))
             write_mark(self._files, self._ledger_directories, mark, name)

@@ -16,7 +16,7 @@ from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
 from bookgate.bookie.index.ledger_index import LedgerIndex
 from bookgate.bookie.statistics import StoreStatistics
-from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 
 Table = Mapping[int, bytes]
 
@@ -27,7 +27,7 @@ class LedgerStore:
     def __init__(self, index: LedgerIndex, logs: EntryLogs, statistics: StoreStatistics | None = None) -> None:
         self.index = index
         self.logs = logs
-        self._written: dict[StoredLedger, tuple[Table, list[SlotRun]]] = {}
+        self._written: dict[LedgerDescriptor, tuple[Table, list[SlotRun]]] = {}
         """What a flush that failed has in the entry logs: each table, and where its entries are."""
         self._failed_syncs = 0
         self._statistics = statistics or StoreStatistics()
@@ -36,7 +36,7 @@ class LedgerStore:
         """Ids of the ledgers whose index is on disk, ascending."""
         return self.index.ledger_ids()
 
-    def flush(self, tables: Mapping[StoredLedger, Table], headers: Collection[StoredLedger]) -> None:
+    def flush(self, tables: Mapping[LedgerDescriptor, Table], headers: Collection[LedgerDescriptor]) -> None:
         """Writes entries sorted by ledger and entry, syncs the log, then writes index slots and headers and syncs them.
 
         So the index never points at what the log does not durably hold. Done again after an error, with the same
@@ -57,12 +57,12 @@ class LedgerStore:
         self.logs.flushed()
         self._written.clear()
 
-    def _write_entries(self, tables: Mapping[StoredLedger, Table]) -> dict[StoredLedger, list[SlotRun]]:
+    def _write_entries(self, tables: Mapping[LedgerDescriptor, Table]) -> dict[LedgerDescriptor, list[SlotRun]]:
         if self._failed_syncs != self.logs.failed_syncs:
             # What such a sync failed for may never reach the disk.
             self._failed_syncs = self.logs.failed_syncs
             self._written.clear()
-        slots: dict[StoredLedger, list[SlotRun]] = {}
+        slots: dict[LedgerDescriptor, list[SlotRun]] = {}
         for ledger in sorted(tables, key=_by_id):
             table = tables[ledger]
             written = self._written.get(ledger)
@@ -85,5 +85,5 @@ def store_of(stores: Sequence[LedgerStore], number: int) -> LedgerStore:
     return stores[number % len(stores)]
 
 
-def _by_id(ledger: StoredLedger) -> tuple[int, int]:
+def _by_id(ledger: LedgerDescriptor) -> tuple[int, int]:
     return ledger.ledger_id.scope_id, ledger.number

@@ -17,9 +17,9 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.ledger_index import LedgerIndex
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.limbo import Limbo
-from bookgate.bookie.storage.stored_ledger import StoredLedger
 from bookgate.bookie.system.data_loss import ACCEPT_LOSS
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
@@ -47,13 +47,13 @@ class LedgerTable:
         """Ids of scope 0 that were deleted and not made anew since."""
         self._limit = limit
         self._lock = threads.lock()
-        self._recent: OrderedDict[_Key, StoredLedger] = OrderedDict()
-        self._newest: StoredLedger | None = None
+        self._recent: OrderedDict[_Key, LedgerDescriptor] = OrderedDict()
+        self._newest: LedgerDescriptor | None = None
         """What `recent` found last: adds come in runs of one ledger."""
         self._deleting: set[_Key] = set()
-        self._held: WeakValueDictionary[_Key, StoredLedger] = WeakValueDictionary()
+        self._held: WeakValueDictionary[_Key, LedgerDescriptor] = WeakValueDictionary()
 
-    def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> StoredLedger | None:
+    def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> LedgerDescriptor | None:
         """The ledger, loaded from its index file if need be; None when there is none.
 
         A crash may leave an index file without header. Raises StorageCorruptException for it, unless told to take it
@@ -73,7 +73,7 @@ class LedgerTable:
             found = self._stored(ledger_id)
         return found is not None and found[0] is None and found[1] != NO_ENTRY
 
-    def recent(self, number: int) -> StoredLedger | None:
+    def recent(self, number: int) -> LedgerDescriptor | None:
         """The ledger of scope 0 if it is among those kept."""
         ledger = self._newest
         if ledger is not None and ledger.number == number:
@@ -86,14 +86,14 @@ class LedgerTable:
             self._newest = ledger
         return ledger
 
-    def get_or_create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+    def get_or_create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
         """What `get` finds, or else a new ledger with that key. Raises as `get` does."""
         with self._lock:
             ledger = self._known(ledger_id) or self._stored_or_new(ledger_id, master_key)
             self._keep(ledger)
         return ledger
 
-    def create(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+    def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
         """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
         with self._lock:
             found = self._stored(ledger_id)
@@ -105,7 +105,7 @@ class LedgerTable:
     def delete(
         self,
         ledger_id: LedgerId,
-        discard: Callable[[StoredLedger | None], bool],
+        discard: Callable[[LedgerDescriptor | None], bool],
         on_fenced: Callable[[int, bool], None],
     ) -> bool:
         """Deletes the ledger from its index, and lets `discard` drop what is in memory (None: nothing is).
@@ -133,10 +133,10 @@ class LedgerTable:
             self._index(ledger_id).delete(ledger_id)
             return True
 
-    def drop(self, ledger_id: LedgerId, discard: Callable[[StoredLedger], None]) -> None:
+    def drop(self, ledger_id: LedgerId, discard: Callable[[LedgerDescriptor], None]) -> None:
         """Deletes the ledger at once, as a replay does that learns that it was deleted before. Raises OSError."""
 
-        def discard_known(ledger: StoredLedger | None) -> bool:
+        def discard_known(ledger: LedgerDescriptor | None) -> bool:
             if ledger is not None:
                 discard(ledger)
             return True
@@ -187,7 +187,7 @@ class LedgerTable:
     def _index(self, ledger_id: LedgerId) -> LedgerIndex:
         return store_of(self._stores, ledger_id.ledger_id).index
 
-    def _known(self, ledger_id: LedgerId) -> StoredLedger | None:
+    def _known(self, ledger_id: LedgerId) -> LedgerDescriptor | None:
         key = (ledger_id.scope_id, ledger_id.ledger_id)
         ledger = self._recent.get(key)
         if ledger is not None:
@@ -198,23 +198,23 @@ class LedgerTable:
             self._keep(ledger)
         return ledger
 
-    def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> StoredLedger | None:
+    def _load(self, ledger_id: LedgerId, headerless_is_unknown: bool) -> LedgerDescriptor | None:
         found = self._stored(ledger_id)
         return None if found is None else self._loaded(ledger_id, found, headerless_is_unknown)
 
-    def _stored_or_new(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
+    def _stored_or_new(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
         found = self._stored(ledger_id)
         ledger = None if found is None else self._loaded(ledger_id, found, False)
         return ledger or self._new(ledger_id, master_key, NO_ENTRY)
 
-    def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> StoredLedger:
+    def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> LedgerDescriptor:
         limbo = self._in_limbo(ledger_id)
-        return StoredLedger(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
+        return LedgerDescriptor(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
 
     def _in_limbo(self, ledger_id: LedgerId) -> bool:
         return self._limbo is not None and ledger_id.ledger_id in self._limbo
 
-    def _keep(self, ledger: StoredLedger) -> None:
+    def _keep(self, ledger: LedgerDescriptor) -> None:
         key = (ledger.ledger_id.scope_id, ledger.number)
         self._recent[key] = ledger
         self._held[key] = ledger
@@ -223,7 +223,7 @@ class LedgerTable:
 
     def _loaded(
         self, ledger_id: LedgerId, found: tuple[IndexHeader | None, int], headerless_is_unknown: bool
-    ) -> StoredLedger | None:
+    ) -> LedgerDescriptor | None:
         """The ledger that an index holds. Raises StorageCorruptException for one without header, unless told."""
         header, last_entry_id = found
         if header is None and headerless_is_unknown:
@@ -237,7 +237,7 @@ class LedgerTable:
             # At once, and for good: what is added from now on must not hide it.
             self._limbo.add_lost([ledger_id.ledger_id])
         limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
-        ledger = StoredLedger(
+        ledger = LedgerDescriptor(
             ledger_id,
             header.master_key,
             # The Java bookie fences what it marks; a limbo alone stops normal adds as well.

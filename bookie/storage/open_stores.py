@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bookgate.bookie.disks import directories
+from bookgate.bookie.disks.writable import WritableDirectories
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.index.file_index import LedgerCache
 from bookgate.bookie.index.index_list import LIST_FILE, IndexList
@@ -26,19 +27,20 @@ Writable = Callable[[], Sequence[Path]]
 def open_stores(
     config: StorageConfig,
     files: FileSystem,
-    writable_ledgers: Writable,
-    writable_indexes: Writable,
+    disks: WritableDirectories,
     statistics: StoreStatistics,
     threads: Threads = REAL_THREADS,
 ) -> tuple[LedgerStore, ...]:
     """The stores, open. The directories are made and locked. Raises OSError."""
     ledgers = [directories.current(path) for path in config.ledger_directories]
     indexes = [directories.current(path) for path in config.index_directories] or ledgers
-    logs_in = _current_of(writable_ledgers)
+    logs_in = _current_of(disks.directories_for_entry_logs)
     if config.storage == "db":
         return _database_stores(config, files, ledgers, indexes, statistics, threads)
     listed = IndexList(files, config.ledger_directories[0] / LIST_FILE)
-    index = LedgerCache(files, indexes, config.ledger_cache_bytes, _current_of(writable_indexes), statistics, listed)
+    index = LedgerCache(
+        files, indexes, config.ledger_cache_bytes, _current_of(disks.directories_for_index_files), statistics, listed
+    )
     index.finish_relocations()
     return (LedgerStore(index, _logs(config, files, ledgers, logs_in, statistics, threads), statistics),)
 

@@ -1,4 +1,4 @@
-"""Reading what storage holds: the half of `storage` that needs neither journal nor event loop.
+"""Reading what storage holds: the part of `storage` that needs neither journal nor event loop.
 
 An entry is looked for in the write cache, then in the index, then in the entry log, in this order, which is that in
 which a flush moves it: so none is missed while it is on its way.
@@ -17,14 +17,15 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from bookgate.bookie.index import file_format
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor, descriptor_of
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
-from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.entry import PACKET_IDS
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
-from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -33,21 +34,17 @@ _MAX_RUN = 4096
 """Entries looked up at once."""
 
 
-class StoredEntries:
-    """See the module. `stores` are there while storage is open."""
+class EntryReader:
+    """See the module."""
 
-    def __init__(self, cache: WriteCache) -> None:
+    def __init__(self, cache: WriteCache, ledgers: LedgerTable, stores: Sequence[LedgerStore]) -> None:
         self._cache = cache
-        self.stores: tuple[LedgerStore, ...] = ()
-        """Index and entry logs, while open."""
-
-    def ledger(self, ledger_id: LedgerId) -> StoredLedger | None:
-        """The ledger if this bookie knows it, be it without entries."""
-        raise NotImplementedError
+        self._ledgers = ledgers
+        self._stores = stores
 
     def read_cached(self, ledger: LedgerState, entry_id: int) -> bytes | None:
         """The entry if it is in the write cache. Never blocks; any thread."""
-        return self._cache.get(stored_ledger(ledger), entry_id)
+        return self._cache.get(descriptor_of(ledger), entry_id)
 
     def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
         """The entry's packet. May read files; any thread.
@@ -55,7 +52,7 @@ class StoredEntries:
         Raises NoSuchEntryException, DataUnknownException where the ledger is in limbo, or StorageCorruptException when
         the entry is there and can't be read whole.
         """
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         packet = self._cache.get(stored, entry_id)
         if packet is not None:
             return packet
@@ -66,13 +63,13 @@ class StoredEntries:
                 # Compaction may have moved the entry and removed the log since the location was looked up.
                 if self._location(stored, entry_id) == location:
                     raise
-        if stored.deleted and (ledger_now := self.ledger(stored.ledger_id)) is not None:
+        if stored.deleted and (ledger_now := self._ledgers.get(stored.ledger_id)) is not None:
             # Deleted and made anew since it was looked up.
             return self.read_entry(ledger_now, entry_id)
         _refuse_limbo(stored)
         raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
 
-    def held_entry(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
+    def held_entry(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
         """The entry as far as it can be read, else None."""
         try:
             return self.read_entry(ledger, entry_id)
@@ -85,7 +82,7 @@ class StoredEntries:
         The first is there whatever its size; with the others it is `max_bytes` at most. Raises for the first as
         `read_entry` does; a later one that is not held or can't be read ends the list.
         """
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         packets: list[bytes] = []
         room = max_bytes
         while len(packets) < max_count and room > 0:
@@ -105,7 +102,7 @@ class StoredEntries:
                 packets.append(packet)
         return packets or [self.read_entry(stored, first_entry_id)]
 
-    def _read_run(self, ledger: StoredLedger, entry_id: int, count: int, max_bytes: int) -> Sequence[bytes]:
+    def _read_run(self, ledger: LedgerDescriptor, entry_id: int, count: int, max_bytes: int) -> Sequence[bytes]:
         """Some of the entries from `entry_id` on; none when it is not held or can't be read."""
         if not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             return ()
@@ -127,23 +124,23 @@ class StoredEntries:
             log_event(_log, "read_failed", logging.ERROR, error=error)
             return ()
 
-    def _location(self, ledger: StoredLedger, entry_id: int) -> int:
+    def _location(self, ledger: LedgerDescriptor, entry_id: int) -> int:
         if not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             return 0
         return self._store(ledger).index.location(ledger.ledger_id, entry_id)
 
-    def _store(self, ledger: StoredLedger) -> LedgerStore:
-        return store_of(self.stores, ledger.number)
+    def _store(self, ledger: LedgerDescriptor) -> LedgerStore:
+        return store_of(self._stores, ledger.number)
 
     def last_entry_id(self, ledger: LedgerState) -> int:
         """Highest entry held, -1 if none. Never blocks. Raises DataUnknownException for a ledger in limbo."""
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         _refuse_limbo(stored)
         return stored.last_entry_id
 
     def loaded_lac(self, ledger: LedgerState) -> int | None:
         """What `known_lac` returns if that needs no file, else None. Never blocks."""
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         return None if stored.stored_lac is None or stored.limbo else max(stored.known_lac, stored.stored_lac)
 
     def known_lac(self, ledger: LedgerState) -> int:
@@ -151,14 +148,14 @@ class StoredEntries:
 
         Raises OSError; DataUnknownException for a ledger in limbo.
         """
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         _refuse_limbo(stored)
         if stored.stored_lac is None:
             # Kept apart from known_lac, which the event loop advances meanwhile.
             stored.stored_lac = self._lac_of_last_entry(stored)
         return max(stored.known_lac, stored.stored_lac)
 
-    def _lac_of_last_entry(self, ledger: StoredLedger) -> int:
+    def _lac_of_last_entry(self, ledger: LedgerDescriptor) -> int:
         """The LAC is a lower bound: where the last entry is damaged, other entries can be served without it."""
         try:
             packet = self.read_entry(ledger, ledger.last_entry_id)
@@ -169,7 +166,7 @@ class StoredEntries:
 
     def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         cached = self._cache.entry_ids(stored)
         first = end = -1
         for entry_id in heapq.merge(cached, self._store(stored).index.entry_ids(stored.ledger_id)):
@@ -184,15 +181,8 @@ class StoredEntries:
             yield first, end - first
 
 
-def _refuse_limbo(ledger: StoredLedger) -> None:
+def _refuse_limbo(ledger: LedgerDescriptor) -> None:
     if ledger.limbo:
         raise DataUnknownException(
             f"ledger {ledger.ledger_id} is in limbo: this bookie may have lost some of it and can't say what it held"
         )
-
-
-def stored_ledger(ledger: LedgerState) -> StoredLedger:
-    """What storage itself made. Raises TypeError for anything else."""
-    if not isinstance(ledger, StoredLedger):
-        raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
-    return ledger

@@ -35,9 +35,9 @@ from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.file import list_journals
 from bookgate.bookie.journal.format import JournalScan, LogMark, Record
 from bookgate.bookie.storage.checkpoint import Flusher, SpaceTolerantFlusher
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import is_acceptable_key
 from bookgate.bookie.storage.ledger_table import LedgerTable
-from bookgate.bookie.storage.stored_ledger import StoredLedger
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.data_loss import WAYS_OUT
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
@@ -66,7 +66,7 @@ class Replay:
         table: LedgerTable,
         cache: WriteCache,
         flusher: Flusher | SpaceTolerantFlusher,
-        held: Callable[[StoredLedger, int], bytes | None],
+        held: Callable[[LedgerDescriptor, int], bytes | None],
         *,
         skip_invalid: bool = False,
         accept_loss: bool = False,
@@ -220,7 +220,7 @@ class Replay:
         self._keys.pop(ledger_id, None)
         self._passed_over.discard(ledger_id)
 
-    def _mark_header(self, ledger: StoredLedger) -> None:
+    def _mark_header(self, ledger: LedgerDescriptor) -> None:
         self._applied.add(ledger.ledger_id)
         if self._cache.mark_header(ledger):
             self._flusher.flush()
@@ -236,7 +236,7 @@ class Replay:
         # Dirty even if the header says the same: an earlier process may have been killed before it synced it.
         self._mark_header(ledger)
 
-    def _apply_explicit_lac(self, ledger: StoredLedger, packet: bytes) -> None:
+    def _apply_explicit_lac(self, ledger: LedgerDescriptor, packet: bytes) -> None:
         if len(packet) < _LAC_OFFSET or not fits_header(ledger.master_key, packet):
             raise ValueError(f"an explicit LAC of {len(packet)} bytes is out of range")
         ledger.explicit_lac = packet
@@ -259,7 +259,7 @@ class Replay:
         if self._cache.put(ledger, record.entry_id, record.payload):
             self._flusher.flush()
 
-    def _lacks_blocks(self, ledger: StoredLedger, record: Record) -> bool:
+    def _lacks_blocks(self, ledger: LedgerDescriptor, record: Record) -> bool:
         """Whether the copy held so far tells that this one was written in part."""
         empty = list(_blocks_of_zeros(record))
         held = self._held(ledger, record.entry_id) if empty else None
@@ -267,7 +267,7 @@ class Replay:
             return False
         return any(held[start : start + _BLOCK] != _ZEROS for start in empty)
 
-    def _find(self, ledger_id: LedgerId) -> StoredLedger | None:
+    def _find(self, ledger_id: LedgerId) -> LedgerDescriptor | None:
         # A ledger that was deleted and made anew may have an index file without header; its key then comes later.
         ledger = self._table.get(ledger_id, headerless_is_unknown=True)
         if ledger is None:

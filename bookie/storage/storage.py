@@ -1,18 +1,17 @@
-"""Storage of one bookie: the one facade that request handlers see.
+"""Storage of one bookie: its ledgers, a writer and a reader for them, and the life of what these live on.
 
-An entry is accepted into the write cache, queued to the journal, and acknowledged (its token comes back) once the
+An entry is accepted into the write cache, queued to the journal, and acknowledged (its completion is `stored`) once the
 journal is synced. A checkpoint moves it to entry log and index later. Reads look into the write cache, then the index,
 then the entry log.
 
 States: new → open (directories locked, journal replayed, threads running) → closed; or failed after the first disk
-error of journal or checkpoint, when `on_fatal` was called once and nothing more is accepted or acknowledged.
+error of journal or checkpoint, which was told once as `failed`, and nothing more is accepted or acknowledged.
 
-Writing is `writer` and reading is `reader`, which this class is both of; here is what they live on:
-opening with replay, checkpoints, errors and want of space, deletion, limits. A ledger read back from its index header
+Writing is `writer`, reading is `reader`, and which ledgers there are `ledger_table`; here is what they live on: opening
+with replay, checkpoints, errors and want of space, deletion, limits. A ledger read back from its index header
 has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
 
-Threads: the event loop calls everything unless a method says otherwise; `on_durable` comes from the journal thread,
-`on_room` and `on_fatal` from either that or the checkpoint thread.
+Threads: the event loop calls everything unless a method says otherwise; `storage_events` says where events come from.
 
 Not its job: whether a request is allowed (`ledger_state`, `protocol.admission`), the wire, which ledgers exist in the
 metadata.
@@ -24,28 +23,32 @@ import heapq
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from bookgate.bookie.disks import directories
 from bookgate.bookie.disks.directories import DirectoryLock
 from bookgate.bookie.disks.rules import DirectoryUsage
+from bookgate.bookie.disks.writable import AllDirectories, WritableDirectories
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
 from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, SpaceTolerantFlusher
+from bookgate.bookie.storage.fails_once import FailsOnce
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
+from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.storage.open_stores import open_stores
 from bookgate.bookie.storage.options import StorageConfig
+from bookgate.bookie.storage.reader import EntryReader
 from bookgate.bookie.storage.recently_deleted import FencedAndDeleted
 from bookgate.bookie.storage.replay import Replay
 from bookgate.bookie.storage.replay_start import starts_of_replay
-from bookgate.bookie.storage.stored_ledger import StoredLedger
 from bookgate.bookie.storage.write_cache import WriteCache
-from bookgate.bookie.storage.writer import LedgerWrites
+from bookgate.bookie.storage.writer import EntryWriter
+from bookgate.bookie.storage_events import StorageEvents
 from bookgate.bookie.system.data_loss import OnLoss, refuse_loss, tell_loss
 from bookgate.bookie.system.files import (
     REAL_FILE_SYSTEM,
@@ -60,7 +63,7 @@ from bookgate.runtime.logs import log_event
 
 __all__ = [
     "DirectoryUsage",
-    "Storage",
+    "LedgerStorage",
     "StorageConfig",
     "StorageCorruptException",
     "StorageStoppedException",
@@ -69,67 +72,40 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 
-class Storage(LedgerWrites):
+class LedgerStorage:
     """See the module. Methods raise OSError for disk errors and StorageStoppedException when not open."""
+
+    ledgers: LedgerTable
+    """The ledgers there are; while open, as the next two."""
+    reader: EntryReader
+    writer: EntryWriter
 
     def __init__(
         self,
         config: StorageConfig,
-        on_durable: Callable[[list[object]], None],
-        on_fatal: Callable[[BaseException], None],
+        events: StorageEvents,
         files: FileSystem = REAL_FILE_SYSTEM,
         threads: Threads = REAL_THREADS,
+        disks: WritableDirectories | None = None,
     ) -> None:
+        """`disks` says which directories may be written, by default all of them."""
         self._config = config
         self._files = files
         self._threads = threads
-        self._on_fatal = on_fatal
-        self._fatal_lock = threads.lock()
-        self._failed = False
-        self.on_room: Callable[[], None] = lambda: None
-        """Called from the checkpoint or the journal thread when there may be room for adds again."""
-        self.on_no_space: Callable[[OSError, list[object]], bool] = lambda error, tokens: False
-        """Called from either thread when a write finds no space, with the tokens of requests that are not acknowledged
-        for it. True: they are taken care of, and whoever is called sees to it that no more is written until `on_space`.
-        False, and as long as nobody says: the error is fatal."""
-        self.on_space: Callable[[], None] = lambda: None
-        """Called from either thread when what had found no space has been made good; look at `out_of_space`."""
-        self.on_deleted: Callable[[Sequence[int]], None] = lambda numbers: None
-        """Called with the ledgers that were deleted, by whoever deletes them."""
-        self.writable_ledger_directories: Callable[[], Sequence[Path]] = lambda: config.ledger_directories
-        """Which ledger directories may take a new entry log; asked at checkpoints. None of them: all are tried."""
-        self.writable_index_directories: Callable[[], Sequence[Path]] = lambda: (
-            config.index_directories or config.ledger_directories
-        )
-        """The same for new index files."""
-        self.is_full_journal_directory: Callable[[Path], bool] = lambda directory: False
-        """Whether a journal directory's disk is full: journal files kept as backup go then. Asked at checkpoints."""
+        self._disks = disks or AllDirectories(config.ledger_directories, config.index_directories)
+        self._owner_events = events
+        self._events = FailsOnce(events, threads)
         self.needs_journal = True
         """False once it was closed with everything in entry logs and index."""
+        self.stores: tuple[LedgerStore, ...] = ()
+        """Index and entry logs, while open."""
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
         self._limbo = Limbo(files, config.ledger_directories)
-        options = config.journal()
-        journals = tuple(
-            Journal(
-                files,
-                directories.current(path),
-                options,
-                on_durable,
-                self._fail,
-                lambda: self.on_room(),
-                lambda error, tokens: self.on_no_space(error, tokens),
-                lambda: self.on_space(),
-                threads,
-            )
+        self._cache = WriteCache(config.write_cache_bytes)
+        self._journals = tuple(
+            Journal(files, directories.current(path), config.journal(), self._events, threads)
             for path in config.journal_directories
-        )
-        super().__init__(
-            WriteCache(config.write_cache_bytes),
-            journals,
-            LedgerTable((), config.ledger_state_limit, threads),
-            on_durable,
-            journal_entries=config.journal_entries,
         )
         self._checkpointer: Checkpointer | None = None
         self._flush_statistics = FlushStatistics()
@@ -160,8 +136,8 @@ class Storage(LedgerWrites):
         `accept_loss` it goes on with what is there. The ids given are ledgers of which anything may be lost: they are
         in limbo from then on, be there proof or not.
 
-        Where that finds no space and `on_no_space` agrees, what was replayed stays in memory, the marks stay, and
-        storage is open and `out_of_space`; it goes on as after any other write that found none.
+        Where that finds no space, and `not_stored` says to try again, what was replayed stays in memory, the marks
+        stay, and storage is open and `out_of_space`; it goes on as after any other write that found none.
 
         Raises DirectoryException, LostDataException, StorageCorruptException or another OSError; the directories are
         free again then.
@@ -184,40 +160,32 @@ class Storage(LedgerWrites):
             self._limbo.add(accept_loss)
         starts = starts_of_replay(self._files, config, on_loss)
         trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
-        self.stores = open_stores(
-            config,
-            self._files,
-            lambda: self.writable_ledger_directories(),
-            lambda: self.writable_index_directories(),
-            self._store_statistics,
-            self._threads,
-        )
+        self.stores = open_stores(config, self._files, self._disks, self._store_statistics, self._threads)
         self._find_lost(trusted, on_loss)
-        self._table = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
+        self.ledgers = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
-        patient = SpaceTolerantFlusher(flusher, lambda error: self.on_no_space(error, []))
-        replays = [self._replay(journal, mark, patient, accept_loss is not None) for journal, mark in enumerate(starts)]
+        tolerant = SpaceTolerantFlusher(flusher, self._events)
+        self.reader = EntryReader(self._cache, self.ledgers, self.stores)
+        replays = [
+            self._replay(journal, mark, tolerant, accept_loss is not None) for journal, mark in enumerate(starts)
+        ]
         checkpointer = Checkpointer(
-            self._files,
-            flusher,
-            config.journal_directories,
-            config.ledger_directories,
-            max_backups=config.journal_max_backups,
-            interval=config.flush_interval_seconds,
-            synced_marks=lambda: [journal.synced_mark for journal in self._journals],
-            on_room=lambda: self.on_room(),
-            on_fatal=self._fail,
-            on_no_space=self._flush_found_no_space,
-            on_space=lambda: self.on_space(),
-            is_full=lambda directory: self.is_full_journal_directory(directory),
-            threads=self._threads,
+            self._files, flusher, self._journals, config, self._events, self._disks, self._threads
+        )
+        self.writer = EntryWriter(
+            self._cache,
+            self._journals,
+            self.ledgers,
+            checkpointer,
+            self._events,
+            journal_entries=config.journal_entries,
         )
         for journal, (_, end) in zip(self._journals, replays, strict=True):
             journal.open(end)
-        marks = [self._persist_beginning(number, mark, patient) for number, (mark, _) in enumerate(replays)]
+        marks = [self._persist_beginning(number, mark, tolerant) for number, (mark, _) in enumerate(replays)]
         self._checkpointer = checkpointer
-        checkpointer.start(marks, out_of_space=patient.out_of_space)
+        checkpointer.start(marks, out_of_space=tolerant.out_of_space)
 
     def _find_lost(self, trusted: bool, on_loss: OnLoss) -> None:
         """A ledger that is missing in the index is in limbo, whatever the journal still has of it (S8)."""
@@ -225,13 +193,6 @@ class Storage(LedgerWrites):
             lost = store.index.find_lost(trusted, on_loss)
             self._limbo.add_lost(lost)
             store.index.forget(lost)
-
-    def _flush_found_no_space(self, error: OSError) -> bool:
-        agreed = self.on_no_space(error, [])
-        if agreed:
-            for journal in self._journals:
-                journal.give_back()
-        return agreed
 
     def _replay(
         self, journal: int, mark: LogMark, flusher: SpaceTolerantFlusher, accept_loss: bool
@@ -241,10 +202,10 @@ class Storage(LedgerWrites):
         replayed = Replay(
             self._files,
             directory,
-            self._table,
+            self.ledgers,
             self._cache,
             flusher,
-            self.held_entry,
+            self.reader.held_entry,
             skip_invalid=self._config.skip_invalid_records,
             accept_loss=accept_loss,
         ).run(mark)
@@ -283,11 +244,11 @@ class Storage(LedgerWrites):
                 raise
             except OSError as error:
                 if not is_no_space(error):
-                    self._fail(error)
+                    self._events.failed(error)
                 raise
 
     def _running_checkpointer(self) -> Checkpointer:
-        if self._checkpointer is None or self._failed:
+        if self._checkpointer is None or self._events.have_failed:
             raise StorageStoppedException("storage is not open; no checkpoint can be made")
         return self._checkpointer
 
@@ -298,7 +259,7 @@ class Storage(LedgerWrites):
                 self._checkpointer.stop()
                 for journal in self._journals:
                     journal.close()
-                if not self._failed:
+                if not self._events.have_failed:
                     self._last_checkpoint(self._checkpointer)
         finally:
             self._checkpointer = None
@@ -336,7 +297,7 @@ class Storage(LedgerWrites):
     def is_sound(self) -> bool:
         """Whether nothing has failed and every thread runs."""
         parts = (self._checkpointer, *self._journals)
-        return not self._failed and all(part is not None and part.is_sound for part in parts)
+        return not self._events.have_failed and all(part is not None and part.is_sound for part in parts)
 
     @property
     def out_of_space(self) -> bool:
@@ -359,13 +320,6 @@ class Storage(LedgerWrites):
             self._lock.release()
             self._lock = None
 
-    def _fail(self, error: BaseException) -> None:
-        with self._fatal_lock:
-            if self._failed:
-                return
-            self._failed = True
-        self._on_fatal(error)
-
     # Limbo
 
     def is_in_limbo(self, number: int) -> bool:
@@ -379,7 +333,7 @@ class Storage(LedgerWrites):
     def leave_limbo(self, numbers: Collection[int]) -> None:
         """Blocking: these were verified. Raises OSError."""
         self._limbo.remove(numbers)
-        self._table.leave_limbo(numbers)
+        self.ledgers.leave_limbo(numbers)
 
     # Deleting
 
@@ -411,19 +365,19 @@ class Storage(LedgerWrites):
                     store.index.sync()
             finally:
                 # Also where there was no space: what is made anew under such an id must be found when it is flushed.
-                self._table.deleted()
-        self.on_deleted(gone)
+                self.ledgers.deleted()
+        self._owner_events.ledgers_deleted(gone)
         return gone
 
     def _delete(self, number: int, unwritten: bool) -> bool:
-        def discard(ledger: StoredLedger | None) -> bool:
+        def discard(ledger: LedgerDescriptor | None) -> bool:
             if unwritten:
                 return self._cache.discard_unwritten(number, ledger)
             if ledger is not None:
                 self._cache.discard(ledger)
             return True
 
-        return self._table.delete(LedgerId.unscoped(number), discard, self._deleted.add)
+        return self.ledgers.delete(LedgerId.unscoped(number), discard, self._deleted.add)
 
     def compared(self, local: Sequence[int], missing: Sequence[int]) -> None:
         """The metadata lacks those of the local ledgers that are `missing`, and has the others. Any thread."""
@@ -442,22 +396,9 @@ class Storage(LedgerWrites):
         found = array("q", on_disk) if on_disk is not None else self.stores[0].ledger_ids()
         return _with_cached(found, sorted(ledger.number for ledger in self._cache.ledgers()))
 
-    # Limits
-
-    @property
-    def accepts_adds(self) -> bool:
-        """False while the write cache or the journal's queue is full: whoever feeds adds waits for on_room."""
-        if self._journal is not None:
-            return not (self._journal.is_full or self._cache.is_full)
-        return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
-
     def usage(self) -> DirectoryUsage:
         """Room on the ledger directories' disks together. Raises OSError."""
         return directories.total_usage(self._config.ledger_directories, self._files)
-
-    def _request_checkpoint(self) -> None:
-        if self._checkpointer is not None:
-            self._checkpointer.request()
 
 
 def _with_cached(on_disk: array[int], cached: Sequence[int]) -> array[int]:

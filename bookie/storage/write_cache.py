@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple
 
-from bookgate.bookie.storage.stored_ledger import LedgerDeletedException, StoredLedger
+from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException, LedgerDescriptor
 
 ENTRY_OVERHEAD = 128
 """Bytes of memory an entry costs beyond its packet, about."""
@@ -34,8 +34,8 @@ Table = dict[int, bytes]
 class Snapshot(NamedTuple):
     """What one checkpoint has to flush."""
 
-    tables: dict[StoredLedger, Table]
-    headers: set[StoredLedger]
+    tables: dict[LedgerDescriptor, Table]
+    headers: set[LedgerDescriptor]
 
     @property
     def is_empty(self) -> bool:
@@ -48,15 +48,15 @@ class WriteCache:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._lock = Lock()
-        self._active: dict[StoredLedger, Table] = {}
+        self._active: dict[LedgerDescriptor, Table] = {}
         self._active_bytes = 0
-        self._active_headers: set[StoredLedger] = set()
-        self._flushing: dict[StoredLedger, Table] = {}
+        self._active_headers: set[LedgerDescriptor] = set()
+        self._flushing: dict[LedgerDescriptor, Table] = {}
         self._flushing_bytes = 0
         self._unwritten: set[int] = set()
         """Of the ledgers watched those of which nothing came since."""
 
-    def put(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> bool:
+    def put(self, ledger: LedgerDescriptor, entry_id: int, packet: bytes) -> bool:
         """Adds an entry or replaces it. True when the active half is due for a flush.
 
         Raises LedgerDeletedException.
@@ -71,14 +71,14 @@ class WriteCache:
                 self._unwritten.discard(ledger.number)
         return 2 * self._active_bytes >= self._capacity
 
-    def _new_table(self, ledger: StoredLedger) -> Table:
+    def _new_table(self, ledger: LedgerDescriptor) -> Table:
         if ledger.deleted:
             raise LedgerDeletedException
         table = self._active[ledger] = {}
         self._active_bytes += LEDGER_OVERHEAD
         return table
 
-    def mark_header(self, ledger: StoredLedger) -> bool:
+    def mark_header(self, ledger: LedgerDescriptor) -> bool:
         """The ledger's key, fence or explicit LAC is to be written by the next checkpoint. True when that is due.
 
         Raises LedgerDeletedException.
@@ -97,7 +97,7 @@ class WriteCache:
         with self._lock:
             self._unwritten = set(numbers)
 
-    def discard_unwritten(self, number: int, ledger: StoredLedger | None) -> bool:
+    def discard_unwritten(self, number: int, ledger: LedgerDescriptor | None) -> bool:
         """`discard` of a watched ledger, None where it is not in memory; False if something came for it since."""
         with self._lock:
             if number not in self._unwritten:
@@ -106,12 +106,12 @@ class WriteCache:
                 self._discard(ledger)
             return True
 
-    def discard(self, ledger: StoredLedger) -> None:
+    def discard(self, ledger: LedgerDescriptor) -> None:
         """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
         with self._lock:
             self._discard(ledger)
 
-    def _discard(self, ledger: StoredLedger) -> None:
+    def _discard(self, ledger: LedgerDescriptor) -> None:
         ledger.deleted = True
         table = self._active.pop(ledger, None)
         if table is not None:
@@ -120,12 +120,12 @@ class WriteCache:
             self._active_headers.remove(ledger)
             self._active_bytes -= HEADER_OVERHEAD
 
-    def ledgers(self) -> set[StoredLedger]:
+    def ledgers(self) -> set[LedgerDescriptor]:
         """Ledgers of which something is not flushed yet."""
         with self._lock:
             return {*self._active, *self._active_headers, *self._flushing}
 
-    def get(self, ledger: StoredLedger, entry_id: int) -> bytes | None:
+    def get(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
         """The newest cached copy of an entry."""
         for half in (self._active, self._flushing):
             table = half.get(ledger)
@@ -133,21 +133,21 @@ class WriteCache:
                 return packet
         return None
 
-    def get_run(self, ledger: StoredLedger, first_entry_id: int, count: int) -> list[bytes]:
+    def get_run(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> list[bytes]:
         """The newest cached copies of up to `count` consecutive entries, ending before the first that is not cached."""
         found: list[bytes] = []
         while len(found) < count and (packet := self.get(ledger, first_entry_id + len(found))) is not None:
             found.append(packet)
         return found
 
-    def first_held(self, ledger: StoredLedger, first_entry_id: int, count: int) -> int:
+    def first_held(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> int:
         """How many of `count` entries come before the first that is cached."""
         if ledger not in self._active and ledger not in self._flushing:
             return count
         ids = range(first_entry_id, first_entry_id + count)
         return next((index for index, entry_id in enumerate(ids) if self.get(ledger, entry_id) is not None), count)
 
-    def entry_ids(self, ledger: StoredLedger) -> list[int]:
+    def entry_ids(self, ledger: LedgerDescriptor) -> list[int]:
         """Ids of the cached entries, ascending."""
         ids: set[int] = set()
         for half in (self._active, self._flushing):

@@ -1,7 +1,7 @@
-"""Writing what storage takes: the half of `storage` that feeds the write cache and the journals.
+"""Writing what storage takes: the part of `storage` that feeds the write cache and the journals.
 
 An entry, a fence or an explicit LAC is put into the write cache (or its ledger on the list of dirty headers) and then
-queued to the journal of its ledger, which is journal `ledgerId mod n`; its token comes back from there.
+queued to the journal of its ledger, which is journal `ledgerId mod n`; its completion comes back from there.
 
 Invariants: whatever is journaled is in the write cache or on the dirty headers' list before it is queued, so that a
 checkpoint that takes its mark behind the record finds it (S1, S6); the ledger's key, and the fence it was loaded with,
@@ -15,55 +15,54 @@ when a checkpoint is made and what a disk error means (`storage`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.journal import Journal
+from bookgate.bookie.storage.checkpoint import Checkpointer
+from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException, LedgerDescriptor, descriptor_of
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.ledger_table import LedgerTable
-from bookgate.bookie.storage.reader import StoredEntries, stored_ledger
-from bookgate.bookie.storage.stored_ledger import LedgerDeletedException, StoredLedger
 from bookgate.bookie.storage.write_cache import WriteCache
+from bookgate.bookie.storage_events import Completion, StorageEvents
 from bookgate.ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, PACKET_IDS, decode_lac_header
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId
 
 
-class LedgerWrites(StoredEntries):
+class EntryWriter:
     """See the module. Methods raise StorageStoppedException, or OSError without space, when nothing is accepted."""
 
     def __init__(
         self,
         cache: WriteCache,
-        journals: tuple[Journal, ...],
-        table: LedgerTable,
-        on_durable: Callable[[list[object]], None],
+        journals: Sequence[Journal],
+        ledgers: LedgerTable,
+        checkpointer: Checkpointer,
+        events: StorageEvents,
         *,
         journal_entries: bool,
     ) -> None:
-        super().__init__(cache)
+        """Without `journal_entries` an entry is `stored` at once; all else is journaled still."""
+        self._cache = cache
         self._journals = journals
         self._journal = journals[0] if len(journals) == 1 else None
         """The only journal: the path of every add is spared the choice."""
-        self._table = table
-        self._on_durable = on_durable
+        self._ledgers = ledgers
+        self._checkpointer = checkpointer
+        self._events = events
         self._journals_entries = journal_entries
 
-    def _request_checkpoint(self) -> None:
-        """The write cache is due to be flushed."""
-        raise NotImplementedError
+    @property
+    def accepts_adds(self) -> bool:
+        """False while the write cache or a journal's queue is full: whoever feeds adds waits for capacity."""
+        if self._journal is not None:
+            return not (self._journal.is_full or self._cache.is_full)
+        return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
 
-    def ledger(self, ledger_id: LedgerId) -> StoredLedger | None:
-        """The ledger if this bookie knows it, be it without entries. Reads its index header when not in memory."""
-        return self._table.get(ledger_id)
-
-    def recent_ledger(self, number: int) -> StoredLedger | None:
-        """The ledger of this id of scope 0 if it is in memory: the path of every add."""
-        return self._table.recent(number)
-
-    def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> StoredLedger:
-        """A ledger that `ledger` does not know. Durable with the first thing that is written of it.
+    def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
+        """A ledger that the table does not know. Durable with the first thing that is written of it.
 
         Raises IncorrectParameterException for a scoped id or an over-long key.
         """
@@ -73,21 +72,23 @@ class LedgerWrites(StoredEntries):
             raise IncorrectParameterException(
                 f"ledger {ledger_id}: a master key of {len(master_key)} bytes is too long"
             )
-        return self._table.get_or_create(ledger_id, master_key)
+        return self._ledgers.get_or_create(ledger_id, master_key)
 
-    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
-        """Stores an entry packet, or replaces it; `token` (unless None) comes back once it is durable.
+    def add_entry(
+        self, ledger: LedgerState, entry_id: int, packet: bytes, completion: Completion | None, *, sync: bool = True
+    ) -> None:
+        """Stores an entry packet, or replaces it; `completion` (unless None) is `stored` once it is durable.
 
-        Without `sync` it comes back once the entry is written; a later `force` of the ledger makes it durable.
+        Without `sync` that is once the entry is written; a later `force` of the ledger makes it durable.
 
         Raises IncorrectParameterException when the packet is not one of this entry.
         """
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         self._check_packet(stored, entry_id, packet)
-        self.add_checked_entry(stored, entry_id, packet, token, sync)
+        self.add_checked_entry(stored, entry_id, packet, completion, sync)
 
     def add_checked_entry(
-        self, stored: StoredLedger, entry_id: int, packet: bytes, token: object, sync: bool = True
+        self, stored: LedgerDescriptor, entry_id: int, packet: bytes, completion: Completion | None, sync: bool = True
     ) -> None:
         """`add_entry` for a packet whose ids are known to be right, and whose LAC the ledger has taken notice of."""
         # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
@@ -96,48 +97,46 @@ class LedgerWrites(StoredEntries):
             if not stored.key_journaled:
                 self._journal_key(stored)
         except LedgerDeletedException:
-            self.add_checked_entry(self._recreate(stored), entry_id, packet, token, sync)
+            self.add_checked_entry(self._recreate(stored), entry_id, packet, completion, sync)
             return
         if is_due:
-            self._request_checkpoint()
+            self._checkpointer.request()
         journal = self._journal or self._journal_of(stored.number)
-        if sync and self._journals_entries:
-            journal.append_one(packet, token)
-        elif self._journals_entries:
-            journal.append_deferred(packet, token)
-        elif token is not None:
-            self._on_durable([token])
+        if self._journals_entries:
+            journal.append(packet, completion, not sync)
+        elif completion is not None:
+            self._events.stored((completion,))
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
-    def fence(self, ledger: LedgerState, token: object) -> None:
-        """Fences the ledger for good; `token` comes back once that is durable, also if it was fenced before."""
-        stored = stored_ledger(ledger)
+    def fence(self, ledger: LedgerState, completion: Completion) -> None:
+        """Fences the ledger for good; `completion` is `stored` once that is durable, also if it was fenced before."""
+        stored = descriptor_of(ledger)
         try:
-            self._fence(stored, token)
+            self._fence(stored, completion)
         except LedgerDeletedException:
-            self._fence(self._recreate(stored), token)
+            self._fence(self._recreate(stored), completion)
 
-    def _fence(self, ledger: StoredLedger, token: object) -> None:
+    def _fence(self, ledger: LedgerDescriptor, completion: Completion) -> None:
         if not ledger.key_journaled:
             self._journal_key(ledger)
         if ledger.fenced:
-            self._journal_of(ledger.number).force(token)
+            self._journal_of(ledger.number).force(completion)
             return
         ledger.fenced = True
         try:
-            self._write_state(ledger, journal_format.encode_fence(ledger.number), token)
+            self._write_state(ledger, journal_format.encode_fence(ledger.number), completion)
         except BaseException:
             # Or the next fence would take this one for durable.
             ledger.fenced = False
             raise
 
-    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
-        """Replaces the ledger's explicit LAC packet; `token` comes back once it is durable.
+    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, completion: Completion) -> None:
+        """Replaces the ledger's explicit LAC packet; `completion` is `stored` once it is durable.
 
         Raises IncorrectParameterException when the packet is not one of this ledger.
         """
-        stored = stored_ledger(ledger)
+        stored = descriptor_of(ledger)
         if len(packet) < LAC_HEADER_SIZE or not file_format.fits_header(stored.master_key, packet):
             raise IncorrectParameterException(
                 f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
@@ -147,20 +146,22 @@ class LedgerWrites(StoredEntries):
             raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
         record = journal_format.encode_explicit_lac(number, packet)
         try:
-            self._set_explicit_lac(stored, packet, lac, record, token)
+            self._set_explicit_lac(stored, packet, lac, record, completion)
         except LedgerDeletedException:
-            self._set_explicit_lac(self._recreate(stored), packet, lac, record, token)
+            self._set_explicit_lac(self._recreate(stored), packet, lac, record, completion)
 
-    def _set_explicit_lac(self, ledger: StoredLedger, packet: bytes, lac: int, record: bytes, token: object) -> None:
+    def _set_explicit_lac(
+        self, ledger: LedgerDescriptor, packet: bytes, lac: int, record: bytes, completion: Completion
+    ) -> None:
         ledger.explicit_lac = packet
         ledger.advance_lac(lac)
-        self._write_state(ledger, record, token)
+        self._write_state(ledger, record, completion)
 
-    def force(self, ledger_id: LedgerId, token: object) -> None:
-        """`token` comes back once everything queued before is durable. The ledger need not exist."""
-        self._journal_of(ledger_id.ledger_id).force(token)
+    def force(self, ledger_id: LedgerId, completion: Completion) -> None:
+        """`completion` is `stored` once everything queued before is durable. The ledger need not exist."""
+        self._journal_of(ledger_id.ledger_id).force(completion)
 
-    def _check_packet(self, ledger: StoredLedger, entry_id: int, packet: bytes) -> None:
+    def _check_packet(self, ledger: LedgerDescriptor, entry_id: int, packet: bytes) -> None:
         """Checks what replay relies on, and takes notice of the LAC."""
         if len(packet) < HEADER_SIZE or not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             raise IncorrectParameterException(
@@ -175,28 +176,28 @@ class LedgerWrites(StoredEntries):
             raise IncorrectParameterException("entry 0 of ledger 0 can't carry LAC 0: an entry's LAC is below its id")
         ledger.advance_lac(lac)
 
-    def _write_state(self, ledger: StoredLedger, record: bytes, token: object) -> None:
+    def _write_state(self, ledger: LedgerDescriptor, record: bytes, completion: Completion) -> None:
         if self._cache.mark_header(ledger):
-            self._request_checkpoint()
+            self._checkpointer.request()
         if not ledger.key_journaled:
             self._journal_key(ledger)
-        self._journal_of(ledger.number).append_one(record, token)
+        self._journal_of(ledger.number).append(record, completion)
 
-    def _journal_key(self, ledger: StoredLedger) -> None:
+    def _journal_key(self, ledger: LedgerDescriptor) -> None:
         """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         journal = self._journal_of(ledger.number)
-        if self._table.is_made_anew(ledger.ledger_id):
-            journal.append_one(journal_format.encode_made_anew(ledger.number), None)
-        journal.append_one(journal_format.encode_key(ledger.number, ledger.master_key), None)
+        if self._ledgers.is_made_anew(ledger.ledger_id):
+            journal.append(journal_format.encode_made_anew(ledger.number), None)
+        journal.append(journal_format.encode_key(ledger.number, ledger.master_key), None)
         if ledger.fenced:
-            journal.append_one(journal_format.encode_fence(ledger.number), None)
+            journal.append(journal_format.encode_fence(ledger.number), None)
         ledger.key_journaled = True
 
     def _journal_of(self, number: int) -> Journal:
         return self._journals[number % len(self._journals)]
 
-    def _recreate(self, gone: StoredLedger) -> StoredLedger:
+    def _recreate(self, gone: LedgerDescriptor) -> LedgerDescriptor:
         """The ledger that a request was looked up for before it was deleted: it begins anew."""
-        return self._table.get_or_create(gone.ledger_id, gone.master_key)
+        return self._ledgers.get_or_create(gone.ledger_id, gone.master_key)

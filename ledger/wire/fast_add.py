@@ -50,6 +50,8 @@ class FastAdd(NamedTuple):
     """The LAC in the entry packet."""
     master_key: bytes
     body: bytes
+    txn_id: bytes
+    """The transaction id as a varint, as it came; empty in the binary protocol, which has none for adds."""
 
 
 def read_v3(packet: memoryview) -> FastAdd | None:
@@ -83,7 +85,7 @@ def read_v3(packet: memoryview) -> FastAdd | None:
         ledger,
         entry,
     )
-    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:])))
+    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:]), txn_id))
 
 
 def read_v2(packet: memoryview) -> FastAdd | None:
@@ -94,7 +96,7 @@ def read_v2(packet: memoryview) -> FastAdd | None:
     if header != _V2_HEADER or ledger_id < 0 or entry_id < 0:
         return None
     stored = _V2_STORED.pack(24, _V2_HEADER, 0, ledger_id, entry_id)
-    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[_V2_BODY:])))
+    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[_V2_BODY:]), b""))
 
 
 _TABLE = len(VARINTS)

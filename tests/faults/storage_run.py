@@ -14,13 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bookgate.bookie.storage.storage import Storage, StorageConfig
-from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
+from bookgate.bookie.storage.storage import LedgerStorage, StorageConfig
 from bookgate.bookie.system.files import FileSystem, StorageStoppedException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import MemoryDisk
-from tests.unit.bookie.storage.storage_support import Acknowledgements, lac_packet, packet, small_config
+from tests.unit.bookie.storage.storage_support import (
+    Acknowledgements,
+    Disks,
+    TokenWriter,
+    lac_packet,
+    packet,
+    small_config,
+)
 
 ENTRY, FENCE, LAC, DELETE = "entry", "fence", "lac", "delete"
 
@@ -53,7 +60,12 @@ class StorageRun:
         self.acks = Acknowledgements()
         self._asked = list(history.asked) if history else []
         self._before = history.acknowledged if history else frozenset()
-        self.storage = Storage(self.config, self.acks.durable, self.acks.fatal, files)
+        self.disks = Disks(self.config)
+        self.storage = LedgerStorage(self.config, self.acks, files, disks=self.disks)
+
+    @property
+    def writer(self) -> TokenWriter:
+        return TokenWriter(self.storage.writer)
 
     def moment(self) -> Moment:
         tokens = list(self.acks.tokens)
@@ -68,18 +80,18 @@ class StorageRun:
     def add(self, number: int, entry_id: int, size: int = 50, fill: int | None = None) -> int:
         data = packet(number, entry_id, size, fill=fill)
         token = self._ask(Asked(ENTRY, number, entry_id, data))
-        self.storage.add_entry(self.ledger(number), entry_id, data, token)
+        self.writer.add_entry(self.ledger(number), entry_id, data, token)
         return token
 
     def fence(self, number: int) -> int:
         token = self._ask(Asked(FENCE, number))
-        self.storage.fence(self.ledger(number), token)
+        self.writer.fence(self.ledger(number), token)
         return token
 
     def write_lac(self, number: int, lac: int) -> int:
         data = lac_packet(number, lac)
         token = self._ask(Asked(LAC, number, content=data))
-        self.storage.write_explicit_lac(self.ledger(number), data, token)
+        self.writer.write_explicit_lac(self.ledger(number), data, token)
         return token
 
     def delete(self, *numbers: int) -> None:
@@ -91,7 +103,7 @@ class StorageRun:
     def force(self) -> str:
         """Its token is no request's: nothing has to be there because of it."""
         token = f"force {len(self._asked)}"
-        self.storage.force(LedgerId.unscoped(1), token)
+        self.writer.force(LedgerId.unscoped(1), token)
         return token
 
     def wait(self, *tokens: object) -> None:
@@ -105,9 +117,9 @@ class StorageRun:
         if not wanted <= set(self.acks.tokens):
             raise StorageStoppedException(f"storage failed before it acknowledged {tokens}")
 
-    def ledger(self, number: int) -> StoredLedger:
+    def ledger(self, number: int) -> LedgerDescriptor:
         ledger_id = LedgerId.unscoped(number)
-        return self.storage.ledger(ledger_id) or self.storage.create_ledger(ledger_id, key_of(number))
+        return self.storage.ledgers.get(ledger_id) or self.storage.writer.create_ledger(ledger_id, key_of(number))
 
     def abandon(self) -> None:
         """Frees the threads and locks of a storage whose disk has failed; whatever it still wants to do fails."""
@@ -121,7 +133,7 @@ class StorageRun:
         return len(self._asked) - 1
 
 
-def check(storage: Storage, moment: Moment, what: str) -> None:
+def check(storage: LedgerStorage, moment: Moment, what: str) -> None:
     """Everything acknowledged at that moment is in the storage, and nothing that was not asked."""
     by_ledger: dict[int, list[tuple[int, Asked]]] = defaultdict(list)
     for token, asked in enumerate(moment.asked):
@@ -135,9 +147,9 @@ def check(storage: Storage, moment: Moment, what: str) -> None:
 
 
 def _check_ledger(
-    storage: Storage, number: int, requests: list[tuple[int, Asked]], acknowledged: frozenset[int], what: str
+    storage: LedgerStorage, number: int, requests: list[tuple[int, Asked]], acknowledged: frozenset[int], what: str
 ) -> None:
-    ledger = storage.ledger(LedgerId.unscoped(number))
+    ledger = storage.ledgers.get(LedgerId.unscoped(number))
     if ledger is None:
         assert not any(token in acknowledged for token, _ in requests), f"{what}: ledger {number} is lost"
         return
@@ -155,15 +167,17 @@ def _check_ledger(
     for token, asked in requests:
         if asked.kind == ENTRY:
             entries[asked.entry_id].append((token, asked))
-    held = [first + index for first, count in storage.entry_ids(ledger) for index in range(count)]
+    held = [first + index for first, count in storage.reader.entry_ids(ledger) for index in range(count)]
     assert set(held) <= set(entries), f"{what}: ledger {number} has entries that nobody added"
-    assert storage.last_entry_id(ledger) == max(held, default=-1), what
+    assert storage.reader.last_entry_id(ledger) == max(held, default=-1), what
     for entry_id, adds in entries.items():
         copies, required = _candidates(adds, acknowledged)
         if entry_id not in held:
             assert not required, f"{what}: entry {entry_id} of ledger {number} is lost"
         elif required:
-            assert storage.read_entry(ledger, entry_id) in copies, f"{what}: entry {entry_id} of {number} differs"
+            assert storage.reader.read_entry(ledger, entry_id) in copies, (
+                f"{what}: entry {entry_id} of {number} differs"
+            )
 
 
 def _candidates(requests: list[tuple[int, Asked]], acknowledged: frozenset[int]) -> tuple[list[bytes], bool]:

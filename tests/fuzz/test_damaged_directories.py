@@ -103,10 +103,10 @@ def read_everything(run: StorageRun, damaged: Path, left: bytes, what: str) -> N
     for number in (1, 2, 3):
         for entry_id in (*range(26), 2000):
             try:
-                ledger = run.storage.ledger(LedgerId.unscoped(number))
+                ledger = run.storage.ledgers.get(LedgerId.unscoped(number))
                 if ledger is None and run.storage.is_in_limbo(number):
                     continue
-                found = run.storage.read_entry(ledger, entry_id) if ledger is not None else None
+                found = run.storage.reader.read_entry(ledger, entry_id) if ledger is not None else None
             except (DataUnknownException, OSError):
                 continue
             except NoSuchEntryException:

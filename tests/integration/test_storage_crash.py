@@ -28,17 +28,17 @@ def report(tokens):
 
 root, ledgers = Path(sys.argv[1]), int(sys.argv[2])
 bookie = OpenStorage(root, journal_max_size_bytes=300_000, write_cache_bytes=200_000, entry_log_max_bytes=150_000)
-bookie.storage._journal._on_durable = report
-starts = [bookie.storage.last_entry_id(bookie.ledger(number)) + 1 for number in range(ledgers)]
+bookie.acks.on_stored = report
+starts = [bookie.storage.reader.last_entry_id(bookie.ledger(number)) + 1 for number in range(ledgers)]
 for step in itertools.count():
     for number in range(ledgers):
         entry_id = starts[number] + step
         size = 20 + (entry_id * 37) % 700
         token = ("entry", number, entry_id)
-        bookie.storage.add_entry(bookie.ledger(number), entry_id, packet(number, entry_id, size), token)
+        bookie.writer.add_entry(bookie.ledger(number), entry_id, packet(number, entry_id, size), token)
     if step % 50 == 10:
         fenced = 1000 + starts[0] + step
-        bookie.storage.fence(bookie.ledger(fenced), ("fence", fenced, 0))
+        bookie.writer.fence(bookie.ledger(fenced), ("fence", fenced, 0))
     if step % 20 == 19:
         bookie.acks.wait_for(("entry", ledgers - 1, starts[-1] + step))
 """
@@ -70,11 +70,11 @@ def test_nothing_reported_is_lost_over_repeated_kills(tmp_path: Path) -> None:
                 fenced.add(number)
         with opened(tmp_path) as bookie:
             for number, entry_ids in entries.items():
-                ledger = bookie.storage.ledger(LedgerId.unscoped(number))
+                ledger = bookie.storage.ledgers.get(LedgerId.unscoped(number))
                 assert ledger is not None
                 for entry_id in entry_ids:
                     expected = packet(number, entry_id, 20 + (entry_id * 37) % 700)
-                    assert bookie.storage.read_entry(ledger, entry_id) == expected
+                    assert bookie.storage.reader.read_entry(ledger, entry_id) == expected
             assert all(bookie.ledger(number).fenced for number in fenced)
     assert sum(map(len, entries.values())) > 4000
     assert fenced

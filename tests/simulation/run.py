@@ -296,14 +296,14 @@ class _Run:
         server = bookie.server
         if server is None:
             return
-        before = server.storage.on_deleted
+        before = server.bridge.ledgers_deleted
 
         def deleted(numbers: Any) -> None:
             for number in numbers:
                 self.recorder.add(events.LedgerCollected(self.recorder.now, bookie.bookie_id, str(number)))
             before(numbers)
 
-        server.storage.on_deleted = deleted
+        setattr(server.bridge, "ledgers_deleted", deleted)  # noqa: B010 (a method)
 
     def _look_at(self, bookie: SimulatedBookie) -> None:
         """Records what it holds; of a damaged one nothing is demanded."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.environment import Environment
 from bookgate.bookie.server import BookieServer
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
+from bookgate.bookie.storage_events import Completion, Retry
 from bookgate.bookie.system.threads import RunningThread, Threads
 from bookgate.ledger.errors import BKException, DataUnknownException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
@@ -211,6 +212,28 @@ class _Idle(Threads):
         raise RuntimeError("nothing is written here")
 
 
+class _NoEvents:
+    """Of storage that is looked at: nothing is asked of it."""
+
+    def stored(self, completions: Sequence[Completion]) -> None:
+        return
+
+    def not_stored(self, completions: Sequence[Completion], error: OSError) -> Retry:
+        return Retry.NEVER
+
+    def capacity_available(self) -> None:
+        return
+
+    def space_restored(self) -> None:
+        return
+
+    def ledgers_deleted(self, ids: Sequence[int]) -> None:
+        return
+
+    def failed(self, error: BaseException) -> None:
+        return
+
+
 class _NoThread:
     def is_alive(self) -> bool:
         return False
@@ -226,34 +249,33 @@ def read_stored(
     storage = _opened(disk, config, survival)
     found: dict[int, StoredLedgerState] = {}
     for number in storage.ledger_ids() if only is None else only[:1]:
-        ledger = storage.ledger(LedgerId.unscoped(number))
+        ledger = storage.ledgers.get(LedgerId.unscoped(number))
         if ledger is None:
             continue
-        ids = [first + index for first, count in storage.entry_ids(ledger) for index in range(count)]
+        ids = [first + index for first, count in storage.reader.entry_ids(ledger) for index in range(count)]
         if only is not None:
             ids = [entry_id for entry_id in ids if entry_id == only[1]]
-        entries = {entry_id: storage.read_entry(ledger, entry_id) for entry_id in ids}
+        entries = {entry_id: storage.reader.read_entry(ledger, entry_id) for entry_id in ids}
         found[number] = StoredLedgerState(ledger.master_key, ledger.fenced, ledger.explicit_lac, entries)
     return found
 
 
-def _opened(disk: Disk, config: BookieConfig, survival: Survival) -> Storage:
+def _opened(disk: Disk, config: BookieConfig, survival: Survival) -> LedgerStorage:
     """Storage on a copy of the disk."""
     media = disk.media.after_power_loss(survival)
-    errors: list[BaseException] = []
     # Everything is read once and in order: what is read ahead would be thrown away.
     settings = replace(config.storage(), read_ahead_bytes=0)
-    storage = Storage(settings, lambda tokens: None, errors.append, media, _Idle())
+    storage = LedgerStorage(settings, _NoEvents(), media, _Idle())
     storage.open()
     return storage
 
 
-def _answer(storage: Storage, number: int, entry_id: int) -> Status:
+def _answer(storage: LedgerStorage, number: int, entry_id: int) -> Status:
     try:
-        ledger = storage.ledger(LedgerId.unscoped(number))
+        ledger = storage.ledgers.get(LedgerId.unscoped(number))
         if ledger is None:
             return Status.EUNKNOWNLEDGERSTATE if storage.is_in_limbo(number) else Status.ENOLEDGER
-        storage.read_entry(ledger, entry_id)
+        storage.reader.read_entry(ledger, entry_id)
     except NoSuchEntryException:
         return Status.ENOENTRY
     except DataUnknownException:

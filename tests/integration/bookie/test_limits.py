@@ -11,7 +11,7 @@ import pytest
 from bookgate.bookie.protocol import read_scheduler
 from bookgate.bookie.protocol.connection import BookieConnection
 from bookgate.bookie.server import BookieServer
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.writer import EntryWriter
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import BatchReadRequest, ForceLedgerRequest, ReadRequest, Request, Status
 from tests.integration.bookie.entry_client import (
@@ -168,27 +168,29 @@ async def test_a_bookie_without_space_keeps_nobody_waiting(tmp_path: Path, monke
     async with running_bookie(tmp_path) as server:
         await asyncio.to_thread(ask_all, server, [add(LEDGER, 0)])
         server._mode.out_of_space()
-        monkeypatch.setattr(Storage, "accepts_adds", False)
+        monkeypatch.setattr(EntryWriter, "accepts_adds", False)
         requests_: list[Request] = [fence(LEDGER, 0), fence(LEDGER + 1), force(LEDGER), read(LEDGER, 0)]
         statuses = await asyncio.to_thread(ask_all, server, requests_)
         assert statuses == [Status.EOK, Status.ENOENTRY, Status.EOK, Status.EOK]
 
 
-async def test_room_in_the_journal_is_no_room_in_the_write_cache(
+async def test_capacity_of_the_journal_is_none_of_the_write_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or every batch that the journal takes would let each connection add another buffer of entries."""
     async with running_bookie(tmp_path) as server:
         client = await asyncio.to_thread(EntryClient, entry_address(server))
         with client:
-            monkeypatch.setattr(Storage, "accepts_adds", False)
+            monkeypatch.setattr(EntryWriter, "accepts_adds", False)
             assert await asyncio.to_thread(client.status, add(LEDGER, 0)) == Status.EOK
             (connection,) = server.connections
             assert connection.is_paused
-            server._room_if_any()
+            server.bridge.capacity_available()
+            await asyncio.sleep(0)
             assert connection.is_paused
-            monkeypatch.setattr(Storage, "accepts_adds", True)
-            server._room_if_any()
+            monkeypatch.setattr(EntryWriter, "accepts_adds", True)
+            server.bridge.capacity_available()
+            await asyncio.sleep(0)
             assert not connection.is_paused
 
 

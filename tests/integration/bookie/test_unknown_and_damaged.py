@@ -40,7 +40,7 @@ def ask_batch(server: BookieServer, first: int) -> int:
 async def test_a_ledger_in_limbo(tmp_path: Path) -> None:
     async with running_bookie(tmp_path) as server:
         await asyncio.to_thread(ask_all, server, add(LEDGER, 3))
-        ledger = server.storage.ledger(LedgerId(0, LEDGER))
+        ledger = server.storage.ledgers.get(LedgerId(0, LEDGER))
         assert ledger is not None
         ledger.limbo = True
         server.storage.checkpoint()

@@ -240,8 +240,8 @@ MUTATIONS = (
         ("P7", "S6"),
         "a fence lives in memory only",
         "bookie/storage/writer.py",
-        "            self._write_state(ledger, journal_format.encode_fence(ledger.number), token)\n",
-        "            self._journal_of(ledger.number).force(token)\n",
+        "            self._write_state(ledger, journal_format.encode_fence(ledger.number), completion)\n",
+        "            self._journal_of(ledger.number).force(completion)\n",
     ),
     Mutation(
         "fence-answered-at-once",
@@ -249,8 +249,8 @@ MUTATIONS = (
         ("S6", "P7"),
         "a fencing read of a ledger that was fenced a moment ago does not wait for the fence to be durable",
         "bookie/storage/writer.py",
-        "            self._journal_of(ledger.number).force(token)\n            return\n",
-        "            self._on_durable([token])\n            return\n",
+        "            self._journal_of(ledger.number).force(completion)\n            return\n",
+        "            self._events.stored((completion,))\n            return\n",
     ),
     Mutation(
         "fence-lost-in-header",
@@ -314,8 +314,10 @@ MUTATIONS = (
         ("S5",),
         "the answer to an ordinary add leaves before the add is durable",
         "bookie/protocol/request_processor.py",
-        "            self._storage.add_checked_entry(ledger, entry_id, body, (client, response, len(body)))\n",
-        '            self._storage.add_checked_entry(ledger, entry_id, body, (client, b"", len(body)))\n'
+        "            self._writer.add_checked_entry(ledger, entry_id, body, "
+        "AddCompletion(client, stored, timer, body, txn_id))\n",
+        "            self._writer.add_checked_entry(ledger, entry_id, body, "
+        'AddCompletion(client, b"", timer, body, txn_id))\n'
         "            client.send(stored)\n",
     ),
     Mutation(
@@ -333,10 +335,10 @@ MUTATIONS = (
         ("P12", "P1", "P9"),
         "an ordinary add is stored under the last add confirmed that its packet has, not under its own id",
         "ledger/wire/fast_add.py",
-        "    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
-        " bytes(packet[start:])))\n",
-        "    return _new(\n        FastAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
-        " master_key, bytes(packet[start:])),\n    )\n",
+        "        FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
+        " bytes(packet[start:]), txn_id)\n",
+        "        FastAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
+        " master_key, bytes(packet[start:]), txn_id),\n",
     ),
     Mutation(
         "any-answer-is-stored",
@@ -431,8 +433,9 @@ MUTATIONS = (
         ("S5",),
         "adds are acknowledged once they are written, before the sync",
         "bookie/journal/journal.py",
-        "            if deferred:\n                self._on_durable(deferred)\n            self._file.sync()\n",
-        "            self._on_durable([*deferred, *tokens])\n            tokens = []\n            self._file.sync()\n",
+        "            if deferred:\n                self._events.stored(deferred)\n            self._file.sync()\n",
+        "            self._events.stored([*deferred, *completions])\n            completions = []\n"
+        "            self._file.sync()\n",
     ),
     Mutation(
         "no-fdatasync",
@@ -449,10 +452,10 @@ MUTATIONS = (
         ("S1",),
         "a checkpoint takes its mark after the cache was flushed, so that it passes records that came meanwhile",
         "bookie/storage/checkpoint.py",
-        "            marks = self._synced_marks()\n            if self._flusher.flush():\n              "
-        "  self._on_room()\n",
-        "            if self._flusher.flush():\n                self._on_room()\n            marks = "
-        "self._synced_marks()\n",
+        "            marks = [journal.synced_mark for journal in self._journals]\n"
+        "            if self._flusher.flush():\n                self._events.capacity_available()\n",
+        "            if self._flusher.flush():\n                self._events.capacity_available()\n"
+        "            marks = [journal.synced_mark for journal in self._journals]\n",
     ),
     Mutation(
         "flush-drops-entries",

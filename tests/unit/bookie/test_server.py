@@ -30,7 +30,7 @@ class FailsEarly(BookieServer):
     """Its journal fails as soon as it is open."""
 
     async def _serve_entries(self, *arguments: Any) -> None:
-        thread = threading.Thread(target=self._failed_from_thread, args=(OSError("disk on fire"),))
+        thread = threading.Thread(target=self.bridge.failed, args=(OSError("disk on fire"),))
         thread.start()
         thread.join()
         await super()._serve_entries(*arguments)

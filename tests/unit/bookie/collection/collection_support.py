@@ -8,14 +8,14 @@ import time
 from bookgate.bookie.collection.entry_log_collector import EntryLogCollector
 from bookgate.bookie.collection.rules import CompactionRule
 from bookgate.bookie.collection.statistics import GcStatistics
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 
 
 class Collection:
     """One collector over the stores of an open storage."""
 
-    def __init__(self, storage: Storage, files: FileSystem = REAL_FILE_SYSTEM) -> None:
+    def __init__(self, storage: LedgerStorage, files: FileSystem = REAL_FILE_SYSTEM) -> None:
         self.statistics = GcStatistics()
         self.stopping = threading.Event()
         self.storage = storage

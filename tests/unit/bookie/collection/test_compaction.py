@@ -33,11 +33,11 @@ def fill(bookie: OpenStorage, ledgers: Iterable[int], rounds: int = 4, each: int
 
 
 def serves(bookie: OpenStorage, number: int, count: int) -> None:
-    ledger = bookie.storage.ledger(LedgerId.unscoped(number))
+    ledger = bookie.storage.ledgers.get(LedgerId.unscoped(number))
     assert ledger is not None
-    assert list(bookie.storage.entry_ids(ledger)) == [(0, count)]
+    assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, count)]
     for entry_id in range(count):
-        assert bookie.storage.read_entry(ledger, entry_id) == packet(number, entry_id)
+        assert bookie.storage.reader.read_entry(ledger, entry_id) == packet(number, entry_id)
 
 
 def bytes_of_logs(root: Path) -> int:
@@ -58,7 +58,7 @@ def test_logs_of_deleted_ledgers_go_and_the_others_stay(tmp_path: Path, kind: st
         serves(bookie, 2, 80)
     with opened(tmp_path, storage=kind, entry_log_max_bytes=SMALL_LOGS) as bookie:
         serves(bookie, 2, 80)
-        assert bookie.storage.ledger(LedgerId.unscoped(1)) is None
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(1)) is None
 
 
 @BOTH
@@ -129,16 +129,16 @@ def test_an_entry_written_again_during_the_compaction_keeps_its_new_place(tmp_pa
             yield from scan(log_id)
             if log_id != holder:
                 return
-            bookie.storage.add_entry(bookie.ledger(1), 0, again, ("again", log_id))
+            bookie.writer.add_entry(bookie.ledger(1), 0, again, ("again", log_id))
             bookie.acks.wait_for(("again", log_id))
             bookie.storage.checkpoint()
 
         store.logs.scan = scan_while_writing  # type: ignore[method-assign,assignment]
         collection.logs.compact(CompactionRule(0.9, 1))
-        assert bookie.storage.read_entry(bookie.ledger(1), 0) == again
-        assert bookie.storage.read_entry(bookie.ledger(1), 39) == packet(1, 39)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 0) == again
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 39) == packet(1, 39)
     with opened(tmp_path, entry_log_max_bytes=SMALL_LOGS) as bookie:
-        assert bookie.storage.read_entry(bookie.ledger(1), 0) == again
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 0) == again
 
 
 def test_the_log_that_a_stop_left_is_compacted_as_well(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Modelled:
         for entry_id in range(first, first + count):
             self._adds += 1
             data = packet(number, entry_id, fill=self._adds)
-            self.bookie.storage.add_entry(ledger, entry_id, data, self._adds)
+            self.bookie.writer.add_entry(ledger, entry_id, data, self._adds)
             self.entries.setdefault(number, {})[entry_id] = data
         self.bookie.acks.wait_for(self._adds)
 
@@ -69,14 +69,14 @@ class Modelled:
     def check(self) -> None:
         for number in LEDGERS:
             held = self.entries.get(number, {})
-            ledger = self.bookie.storage.ledger(LedgerId.unscoped(number))
+            ledger = self.bookie.storage.ledgers.get(LedgerId.unscoped(number))
             if ledger is None:
                 assert not held
                 continue
-            runs = self.bookie.storage.entry_ids(ledger)
+            runs = self.bookie.storage.reader.entry_ids(ledger)
             assert {first + index for first, count in runs for index in range(count)} == set(held)
             for entry_id, data in held.items():
-                assert self.bookie.storage.read_entry(ledger, entry_id) == data
+                assert self.bookie.storage.reader.read_entry(ledger, entry_id) == data
 
     def close(self) -> None:
         self._stack.close()

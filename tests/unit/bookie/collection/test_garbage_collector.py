@@ -211,7 +211,7 @@ async def test_deleted_ledgers_go_and_their_space_comes_back(fixture: Fixture, v
     assert statistics.entry_log_bytes < before
     assert statistics.major_compactions == 1
     ledger = fixture.bookie.ledger(7)
-    assert len([fixture.bookie.storage.read_entry(ledger, entry_id) for entry_id in range(10)]) == 10
+    assert len([fixture.bookie.storage.reader.read_entry(ledger, entry_id) for entry_id in range(10)]) == 10
 
 
 @pytest.mark.asyncio
@@ -516,4 +516,4 @@ async def test_a_ledger_made_anew_after_its_metadata_were_read_keeps_its_entries
     registrations.on_asked = create_anew
     await fixture.collector().collect(NOW)
     assert fixture.held == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert fixture.bookie.storage.read_entry(fixture.bookie.ledger(3), 20)
+    assert fixture.bookie.storage.reader.read_entry(fixture.bookie.ledger(3), 20)

@@ -52,8 +52,8 @@ def files() -> CountingReads:
 def filled(root: Path, files: FileSystem, count: int, size: int = 100, **changes: object) -> OpenStorage:
     bookie = OpenStorage(root, files, **changes)
     for entry_id in range(count):
-        bookie.storage.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id, size), None)
-        bookie.storage.add_entry(bookie.ledger(2), entry_id, packet(2, entry_id, size), None)
+        bookie.writer.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id, size), None)
+        bookie.writer.add_entry(bookie.ledger(2), entry_id, packet(2, entry_id, size), None)
     bookie.storage.checkpoint()
     return bookie
 
@@ -61,7 +61,7 @@ def filled(root: Path, files: FileSystem, count: int, size: int = 100, **changes
 def test_a_sequential_reader_needs_few_reads(tmp_path: Path, files: CountingReads) -> None:
     bookie = filled(tmp_path, files, 3000)
     ledger = bookie.ledger(1)
-    found = [bookie.storage.read_entry(ledger, index) for index in range(3000)]
+    found = [bookie.storage.reader.read_entry(ledger, index) for index in range(3000)]
     assert found == [packet(1, i, 100) for i in range(3000)]
     assert files.reads < 20
     assert files.bytes < 4 * 3000 * 136
@@ -71,7 +71,7 @@ def test_a_sequential_reader_needs_few_reads(tmp_path: Path, files: CountingRead
 def test_readers_at_random_read_nothing_ahead(tmp_path: Path, files: CountingReads) -> None:
     bookie = filled(tmp_path, files, 500)
     for index in range(498, 0, -2):
-        assert bookie.storage.read_entry(bookie.ledger(1), index) == packet(1, index, 100)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), index) == packet(1, index, 100)
     assert files.reads == 249
     assert files.bytes <= 249 * MIN_WINDOW
     bookie.storage.close()
@@ -81,11 +81,11 @@ def test_an_entry_that_was_read_ahead_and_then_replaced_is_served_anew(tmp_path:
     bookie = filled(tmp_path, files, 10)
     ledger = bookie.ledger(1)
     for index in range(3):
-        bookie.storage.read_entry(ledger, index)
-    bookie.storage.add_entry(ledger, 5, packet(1, 5, fill=99), "again")
+        bookie.storage.reader.read_entry(ledger, index)
+    bookie.writer.add_entry(ledger, 5, packet(1, 5, fill=99), "again")
     bookie.storage.checkpoint()
-    assert bookie.storage.read_entry(ledger, 5) == packet(1, 5, fill=99)
-    assert bookie.storage.read_entries(ledger, 4, 3, 10_000) == [
+    assert bookie.storage.reader.read_entry(ledger, 5) == packet(1, 5, fill=99)
+    assert bookie.storage.reader.read_entries(ledger, 4, 3, 10_000) == [
         packet(1, 4, 100),
         packet(1, 5, fill=99),
         packet(1, 6, 100),
@@ -154,7 +154,7 @@ def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
 def test_reading_ahead_can_be_turned_off(tmp_path: Path, files: CountingReads) -> None:
     bookie = filled(tmp_path, files, 50, read_ahead_bytes=0)
     for index in range(50):
-        assert bookie.storage.read_entry(bookie.ledger(1), index) == packet(1, index, 100)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), index) == packet(1, index, 100)
     assert files.reads == 50
     bookie.storage.close()
 
@@ -164,7 +164,7 @@ def test_reading_ahead_can_be_turned_off(tmp_path: Path, files: CountingReads) -
 
 def test_a_batch_of_entries_in_a_row_is_one_read(tmp_path: Path, files: CountingReads) -> None:
     bookie = filled(tmp_path, files, 1000)
-    found = bookie.storage.read_entries(bookie.ledger(1), 100, 800, 1 << 20)
+    found = bookie.storage.reader.read_entries(bookie.ledger(1), 100, 800, 1 << 20)
     assert found == [packet(1, i, 100) for i in range(100, 900)]
     assert files.reads == 1
     bookie.storage.close()
@@ -175,11 +175,11 @@ def test_a_batch_over_cache_index_and_holes(tmp_path: Path, storage: str) -> Non
     with opened(tmp_path, storage=storage) as bookie:
         bookie.add(1, *range(10), 11)
         bookie.storage.checkpoint()
-        bookie.storage.add_entry(bookie.ledger(1), 4, packet(1, 4, fill=44), "again")
+        bookie.writer.add_entry(bookie.ledger(1), 4, packet(1, 4, fill=44), "again")
         bookie.add(1, 12, 13)
         bookie.acks.wait_for("again")
         ledger = bookie.ledger(1)
-        read = bookie.storage.read_entries
+        read = bookie.storage.reader.read_entries
         expected = [packet(1, i, fill=44 if i == 4 else None) for i in range(10)]
         assert read(ledger, 0, 100, 1 << 20) == expected
         assert read(ledger, 3, 2, 1 << 20) == expected[3:5]
@@ -208,7 +208,7 @@ def test_a_batch_is_what_single_reads_give(
         for fill, ids in enumerate(flushes):
             for entry_id in ids:
                 held[entry_id] = packet(1, entry_id, 10 * (entry_id % 7), fill=fill)
-                bookie.storage.add_entry(bookie.ledger(1), entry_id, held[entry_id], None)
+                bookie.writer.add_entry(bookie.ledger(1), entry_id, held[entry_id], None)
             if fill % 3 != 2:
                 bookie.storage.checkpoint()
         if first not in held:
@@ -218,7 +218,7 @@ def test_a_batch_is_what_single_reads_give(
             if entry_id not in held or (expected and sum(map(len, expected)) + len(held[entry_id]) > max_bytes):
                 break
             expected.append(held[entry_id])
-        assert bookie.storage.read_entries(bookie.ledger(1), first, count, max_bytes) == expected
+        assert bookie.storage.reader.read_entries(bookie.ledger(1), first, count, max_bytes) == expected
 
 
 def test_a_damaged_entry_ends_a_batch_and_is_an_error_when_it_is_the_first(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_a_damaged_entry_ends_a_batch_and_is_an_error_when_it_is_the_first(tmp_p
     with (tmp_path / "ledgers/current/0.log").open("r+b") as file:
         file.seek(fmt.split_location(location)[1])
         file.write(bytes(16))
-    assert bookie.storage.read_entries(ledger, 0, 100, 1 << 20) == [packet(1, i, 100) for i in range(7)]
+    assert bookie.storage.reader.read_entries(ledger, 0, 100, 1 << 20) == [packet(1, i, 100) for i in range(7)]
     with pytest.raises(StorageCorruptException):
-        bookie.storage.read_entries(ledger, 7, 100, 1 << 20)
+        bookie.storage.reader.read_entries(ledger, 7, 100, 1 << 20)
     bookie.storage.close()
 
 
@@ -246,7 +246,7 @@ def test_an_entry_that_a_compaction_moved_while_it_was_looked_up_is_found(tmp_pa
     answers = [old[0], new[0], new[0]]
     store.index.location = lambda ledger_id, entry_id: answers.pop(0)  # type: ignore[method-assign]
     store.logs.remove(fmt.split_location(old[0])[0])
-    assert bookie.storage.read_entry(ledger, 0) == packet(1, 0, 100)
+    assert bookie.storage.reader.read_entry(ledger, 0) == packet(1, 0, 100)
     bookie.storage.close()
 
 
@@ -263,7 +263,7 @@ def test_an_index_that_fails_ends_a_batch_and_is_an_error_for_the_first(
 
         with monkeypatch.context() as patched:
             patched.setattr(bookie.storage.stores[0].index, "locations", failing)
-            found = bookie.storage.read_entries(bookie.ledger(1), 0, 10, 1 << 20)
+            found = bookie.storage.reader.read_entries(bookie.ledger(1), 0, 10, 1 << 20)
             assert found == [packet(1, index) for index in range(5)]
             with pytest.raises(OSError, match="on fire"):
-                bookie.storage.read_entries(bookie.ledger(1), 5, 10, 1 << 20)
+                bookie.storage.reader.read_entries(bookie.ledger(1), 5, 10, 1 << 20)

@@ -13,14 +13,14 @@ import pytest
 from bookgate.bookie.index import file_format, index_list
 from bookgate.bookie.index.file_index import MOST_LOST
 from bookgate.bookie.index.index_list import LIST_FILE, IndexList
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.data_loss import LostDataException
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import MemoryDisk, Operation
-from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet, small_config
+from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, opened, packet, small_config
 
 
 def index_path(root: Path, number: int) -> Path:
@@ -110,7 +110,7 @@ def assert_unknown(root: Path, number: int) -> None:
             ledger = bookie.ledger(number)
             assert bookie.storage.limbo() == [number]
             with pytest.raises(DataUnknownException):
-                bookie.storage.read_entry(ledger, 1)
+                bookie.storage.reader.read_entry(ledger, 1)
             assert ledger.check_add(KEY, recovery=False) is not Status.EOK
             if not again:
                 bookie.add(number, 7)
@@ -122,7 +122,7 @@ def test_a_ledger_whose_index_file_is_gone_is_in_limbo_until_verified(tmp_path: 
     index_path(tmp_path, 1).unlink()
     assert_unknown(tmp_path, 1)
     with opened(tmp_path) as bookie:
-        assert bookie.storage.read_entry(bookie.ledger(2), 0) == packet(2, 0)
+        assert bookie.storage.reader.read_entry(bookie.ledger(2), 0) == packet(2, 0)
         bookie.storage.leave_limbo([1])
     with opened(tmp_path) as bookie:
         assert bookie.storage.limbo() == []
@@ -176,7 +176,7 @@ def test_an_index_file_that_lost_its_header_is_an_error(tmp_path: Path) -> None:
     two_ledgers(tmp_path)
     index_path(tmp_path, 1).write_bytes(b"")
     with opened(tmp_path) as bookie, pytest.raises(OSError, match="has lost its header"):
-        bookie.storage.ledger(LedgerId.unscoped(1))
+        bookie.storage.ledgers.get(LedgerId.unscoped(1))
 
 
 def test_an_index_that_is_gone_as_a_whole_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_index_that_is_gone_as_a_whole_refuses_the_start_and_changes_nothing(
     for _ in range(2):
         with pytest.raises(LostDataException, match=f"of {count} index files .* {count} are missing .*--accept-loss"):
             OpenStorage(tmp_path)
-    storage = Storage(small_config(tmp_path), lambda tokens: None, lambda error: None)
+    storage = LedgerStorage(small_config(tmp_path), Acknowledgements())
     storage.open(accept_loss=[500])
     assert storage.limbo() == [*range(count), 500]
     storage.close()

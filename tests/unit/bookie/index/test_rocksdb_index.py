@@ -16,12 +16,19 @@ from rocksdict import Options, Rdict
 from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
 from bookgate.bookie.index.rocksdb_sequences import SEQUENCES_FILE
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.data_loss import LostDataException
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.conformance.golden import VECTORS
-from tests.unit.bookie.storage.storage_support import OpenStorage, lac_packet, opened, packet, small_config
+from tests.unit.bookie.storage.storage_support import (
+    Acknowledgements,
+    OpenStorage,
+    lac_packet,
+    opened,
+    packet,
+    small_config,
+)
 
 KEY = b"k" * 20
 HEADER = IndexHeader(KEY, False, None)
@@ -285,7 +292,7 @@ def test_databases_that_have_less_than_they_had_refuse_the_start(
     for _ in range(2):
         with pytest.raises(LostDataException, match=r"RocksDB index in .* is behind what .*--accept-loss"):
             OpenStorage(left, storage="db")
-    storage = Storage(replace(small_config(left), storage="db"), lambda tokens: None, lambda error: None)
+    storage = LedgerStorage(replace(small_config(left), storage="db"), Acknowledgements())
     storage.open(accept_loss=[1])
     assert storage.limbo() == [1]
     storage.close()
@@ -308,7 +315,7 @@ def test_databases_that_are_as_they_were_or_that_another_bookie_changed_are_righ
     for _ in range(2):
         with opened(tmp_path, storage="db") as bookie:
             assert bookie.storage.limbo() == []
-            assert bookie.storage.read_entry(bookie.ledger(2), 0) == packet(2, 0)
+            assert bookie.storage.reader.read_entry(bookie.ledger(2), 0) == packet(2, 0)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"BGSQ" + bytes(20)])
@@ -319,6 +326,6 @@ def test_sequences_that_are_gone_or_damaged_do_not_count(tmp_path: Path, content
     whole = path.read_bytes()
     path.unlink() if content is None else path.write_bytes(content)
     with opened(tmp_path, storage="db") as bookie:
-        assert bookie.storage.read_entry(bookie.ledger(1), 0) == packet(1, 0)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 0) == packet(1, 0)
         bookie.add(1, 1)
     assert path.read_bytes() > whole

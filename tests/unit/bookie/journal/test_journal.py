@@ -26,15 +26,15 @@ def test_tokens_come_back_in_order_and_only_those_wanted(tmp_path: Path) -> None
     with opened(tmp_path) as bookie:
         ledger = bookie.ledger(1)
         for entry_id in range(500):
-            bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id), entry_id if entry_id % 2 else None)
-        bookie.storage.force(LedgerId.unscoped(99), "forced")
+            bookie.writer.add_entry(ledger, entry_id, packet(1, entry_id), entry_id if entry_id % 2 else None)
+        bookie.writer.force(LedgerId.unscoped(99), "forced")
         bookie.acks.wait_for("forced")
         assert bookie.acks.tokens == [*range(1, 500, 2), "forced"]
 
 
 def test_force_with_nothing_queued_comes_back(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
-        bookie.storage.force(LedgerId.unscoped(1), "forced")
+        bookie.writer.force(LedgerId.unscoped(1), "forced")
         bookie.acks.wait_for("forced")
 
 
@@ -56,34 +56,34 @@ def test_a_journal_that_falls_behind_asks_callers_to_wait(tmp_path: Path) -> Non
     """Entries that a checkpoint took out of the write cache may still wait for the journal."""
     journal, room = GatedJournal(), threading.Event()
     with opened(tmp_path, journal, write_cache_bytes=100_000) as bookie:
-        bookie.storage.on_room = room.set
+        bookie.acks.on_capacity = room.set
         ledger = bookie.ledger(1)
-        bookie.storage.add_entry(ledger, 0, packet(1, 0), 0)
+        bookie.writer.add_entry(ledger, 0, packet(1, 0), 0)
         assert journal.entered.wait(30)
         for entry_id in range(1, 60):
-            bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id, 1000), entry_id)
+            bookie.writer.add_entry(ledger, entry_id, packet(1, entry_id, 1000), entry_id)
         bookie.storage.checkpoint()
-        assert not bookie.storage.accepts_adds
+        assert not bookie.storage.writer.accepts_adds
         room.clear()
         journal.gate.set()
         assert room.wait(30)
         bookie.acks.wait_for(59)
-        assert bookie.storage.accepts_adds
+        assert bookie.storage.writer.accepts_adds
 
 
 def test_requests_without_a_record_fill_the_journals_queue_too(tmp_path: Path) -> None:
     journal = GatedJournal()
     with opened(tmp_path, journal, write_cache_bytes=100_000) as bookie:
-        bookie.storage.add_entry(bookie.ledger(1), 0, packet(1, 0), 0)
+        bookie.writer.add_entry(bookie.ledger(1), 0, packet(1, 0), 0)
         assert journal.entered.wait(30)
         count = 0
-        while bookie.storage.accepts_adds and count < 10_000:
+        while bookie.storage.writer.accepts_adds and count < 10_000:
             count += 1
-            bookie.storage.force(LedgerId(0, 1), count)
+            bookie.writer.force(LedgerId(0, 1), count)
         assert count < 1000
         journal.gate.set()
         bookie.acks.wait_for(count)
-        assert bookie.storage.accepts_adds
+        assert bookie.storage.writer.accepts_adds
 
 
 def test_nothing_is_acknowledged_before_its_group_wait_and_everything_after_it(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_old_journals_go_once_a_checkpoint_has_passed_them(tmp_path: Path) -> No
         assert journal_ids(tmp_path) == before[-3:]
         bookie.add(1, 20)
     with opened(tmp_path) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 21)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 21)]
 
 
 def test_acknowledgements_follow_the_sync_of_their_file_also_across_rolls(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_acknowledgements_follow_the_sync_of_their_file_also_across_rolls(tmp_pa
             lost.extend(token for token in tokens if packet(1, int(str(token)), 300) not in content)
             bookie.acks.durable(tokens)
 
-        bookie.storage._journals[0]._on_durable = survivors_hold_everything
+        bookie.acks.on_stored = survivors_hold_everything
         for entry_id in range(30):
-            bookie.storage.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id, 300), entry_id)
+            bookie.writer.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id, 300), entry_id)
             if entry_id % 3 == 0:
                 bookie.acks.wait_for(entry_id)
         bookie.acks.wait_for(29)
@@ -167,13 +167,13 @@ def test_a_journal_error_acknowledges_nothing_more(tmp_path: Path, kind: str) ->
     bookie.add(1, 0)
     error = OSError(errno.ENOSPC, "No space left on device")
     setattr(files, f"fail_{kind}", error)
-    bookie.storage.add_entry(bookie.ledger(1), 1, packet(1, 1), "lost")
+    bookie.writer.add_entry(bookie.ledger(1), 1, packet(1, 1), "lost")
     assert bookie.acks.wait_for_failure() is error
     syncs = files.syncs
     with pytest.raises(StorageStoppedException):
-        bookie.storage.add_entry(bookie.ledger(1), 2, packet(1, 2), "refused")
+        bookie.writer.add_entry(bookie.ledger(1), 2, packet(1, 2), "refused")
     with pytest.raises(StorageStoppedException):
-        bookie.storage.force(LedgerId.unscoped(1), "refused")
+        bookie.writer.force(LedgerId.unscoped(1), "refused")
     with pytest.raises(StorageStoppedException):
         bookie.storage.checkpoint()
     bookie.storage.close()
@@ -181,13 +181,13 @@ def test_a_journal_error_acknowledges_nothing_more(tmp_path: Path, kind: str) ->
     assert bookie.acks.tokens == [(1, 0)]
     assert len(bookie.acks.failures) == 1
     with opened(tmp_path) as again:
-        assert again.storage.read_entry(again.ledger(1), 0) == packet(1, 0)
+        assert again.storage.reader.read_entry(again.ledger(1), 0) == packet(1, 0)
 
 
 def test_close_acknowledges_what_is_queued(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         for entry_id in range(100):
-            bookie.storage.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id), entry_id)
+            bookie.writer.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id), entry_id)
     assert bookie.acks.tokens == list(range(100))
     with pytest.raises(StorageStoppedException):
-        bookie.storage.force(LedgerId.unscoped(1), "late")
+        bookie.writer.force(LedgerId.unscoped(1), "late")

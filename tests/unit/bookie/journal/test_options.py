@@ -57,7 +57,7 @@ def test_a_group_waits_for_enough_records(tmp_path: Path) -> None:
 
 def test_closing_ends_a_group_wait(tmp_path: Path) -> None:
     with opened(tmp_path, journal_max_group_wait_ms=AN_HOUR_MS) as bookie:
-        bookie.storage.add_entry(bookie.ledger(1), 0, packet(1, 0), "last")
+        bookie.writer.add_entry(bookie.ledger(1), 0, packet(1, 0), "last")
     assert bookie.acks.tokens == ["last"]
 
 
@@ -67,7 +67,7 @@ def test_what_queued_up_during_a_sync_does_not_wait_again(tmp_path: Path) -> Non
     with opened(tmp_path, files, journal_max_group_wait_ms=1) as bookie:
         files.gate.clear()
         for entry_id in range(20):
-            bookie.storage.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id), entry_id)
+            bookie.writer.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id), entry_id)
         files.gate.set()
         bookie.acks.wait_for(*range(20))
 
@@ -79,10 +79,10 @@ def test_a_deferred_entry_is_answered_before_its_sync_and_force_after_it(tmp_pat
         files.gate.clear()
         ledger = bookie.ledger(1)
         for entry_id in (1, 2, 3):
-            bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id), entry_id, sync=False)
+            bookie.writer.add_entry(ledger, entry_id, packet(1, entry_id), entry_id, sync=False)
             if entry_id == 1:
                 bookie.acks.wait_for(1)
-        bookie.storage.force(ledger.ledger_id, "forced")
+        bookie.writer.force(ledger.ledger_id, "forced")
         assert "forced" not in bookie.acks.tokens
         assert packet(1, 1) in journal_bytes(tmp_path)
         files.gate.set()
@@ -94,9 +94,9 @@ def test_a_force_alone_is_behind_the_sync_of_deferred_entries(tmp_path: Path) ->
     files = GatedJournal()
     with opened(tmp_path, files) as bookie:
         files.gate.clear()
-        bookie.storage.add_entry(bookie.ledger(1), 0, packet(1, 0), "added", sync=False)
+        bookie.writer.add_entry(bookie.ledger(1), 0, packet(1, 0), "added", sync=False)
         bookie.acks.wait_for("added")
-        bookie.storage.force(LedgerId.unscoped(1), "forced")
+        bookie.writer.force(LedgerId.unscoped(1), "forced")
         synced = files.syncs
         assert "forced" not in bookie.acks.tokens
         files.gate.set()
@@ -106,12 +106,12 @@ def test_a_force_alone_is_behind_the_sync_of_deferred_entries(tmp_path: Path) ->
 
 def test_a_deferred_entry_survives_a_kill(tmp_path: Path) -> None:
     bookie = OpenStorage(tmp_path / "root")
-    bookie.storage.add_entry(bookie.ledger(1), 0, packet(1, 0), "added", sync=False)
+    bookie.writer.add_entry(bookie.ledger(1), 0, packet(1, 0), "added", sync=False)
     bookie.acks.wait_for("added")
     shutil.copytree(tmp_path / "root", tmp_path / "killed")
     bookie.storage.close()
     with opened(tmp_path / "killed") as again:
-        assert again.storage.read_entry(again.ledger(1), 0) == packet(1, 0)
+        assert again.storage.reader.read_entry(again.ledger(1), 0) == packet(1, 0)
 
 
 def test_without_journal_data_entries_stay_out_of_it_and_states_go_in(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_without_journal_data_entries_stay_out_of_it_and_states_go_in(tmp_path: 
     with opened(tmp_path / "root", files, journal_entries=False) as bookie:
         files.gate.clear()
         for sync in (True, False):
-            bookie.storage.add_entry(bookie.ledger(1), int(sync), packet(1, int(sync)), ("added", sync), sync=sync)
+            bookie.writer.add_entry(bookie.ledger(1), int(sync), packet(1, int(sync)), ("added", sync), sync=sync)
         assert bookie.acks.tokens == [("added", True), ("added", False)]
         files.gate.set()
         bookie.fence(1)
@@ -128,7 +128,7 @@ def test_without_journal_data_entries_stay_out_of_it_and_states_go_in(tmp_path: 
         assert fmt.encode_key(1, KEY) in content
         shutil.copytree(tmp_path / "root", tmp_path / "killed")
     with opened(tmp_path / "root") as again:
-        assert list(again.storage.entry_ids(again.ledger(1))) == [(0, 2)]
+        assert list(again.storage.reader.entry_ids(again.ledger(1))) == [(0, 2)]
     with opened(tmp_path / "killed") as again:
         assert again.ledger(1).fenced
 
@@ -144,7 +144,7 @@ def test_a_damaged_journal_is_read_up_to_the_damage_where_configured(tmp_path: P
     with pytest.raises(StorageCorruptException):
         OpenStorage(tmp_path)
     with opened(tmp_path, skip_invalid_records=True) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 1), (2, 1)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 1), (2, 1)]
 
 
 def test_alignment_and_allocation(tmp_path: Path) -> None:
@@ -156,4 +156,4 @@ def test_alignment_and_allocation(tmp_path: Path) -> None:
     sizes = {path.stat().st_size for path in (tmp_path / "journal/current").iterdir()}
     assert sizes == {6 * 4096}
     with opened(tmp_path) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 2)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 2)]

@@ -15,6 +15,7 @@ from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.read_scheduler import EntryReads, QueuedRead
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
+from bookgate.bookie.storage_events import Completion
 from bookgate.ledger.wire.fast_add import FastAdd, read_v3
 from bookgate.ledger.wire.messages import AddRequest, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
@@ -37,14 +38,11 @@ class RecordingClient:
     def encode(self, response: Response) -> bytes:
         return encode_response(response)
 
-    def decode(self, frame: bytes) -> Response:
-        return decode_response(memoryview(frame)[4:])
-
     def answer(self, response: Response) -> None:
         self.send(self.encode(response))
 
     def send(self, frame: bytes) -> None:
-        self.statuses.append(self.decode(frame).status)
+        self.statuses.append(decode_response(memoryview(frame)[4:]).status)
 
     def flush(self) -> None:
         return
@@ -52,7 +50,7 @@ class RecordingClient:
     def start_tls(self, txn_id: int) -> bool:
         return False
 
-    def wait_for_room(self) -> None:
+    def pause_reading(self) -> None:
         return
 
 
@@ -80,10 +78,10 @@ class Bench:
         assert fast is not None
         assert self.processor.add(self.client, fast)
 
-    def take_tokens(self, count: int) -> list[object]:
-        self.acks.wait_for_count(count)
-        tokens, self.acks.tokens = self.acks.tokens, []
-        return tokens
+    def take_stored(self, count: int) -> list[Completion]:
+        self.acks.wait_until(lambda: len(self.acks.completions) >= count, f"{count} completions")
+        completions, self.acks.completions = self.acks.completions, []
+        return completions
 
     @property
     def counted(self) -> tuple[int, int, int]:
@@ -101,9 +99,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 async def test_an_add_counts_once_it_is_acknowledged(bench: Bench) -> None:
     size = len(bench.add(0).body)
     bench.add_fast(1)
-    tokens = bench.take_tokens(2)
+    completions = bench.take_stored(2)
     assert bench.counted == (0, 0, 0)
-    bench.processor.durable(tokens)
+    bench.processor.stored(completions)
     assert bench.client.statuses == [Status.EOK, Status.EOK]
     assert bench.counted == (2, 2 * size, 0)
 
@@ -112,10 +110,10 @@ async def test_an_add_counts_once_it_is_acknowledged(bench: Bench) -> None:
 async def test_adds_that_find_no_space_lower_no_count(bench: Bench) -> None:
     """A counter that falls is read as one that began anew."""
     size = len(bench.add(0).body)
-    bench.processor.durable(bench.take_tokens(1))
+    bench.processor.stored(bench.take_stored(1))
     bench.add(1)
     bench.add_fast(2)
-    bench.processor.refused(bench.take_tokens(2))
+    bench.processor.not_stored(bench.take_stored(2))
     assert bench.client.statuses == [Status.EOK, Status.EIO, Status.EIO]
     assert bench.counted == (1, size, 2)
 
@@ -125,6 +123,6 @@ async def test_adds_of_the_fast_path_are_timed_there(bench: Bench) -> None:
     bench.add(0)
     for entry_id in range(1, 2 * SAMPLED):
         bench.add_fast(entry_id)
-    bench.processor.durable(bench.take_tokens(2 * SAMPLED))
+    bench.processor.stored(bench.take_stored(2 * SAMPLED))
     assert bench.statistics.adds == 2 * SAMPLED
     assert bench.statistics.add_latency.succeeded.count == 2

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bookgate.bookie.storage.storage import Storage, StorageConfig
-from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
+from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.storage import LedgerStorage, StorageConfig
+from bookgate.bookie.storage.writer import EntryWriter
+from bookgate.bookie.storage_events import Completion, Retry
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.ledger_id import LedgerId
 
@@ -29,20 +32,92 @@ def lac_packet(ledger_id: int, lac: int) -> bytes:
     return struct.pack(">qqi", ledger_id, lac, 0x1234)
 
 
+class Token(Completion):
+    """A request that a test knows by a value of its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class TokenWriter:
+    """A writer that takes any value for a completion."""
+
+    def __init__(self, writer: EntryWriter) -> None:
+        self._writer = writer
+
+    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
+        self._writer.add_entry(ledger, entry_id, packet, None if token is None else Token(token), sync=sync)
+
+    def fence(self, ledger: LedgerState, token: object) -> None:
+        self._writer.fence(ledger, Token(token))
+
+    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
+        self._writer.write_explicit_lac(ledger, packet, Token(token))
+
+    def force(self, ledger_id: LedgerId, token: object) -> None:
+        self._writer.force(ledger_id, Token(token))
+
+
+class Disks:
+    """Which directories may be written, as a test wants it."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self.for_entry_logs: Sequence[Path] = config.ledger_directories
+        self.for_index_files: Sequence[Path] = config.index_directories or config.ledger_directories
+        self.full_journals: Sequence[Path] = ()
+
+    def directories_for_entry_logs(self) -> Sequence[Path]:
+        return self.for_entry_logs
+
+    def directories_for_index_files(self) -> Sequence[Path]:
+        return self.for_index_files
+
+    def is_full_journal_directory(self, directory: Path) -> bool:
+        return directory in self.full_journals
+
+
 class Acknowledgements:
-    """Collects tokens and failures; waits for them without a clock in the test's logic."""
+    """The events of a storage: collects tokens and failures; waits for them without a clock in the test's logic."""
 
     def __init__(self) -> None:
         self.tokens: list[object] = []
+        self.completions: list[Completion] = []
+        """Of requests that were not made with a token."""
         self.failures: list[BaseException] = []
+        self.on_stored: Callable[[list[object]], None] = self.durable
+        """Takes the tokens that are acknowledged."""
+        self.on_capacity: Callable[[], None] = lambda: None
+        self.on_space: Callable[[], None] = lambda: None
+        self.on_no_space: Callable[[list[object]], Retry] = lambda tokens: Retry.NEVER
+        """Takes the tokens that are refused."""
         self._changed = threading.Condition()
+
+    def stored(self, completions: Sequence[Completion]) -> None:
+        with self._changed:
+            self.completions.extend(one for one in completions if not isinstance(one, Token))
+            self._changed.notify_all()
+        self.on_stored(_tokens(completions))
+
+    def not_stored(self, completions: Sequence[Completion], error: OSError) -> Retry:
+        return self.on_no_space(_tokens(completions))
+
+    def capacity_available(self) -> None:
+        self.on_capacity()
+
+    def space_restored(self) -> None:
+        self.on_space()
+
+    def ledgers_deleted(self, ids: Sequence[int]) -> None:
+        return
 
     def durable(self, tokens: list[object]) -> None:
         with self._changed:
             self.tokens.extend(tokens)
             self._changed.notify_all()
 
-    def fatal(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         with self._changed:
             self.failures.append(error)
             self._changed.notify_all()
@@ -62,6 +137,10 @@ class Acknowledgements:
             assert self._changed.wait_for(condition, _WAIT_SECONDS), f"{what} did not come; failures {self.failures}"
 
 
+def _tokens(completions: Sequence[Completion]) -> list[object]:
+    return [one.value for one in completions if isinstance(one, Token)]
+
+
 def small_config(root: Path) -> StorageConfig:
     """Small files, no checkpoint but those asked for."""
     return StorageConfig(
@@ -78,25 +157,30 @@ class OpenStorage:
     def __init__(self, root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) -> None:
         self.acks = Acknowledgements()
         config = replace(small_config(root), **changes)  # type: ignore[arg-type]
-        self.storage = Storage(config, self.acks.durable, self.acks.fatal, files)
+        self.disks = Disks(config)
+        self.storage = LedgerStorage(config, self.acks, files, disks=self.disks)
         self.storage.open()
 
-    def ledger(self, number: int, key: bytes = KEY) -> StoredLedger:
+    @property
+    def writer(self) -> TokenWriter:
+        return TokenWriter(self.storage.writer)
+
+    def ledger(self, number: int, key: bytes = KEY) -> LedgerDescriptor:
         ledger_id = LedgerId.unscoped(number)
-        return self.storage.ledger(ledger_id) or self.storage.create_ledger(ledger_id, key)
+        return self.storage.ledgers.get(ledger_id) or self.storage.writer.create_ledger(ledger_id, key)
 
     def add(self, number: int, *entry_ids: int, size: int = 50) -> None:
         """Adds entries and waits until they are durable."""
         for entry_id in entry_ids:
-            self.storage.add_entry(self.ledger(number), entry_id, packet(number, entry_id, size), (number, entry_id))
+            self.writer.add_entry(self.ledger(number), entry_id, packet(number, entry_id, size), (number, entry_id))
         self.acks.wait_for(*((number, entry_id) for entry_id in entry_ids))
 
     def fence(self, number: int) -> None:
-        self.storage.fence(self.ledger(number), ("fence", number))
+        self.writer.fence(self.ledger(number), ("fence", number))
         self.acks.wait_for(("fence", number))
 
     def write_lac(self, number: int, lac: int) -> None:
-        self.storage.write_explicit_lac(self.ledger(number), lac_packet(number, lac), ("lac", number, lac))
+        self.writer.write_explicit_lac(self.ledger(number), lac_packet(number, lac), ("lac", number, lac))
         self.acks.wait_for(("lac", number, lac))
 
 

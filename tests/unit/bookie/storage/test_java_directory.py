@@ -50,17 +50,17 @@ def root(tmp_path: Path) -> Path:
 
 def serves_everything(bookie: OpenStorage) -> None:
     serves(bookie, LEDGERS)
-    assert bookie.storage.ledger(LedgerId.unscoped(8)) is None
+    assert bookie.storage.ledgers.get(LedgerId.unscoped(8)) is None
 
 
 def serves(bookie: OpenStorage, ledgers: list[Expected]) -> None:
     for number, digest_type, password, count, expected in ledgers:
-        ledger = bookie.storage.ledger(LedgerId.unscoped(number))
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(number))
         assert ledger is not None
         assert ledger.fenced == (number == 6)
-        assert list(bookie.storage.entry_ids(ledger)) == [(0, count)]
+        assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, count)]
         digest = digest_for(digest_type, password)
-        packets = (bookie.storage.read_entry(ledger, entry_id) for entry_id in range(count))
+        packets = (bookie.storage.reader.read_entry(ledger, entry_id) for entry_id in range(count))
         payloads = [decode_entry(digest, data, number, entry_id).payload for entry_id, data in enumerate(packets)]
         assert hashlib.sha256(b"".join(payloads)).hexdigest() == expected
 
@@ -90,7 +90,7 @@ def test_every_entry_of_the_rocksdb_storage_is_served_and_again_after_a_restart(
         bookie.add(5, 700)
         bookie.fence(7)
     with opened(root, storage="db") as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(5))) == [(0, 701)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(5))) == [(0, 701)]
         assert bookie.ledger(7).fenced
 
 
@@ -104,7 +104,7 @@ def test_what_the_metadata_no_longer_has_is_collected_from_it(tmp_path: Path, na
         remaining = [expected for expected in LEDGERS if expected[0] != 4]
         assert list(bookie.storage.ledger_ids()) == [number for number, *_ in remaining]
         serves(bookie, remaining)
-        assert bookie.storage.ledger(LedgerId.unscoped(4)) is None
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(4)) is None
         assert collection.statistics.failed_deletions == 0
     with opened(root, storage=kind) as bookie:
         serves(bookie, remaining)
@@ -113,11 +113,11 @@ def test_what_the_metadata_no_longer_has_is_collected_from_it(tmp_path: Path, na
 def test_new_entries_join_the_old_ones(root: Path) -> None:
     with opened(root) as bookie:
         ledger = bookie.ledger(5)
-        bookie.storage.add_entry(ledger, 700, packet(5, 700), "added")
+        bookie.writer.add_entry(ledger, 700, packet(5, 700), "added")
         bookie.acks.wait_for("added")
     assert (root / "ledgers/current/6.log").exists()
     with opened(root) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(5))) == [(0, 701)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(5))) == [(0, 701)]
 
 
 def test_its_cookie_is_read(root: Path) -> None:

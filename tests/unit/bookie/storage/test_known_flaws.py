@@ -15,7 +15,6 @@ import pytest
 from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
-from bookgate.bookie.storage.storage import Storage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
@@ -78,7 +77,7 @@ class Lives:
         write_in_place(self._files, mark_file, LogMark(mark.journal_id, 0).encode())
 
     def status_of_add(self, number: int, key: bytes | None = None, *, recovery: bool = False) -> Status:
-        ledger = self.run.storage.ledger(LedgerId.unscoped(number))
+        ledger = self.run.storage.ledgers.get(LedgerId.unscoped(number))
         assert ledger is not None
         return ledger.check_add(key_of(number) if key is None else key, recovery=recovery)
 
@@ -103,7 +102,7 @@ def test_f1_a_batch_over_a_roll_is_acknowledged_after_the_sync_of_both_files(tmp
         lost.extend(token for token in tokens if isinstance(token, int) and asked[token].content not in content)
         run.acks.durable(tokens)
 
-    run.storage = Storage(run.config, acknowledged, run.acks.fatal, disk)
+    run.acks.on_stored = acknowledged
     run.open()
     tokens: list[int] = []
     for entry_id in range(40):
@@ -125,7 +124,7 @@ def test_f2_a_fence_is_kept_by_a_checkpoint_without_entries(lives: Lives) -> Non
     assert lives.status_of_add(1) is Status.EFENCED
     ledger = lives.run.ledger(1)
     assert ledger.explicit_lac == lac_packet(1, 0)
-    assert lives.run.storage.read_entry(ledger, 0) == packet(1, 0)
+    assert lives.run.storage.reader.read_entry(ledger, 0) == packet(1, 0)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -152,7 +151,7 @@ def test_f4_a_wrong_key_is_refused_after_a_restart_and_after_a_crash(lives: Live
         again()
         for number in (1, 2):
             assert lives.status_of_add(number, b"w" * 20, recovery=True) is Status.EUA
-            created = lives.run.storage.create_ledger(LedgerId.unscoped(number), b"w" * 20)
+            created = lives.run.storage.writer.create_ledger(LedgerId.unscoped(number), b"w" * 20)
             assert created.master_key == key_of(number)
             assert lives.status_of_add(number, recovery=True) is Status.EOK
 
@@ -166,4 +165,4 @@ def test_f5_an_explicit_lac_survives_a_clean_restart(lives: Lives) -> None:
         again()
         assert lives.run.ledger(1).explicit_lac == lac_packet(1, 0)
         assert lives.run.ledger(2).explicit_lac == lac_packet(2, 7)
-        assert lives.run.storage.known_lac(lives.run.ledger(2)) == 7
+        assert lives.run.storage.reader.known_lac(lives.run.ledger(2)) == 7

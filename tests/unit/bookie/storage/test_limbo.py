@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
-from bookgate.bookie.storage.storage import Storage
-from bookgate.bookie.storage.stored_ledger import StoredLedger
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.wire.messages import Status
 from bookgate.protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
@@ -32,8 +32,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def stored(storage: Storage) -> StoredLedger:
-    ledger = storage.recent_ledger(LEDGER)
+def stored(storage: LedgerStorage) -> LedgerDescriptor:
+    ledger = storage.ledgers.recent(LEDGER)
     assert ledger is not None
     return ledger
 
@@ -41,17 +41,17 @@ def stored(storage: Storage) -> StoredLedger:
 def test_what_is_held_is_served_and_the_rest_is_unknown(directory: Path) -> None:
     with opened(directory, storage="db") as bookie:
         ledger = bookie.ledger(LEDGER)
-        assert bookie.storage.read_entry(ledger, 3) == packet(LEDGER, 3)
-        assert bookie.storage.read_entries(ledger, 3, 10, 1 << 20) == [packet(LEDGER, 3)]
+        assert bookie.storage.reader.read_entry(ledger, 3) == packet(LEDGER, 3)
+        assert bookie.storage.reader.read_entries(ledger, 3, 10, 1 << 20) == [packet(LEDGER, 3)]
         for question in (
-            lambda: bookie.storage.read_entry(ledger, 4),
-            lambda: bookie.storage.read_entries(ledger, 4, 10, 1 << 20),
-            lambda: bookie.storage.last_entry_id(ledger),
-            lambda: bookie.storage.known_lac(ledger),
+            lambda: bookie.storage.reader.read_entry(ledger, 4),
+            lambda: bookie.storage.reader.read_entries(ledger, 4, 10, 1 << 20),
+            lambda: bookie.storage.reader.last_entry_id(ledger),
+            lambda: bookie.storage.reader.known_lac(ledger),
         ):
             with pytest.raises(DataUnknownException, match="ledger 5 is in limbo"):
                 question()
-        assert bookie.storage.loaded_lac(ledger) is None
+        assert bookie.storage.reader.loaded_lac(ledger) is None
 
 
 def test_recovery_writes_what_is_missing_and_nobody_else(directory: Path) -> None:

@@ -16,7 +16,7 @@ from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import read_mark, write_mark
 from bookgate.bookie.storage.limbo import LIMBO_FILE
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.data_loss import LostDataException
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
@@ -147,7 +147,7 @@ def test_proof_of_a_loss_refuses_the_start_and_changes_nothing(
 def test_without_damage_everything_is_there(killed: Path) -> None:
     with opened(killed) as bookie:
         for number in (1, LATE):
-            assert list(bookie.storage.entry_ids(bookie.ledger(number))) == [(0, 2)]
+            assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(0, 2)]
 
 
 @pytest.mark.parametrize("offset", range(24))
@@ -159,14 +159,14 @@ def test_any_bit_of_a_sealed_mark(killed: Path, offset: int) -> None:
         flip(left / "ledgers/current/lastMark", offset, bit)
         with opened(left) as bookie:
             for number in (1, LATE):
-                assert list(bookie.storage.entry_ids(bookie.ledger(number))) == [(0, 2)]
+                assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(0, 2)]
 
 
 @pytest.mark.parametrize("size", [0, 7, 15, 16, 17, 23])
 def test_a_mark_that_was_cut(killed: Path, size: int) -> None:
     mark_file(killed).write_bytes(mark_file(killed).read_bytes()[:size])
     with opened(killed) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(LATE))) == [(0, 2)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(LATE))) == [(0, 2)]
 
 
 def test_the_furthest_mark_that_its_journal_bears_out_counts(killed: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_furthest_mark_that_its_journal_bears_out_counts(killed: Path) -> No
     mark = read_mark(REAL_FILE_SYSTEM, [killed / "ledgers"])
     (other / "current/lastMark").write_bytes(LogMark(mark.journal_id, mark.offset + (1 << 23)).encode())
     with opened(killed, ledger_directories=(killed / "ledgers", other)) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(LATE))) == [(0, 2)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(LATE))) == [(0, 2)]
 
 
 def test_a_sealed_mark_proves_the_loss_though_another_is_borne_out(killed: Path) -> None:
@@ -194,7 +194,7 @@ class Accepted(OpenStorage):
 
     def __init__(self, root: Path, *ledgers: int) -> None:
         self.acks = Acknowledgements()
-        self.storage = Storage(small_config(root), self.acks.durable, self.acks.fatal)
+        self.storage = LedgerStorage(small_config(root), self.acks)
         self.storage.open(accept_loss=ledgers)
 
 
@@ -208,15 +208,18 @@ def test_a_loss_that_is_accepted_leaves_what_is_held_and_makes_the_rest_unknown(
     # It stays so: the next start is an ordinary one.
     with opened(killed) as again:
         ledger = again.ledger(1)
-        assert again.storage.read_entry(ledger, 1) == packet(1, 1)
+        assert again.storage.reader.read_entry(ledger, 1) == packet(1, 1)
         with pytest.raises(DataUnknownException):
-            again.storage.read_entry(ledger, 2)
+            again.storage.reader.read_entry(ledger, 2)
         assert again.storage.is_in_limbo(LATE)
         late = again.ledger(LATE)
         assert late.limbo
         assert late.check_add(KEY, recovery=False) is Status.EFENCED
         assert late.check_add(KEY, recovery=True) is Status.EOK
-        for question in (lambda: again.storage.read_entry(late, 7), lambda: again.storage.last_entry_id(late)):
+        for question in (
+            lambda: again.storage.reader.read_entry(late, 7),
+            lambda: again.storage.reader.last_entry_id(late),
+        ):
             with pytest.raises(DataUnknownException):
                 question()
 
@@ -228,7 +231,7 @@ def test_ledgers_made_afterwards_are_as_any_other(killed: Path) -> None:
     ledger = bookie.ledger(3)
     assert ledger.check_add(KEY, recovery=False) is Status.EOK
     with pytest.raises(NoSuchEntryException):
-        bookie.storage.read_entry(ledger, 1)
+        bookie.storage.reader.read_entry(ledger, 1)
     bookie.storage.close()
 
 
@@ -237,7 +240,7 @@ def test_a_verified_ledger_leaves_limbo_for_good(killed: Path) -> None:
     ledger = bookie.ledger(1)
     bookie.storage.leave_limbo([1])
     with pytest.raises(NoSuchEntryException):
-        bookie.storage.read_entry(ledger, 7)
+        bookie.storage.reader.read_entry(ledger, 7)
     bookie.storage.close()
     with opened(killed) as again:
         assert again.storage.limbo() == [LATE]
@@ -267,20 +270,20 @@ def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
         bookie.add(7, 0, 1, 2, 3, 4)
         bookie.fence(7)
         bookie.storage.delete_ledgers([7])
-        ledger = bookie.storage.create_ledger(LedgerId.unscoped(7), key)
-        bookie.storage.add_entry(ledger, 0, packet(7, 0, fill=9), "new")
+        ledger = bookie.storage.writer.create_ledger(LedgerId.unscoped(7), key)
+        bookie.writer.add_entry(ledger, 0, packet(7, 0, fill=9), "new")
         bookie.acks.wait_for("new")
         left = tmp_path / f"left-{number}"
         _copy(root, left)
         bookie.storage.close()
         for _ in range(2):
             with opened(left) as again:
-                found = again.storage.ledger(LedgerId.unscoped(7))
+                found = again.storage.ledgers.get(LedgerId.unscoped(7))
                 assert found is not None
                 assert (found.master_key, found.fenced, found.last_entry_id) == (key, False, 0)
-                assert list(again.storage.entry_ids(found)) == [(0, 1)]
-                assert again.storage.read_entry(found, 0) == packet(7, 0, fill=9)
-                assert not again.storage._table.is_made_anew(found.ledger_id), "the journal says it once"
+                assert list(again.storage.reader.entry_ids(found)) == [(0, 1)]
+                assert again.storage.reader.read_entry(found, 0) == packet(7, 0, fill=9)
+                assert not again.storage.ledgers.is_made_anew(found.ledger_id), "the journal says it once"
 
 
 def test_a_mark_never_passes_what_a_killed_process_had_not_synced(tmp_path: Path) -> None:
@@ -335,7 +338,7 @@ def test_who_waited_for_a_checkpoint_that_failed_changes_nothing(tmp_path: Path)
     with real():
         thread.start()
         assert waits.wait(30)
-        bookie.storage._fail(OSError(errno.EIO, "the checkpoint under way failed"))
+        bookie.storage._events.failed(OSError(errno.EIO, "the checkpoint under way failed"))
     thread.join()
     assert outcomes == ["refused"]
     bookie.storage.close()
@@ -357,9 +360,9 @@ def test_entries_missing_from_an_index_file_are_unknown_also_once_others_came(tm
         with opened(tmp_path) as again:
             ledger = again.ledger(1)
             assert again.storage.limbo() == [1]
-            assert again.storage.read_entry(ledger, 1) == packet(1, 1)
+            assert again.storage.reader.read_entry(ledger, 1) == packet(1, 1)
             with pytest.raises(DataUnknownException):
-                again.storage.read_entry(ledger, 2)
+                again.storage.reader.read_entry(ledger, 2)
             assert ledger.check_add(b"other" * 4, recovery=True) is Status.EUNKNOWNLEDGERSTATE
             again.add(1, 7)
 

@@ -27,10 +27,12 @@ def contents(bookie: OpenStorage, ledgers: Iterator[int] | range) -> Contents:
     """Key, fence, explicit LAC and entries of the ledgers that are known."""
     found: Contents = {}
     for number in ledgers:
-        ledger = bookie.storage.ledger(LedgerId.unscoped(number))
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(number))
         if ledger is not None:
-            runs = bookie.storage.entry_ids(ledger)
-            entries = [bookie.storage.read_entry(ledger, e) for first, n in runs for e in range(first, first + n)]
+            runs = bookie.storage.reader.entry_ids(ledger)
+            entries = [
+                bookie.storage.reader.read_entry(ledger, e) for first, n in runs for e in range(first, first + n)
+            ]
             found[number] = (ledger.master_key, ledger.fenced, ledger.explicit_lac, entries)
     return found
 
@@ -206,8 +208,8 @@ def test_a_fence_of_a_ledger_without_entries_survives_a_crash(tmp_path: Path) ->
 def test_a_journal_larger_than_the_write_cache_is_replayed(tmp_path: Path) -> None:
     write_journal(tmp_path, [fmt.encode_key(1, KEY), *(packet(1, i, 500) for i in range(400))])
     with opened(tmp_path, write_cache_bytes=50_000) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 400)]
-        assert bookie.storage.accepts_adds
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 400)]
+        assert bookie.storage.writer.accepts_adds
 
 
 def test_a_torn_tail_at_every_byte_of_the_last_record(tmp_path: Path) -> None:
@@ -216,10 +218,10 @@ def test_a_torn_tail_at_every_byte_of_the_last_record(tmp_path: Path) -> None:
         root = tmp_path / str(cut)
         write_journal(root, [fmt.encode_key(1, KEY), packet(1, 0)], last[:cut])
         with opened(root) as bookie:
-            assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 1)]
+            assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 1)]
             bookie.add(1, 1)
         with opened(root) as bookie:
-            assert bookie.storage.read_entry(bookie.ledger(1), 1) == packet(1, 1)
+            assert bookie.storage.reader.read_entry(bookie.ledger(1), 1) == packet(1, 1)
 
 
 def test_a_corrupt_record_refuses_the_start_and_frees_the_directory(tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_the_key_in_the_index_counts_before_one_in_the_journal(tmp_path: Path) -
 @pytest.mark.parametrize("unset", [b"", bytes(20)])
 def test_an_unset_key_in_the_index_is_replaced(tmp_path: Path, unset: bytes) -> None:
     with opened(tmp_path) as bookie:
-        bookie.storage.fence(bookie.ledger(1, unset), "fenced")
+        bookie.writer.fence(bookie.ledger(1, unset), "fenced")
         mark = bookie.storage._journals[0].synced_mark
     write_journal(tmp_path, [fmt.encode_key(1, KEY)], journal_id=mark.journal_id + 1)
     for _ in range(2):
@@ -339,7 +341,7 @@ def test_an_index_file_without_header_and_without_key_is_an_error(tmp_path: Path
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(1024))
     with opened(tmp_path) as bookie, pytest.raises(StorageCorruptException, match="ledger 1 has no header"):
-        bookie.storage.ledger(LedgerId.unscoped(1))
+        bookie.storage.ledgers.get(LedgerId.unscoped(1))
 
 
 def test_a_missing_journal_refuses_the_start(tmp_path: Path) -> None:
@@ -356,7 +358,7 @@ def test_marks_where_records_or_scans_of_others_end_are_accepted(tmp_path: Path,
     write_journal(tmp_path, payloads, bytes(2000))
     write_journal(tmp_path, [fmt.encode_key(1, KEY), packet(1, 1)], journal_id=6)
     with opened(tmp_path) as bookie:
-        runs = list(bookie.storage.entry_ids(bookie.ledger(1)))
+        runs = list(bookie.storage.reader.entry_ids(bookie.ledger(1)))
         assert runs == ([(0, 2)] if offset <= 512 else [(1, 1)])
 
 
@@ -365,7 +367,7 @@ def test_journals_before_the_mark_are_ignored(tmp_path: Path) -> None:
     write_journal(tmp_path, [fmt.encode_key(1, KEY), packet(1, 0)], journal_id=5)
     write_mark(tmp_path, LogMark(5, 512))
     with opened(tmp_path) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 1)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 1)]
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -465,15 +467,15 @@ def test_a_torn_second_copy_does_not_replace_the_first(tmp_path: Path, checkpoin
     data[block : block + 512] = bytes(512)
     path.write_bytes(data)
     with opened(tmp_path) as bookie:
-        ledger = bookie.storage.ledger(LedgerId.unscoped(7))
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(7))
         assert ledger is not None
-        assert bookie.storage.read_entry(ledger, 0) == good
+        assert bookie.storage.reader.read_entry(ledger, 0) == good
 
 
 def test_an_entry_of_zeros_replaces_one(tmp_path: Path) -> None:
     first, second = packet(7, 0, 3000, fill=0), packet(7, 0, 3000, lac=-2, fill=0)
     write_journal(tmp_path, [fmt.encode_key(7, KEY), first, second, packet(7, 1)])
     with opened(tmp_path) as bookie:
-        ledger = bookie.storage.ledger(LedgerId.unscoped(7))
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(7))
         assert ledger is not None
-        assert bookie.storage.read_entry(ledger, 0) == second
+        assert bookie.storage.reader.read_entry(ledger, 0) == second

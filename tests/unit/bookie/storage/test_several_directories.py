@@ -42,12 +42,12 @@ def fill(bookie: OpenStorage, first: int, count: int) -> None:
 def check(bookie: OpenStorage, entries: int) -> None:
     assert list(bookie.storage.ledger_ids()) == list(LEDGERS)
     for number in LEDGERS:
-        ledger = bookie.storage.ledger(LedgerId.unscoped(number))
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(number))
         assert ledger is not None
         assert ledger.fenced == (number % 3 == 0)
         assert ledger.explicit_lac == (lac_packet(number, 1) if number % 4 == 0 else None)
-        assert list(bookie.storage.entry_ids(ledger)) == [(0, entries)]
-        found = [bookie.storage.read_entry(ledger, entry_id) for entry_id in range(entries)]
+        assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, entries)]
+        found = [bookie.storage.reader.read_entry(ledger, entry_id) for entry_id in range(entries)]
         assert found == [packet(number, entry_id) for entry_id in range(entries)]
 
 
@@ -125,19 +125,19 @@ def test_index_files_in_several_directories_are_found_wherever_they_lie(tmp_path
         assert not list((tmp_path / "i0/current").rglob("*.idx"))
     with opened(tmp_path, **places) as bookie:
         for number in LEDGERS:
-            assert list(bookie.storage.entry_ids(bookie.ledger(number))) == [(0, 4)]
+            assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(0, 4)]
         assert list(bookie.storage.ledger_ids()) == list(LEDGERS)
 
 
 def test_a_directory_that_is_not_writable_gets_no_new_log_and_no_new_index_file(tmp_path: Path) -> None:
     bookie = OpenStorage(tmp_path, ledger_directories=(tmp_path / "l0", tmp_path / "l1"))
-    bookie.storage.writable_ledger_directories = lambda: [tmp_path / "l1"]
-    bookie.storage.writable_index_directories = lambda: [tmp_path / "l1"]
+    bookie.disks.for_entry_logs = [tmp_path / "l1"]
+    bookie.disks.for_index_files = [tmp_path / "l1"]
     fill(bookie, 0, 1)
     bookie.storage.checkpoint()
     assert [path.name for path in (tmp_path / "l0/current").iterdir() if path.suffix == ".log"] == []
     assert list((tmp_path / "l0/current").rglob("*.idx")) == []
-    bookie.storage.writable_ledger_directories = lambda: [tmp_path / "l0"]
+    bookie.disks.for_entry_logs = [tmp_path / "l0"]
     fill(bookie, 1, 1)
     bookie.storage.checkpoint()
     assert len(list((tmp_path / "l0/current").glob("*.log"))) == 1
@@ -154,7 +154,7 @@ def test_what_a_relocation_left_is_brought_to_an_end(tmp_path: Path) -> None:
     shutil.copy(leaves / "2/2.idx", leaves / "2/2.idx.rloc")
     with opened(tmp_path) as bookie:
         assert list(bookie.storage.ledger_ids()) == [1, 2]
-        assert bookie.storage.read_entry(bookie.ledger(1), 0) == packet(1, 0)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 0) == packet(1, 0)
     assert not list(leaves.rglob("*.rloc"))
 
 
@@ -175,15 +175,15 @@ def test_a_deleted_ledger_is_gone_and_stays_gone(tmp_path: Path, storage: str, f
         held = bookie.ledger(1)
         bookie.storage.delete_ledgers([1, 2, 77])
         assert list(bookie.storage.ledger_ids()) == [3]
-        assert bookie.storage.ledger(LedgerId.unscoped(1)) is None
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(1)) is None
         with pytest.raises(NoSuchEntryException):
-            bookie.storage.read_entry(held, 0)
+            bookie.storage.reader.read_entry(held, 0)
         assert [bookie.storage.was_fenced_and_deleted(LedgerId.unscoped(n)) for n in (1, 2, 3)] == [False, True, False]
         assert not bookie.storage.was_fenced_and_deleted(LedgerId(1, 2))
         bookie.storage.checkpoint()
     with opened(tmp_path, storage=storage) as bookie:
         assert list(bookie.storage.ledger_ids()) == [3]
-        assert bookie.storage.read_entry(bookie.ledger(3), 1) == packet(3, 1)
+        assert bookie.storage.reader.read_entry(bookie.ledger(3), 1) == packet(3, 1)
 
 
 def test_a_ledger_in_memory_alone_can_be_deleted(tmp_path: Path) -> None:
@@ -207,14 +207,14 @@ def test_what_comes_for_a_ledger_that_was_just_deleted_makes_it_anew(tmp_path: P
             held.append(bookie.ledger(number))
         bookie.storage.checkpoint()
         bookie.storage.delete_ledgers([1, 2, 3])
-        bookie.storage.add_entry(held[0], 5, packet(1, 5), "add")
-        bookie.storage.fence(held[1], "fence")
-        bookie.storage.write_explicit_lac(held[2], lac_packet(3, 4), "lac")
+        bookie.writer.add_entry(held[0], 5, packet(1, 5), "add")
+        bookie.writer.fence(held[1], "fence")
+        bookie.writer.write_explicit_lac(held[2], lac_packet(3, 4), "lac")
         bookie.acks.wait_for("add", "fence", "lac")
         bookie.storage.checkpoint()
         assert bookie.ledger(2).fenced
     with opened(tmp_path, storage=storage) as bookie:
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(5, 1)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(5, 1)]
         assert bookie.ledger(1).master_key == KEY
         assert (bookie.ledger(1).fenced, bookie.ledger(2).fenced) == (False, True)
         assert bookie.ledger(3).explicit_lac == lac_packet(3, 4)
@@ -228,7 +228,7 @@ def test_a_replay_may_bring_a_deleted_ledger_back_whole(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "root", tmp_path / "crashed")
     bookie.storage.close()
     with opened(tmp_path / "crashed") as again:
-        assert list(again.storage.entry_ids(again.ledger(1))) == [(0, 2)]
+        assert list(again.storage.reader.entry_ids(again.ledger(1))) == [(0, 2)]
         again.storage.delete_ledgers([1])
     with opened(tmp_path / "crashed") as again:
         assert list(again.storage.ledger_ids()) == []

@@ -13,7 +13,7 @@ import pytest
 from bookgate.bookie.disks import directories
 from bookgate.bookie.index.file_format import MAX_ENTRY_ID
 from bookgate.bookie.storage.ledger_state import LedgerState
-from bookgate.bookie.storage.storage import Storage
+from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException, StorageStoppedException
 from bookgate.ledger.errors import IncorrectParameterException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
@@ -35,15 +35,15 @@ def test_entries_read_back_from_cache_and_from_disk(tmp_path: Path) -> None:
         bookie.add(1, 0, 1, 2)
         bookie.add(2, 0)
         ledger = bookie.ledger(1)
-        assert bookie.storage.read_cached(ledger, 1) == packet(1, 1)
+        assert bookie.storage.reader.read_cached(ledger, 1) == packet(1, 1)
         bookie.storage.checkpoint()
-        assert bookie.storage.read_cached(ledger, 1) is None
-        assert [bookie.storage.read_entry(ledger, entry_id) for entry_id in range(3)] == [
+        assert bookie.storage.reader.read_cached(ledger, 1) is None
+        assert [bookie.storage.reader.read_entry(ledger, entry_id) for entry_id in range(3)] == [
             packet(1, i) for i in range(3)
         ]
         bookie.add(1, 3)
-        assert bookie.storage.last_entry_id(ledger) == 3
-        assert list(bookie.storage.entry_ids(ledger)) == [(0, 4)]
+        assert bookie.storage.reader.last_entry_id(ledger) == 3
+        assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 4)]
 
 
 @pytest.mark.parametrize("entry_id", [-2, -1, 3, 1024, MAX_ENTRY_ID, MAX_ENTRY_ID + 1, 2**63 - 1])
@@ -52,7 +52,7 @@ def test_an_entry_that_is_not_held(tmp_path: Path, entry_id: int) -> None:
         bookie.add(1, 0)
         bookie.storage.checkpoint()
         with pytest.raises(NoSuchEntryException, match="of ledger 1"):
-            bookie.storage.read_entry(bookie.ledger(1), entry_id)
+            bookie.storage.reader.read_entry(bookie.ledger(1), entry_id)
 
 
 def test_runs_of_entries_over_cache_and_index(tmp_path: Path) -> None:
@@ -60,21 +60,21 @@ def test_runs_of_entries_over_cache_and_index(tmp_path: Path) -> None:
         bookie.add(1, 0, 1, 5, 2000)
         bookie.storage.checkpoint()
         bookie.add(1, 2, 5, 6, 2001)
-        assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, 3), (5, 2), (2000, 2)]
-        assert list(bookie.storage.entry_ids(bookie.ledger(9))) == []
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, 3), (5, 2), (2000, 2)]
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(9))) == []
 
 
 def test_the_newest_copy_of_an_entry_is_served(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         ledger = bookie.ledger(1)
         for fill in (1, 2, 3):
-            bookie.storage.add_entry(ledger, 0, packet(1, 0, fill=fill), fill)
+            bookie.writer.add_entry(ledger, 0, packet(1, 0, fill=fill), fill)
             bookie.acks.wait_for(fill)
             if fill == 2:
                 bookie.storage.checkpoint()
-        assert bookie.storage.read_entry(ledger, 0) == packet(1, 0, fill=3)
+        assert bookie.storage.reader.read_entry(ledger, 0) == packet(1, 0, fill=3)
         bookie.storage.checkpoint()
-        assert bookie.storage.read_entry(ledger, 0) == packet(1, 0, fill=3)
+        assert bookie.storage.reader.read_entry(ledger, 0) == packet(1, 0, fill=3)
 
 
 def test_everything_survives_a_clean_restart(tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def test_everything_survives_a_clean_restart(tmp_path: Path) -> None:
         bookie.write_lac(3, 7)
     with opened(tmp_path) as bookie:
         first, second, third = (bookie.ledger(number) for number in (1, 2, 3))
-        assert bookie.storage.read_entry(first, 2) == packet(1, 2)
+        assert bookie.storage.reader.read_entry(first, 2) == packet(1, 2)
         assert (first.fenced, second.fenced, third.fenced) == (False, True, False)
         assert first.explicit_lac == lac_packet(1, 2)
         assert third.explicit_lac == lac_packet(3, 7)
-        assert [bookie.storage.known_lac(ledger) for ledger in (first, second, third)] == [2, -1, 7]
-        assert [bookie.storage.last_entry_id(ledger) for ledger in (first, second, third)] == [2, -1, -1]
-        assert bookie.storage.ledger(LedgerId.unscoped(4)) is None
+        assert [bookie.storage.reader.known_lac(ledger) for ledger in (first, second, third)] == [2, -1, 7]
+        assert [bookie.storage.reader.last_entry_id(ledger) for ledger in (first, second, third)] == [2, -1, -1]
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(4)) is None
 
 
 def test_the_stored_key_counts_after_a_restart(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_the_stored_key_counts_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0)
     with opened(tmp_path) as bookie:
-        ledger = bookie.storage.ledger(LedgerId.unscoped(1))
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(1))
         assert ledger is not None
         assert ledger.check_add(b"w" * 20, recovery=False) is Status.EUA
         assert ledger.check_add(KEY, recovery=False) is Status.EOK
-        assert bookie.storage.create_ledger(LedgerId.unscoped(1), b"w" * 20) is ledger
+        assert bookie.storage.writer.create_ledger(LedgerId.unscoped(1), b"w" * 20) is ledger
         assert ledger.master_key == KEY
 
 
@@ -112,19 +112,19 @@ def test_known_lac_is_that_of_the_last_entry_until_a_greater_one_comes(tmp_path:
         bookie.add(1, *range(10))
     with opened(tmp_path) as bookie:
         ledger = bookie.ledger(1)
-        assert bookie.storage.known_lac(ledger) == 8
-        bookie.storage.add_entry(ledger, 3, packet(1, 3), "again")
-        assert bookie.storage.known_lac(ledger) == 8
-        bookie.storage.add_entry(ledger, 20, packet(1, 20), "more")
-        assert bookie.storage.known_lac(ledger) == 19
+        assert bookie.storage.reader.known_lac(ledger) == 8
+        bookie.writer.add_entry(ledger, 3, packet(1, 3), "again")
+        assert bookie.storage.reader.known_lac(ledger) == 8
+        bookie.writer.add_entry(ledger, 20, packet(1, 20), "more")
+        assert bookie.storage.reader.known_lac(ledger) == 19
         bookie.acks.wait_for("again", "more")
 
 
 def test_a_second_fence_is_answered_as_well(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         ledger = bookie.ledger(1)
-        bookie.storage.fence(ledger, "first")
-        bookie.storage.fence(ledger, "second")
+        bookie.writer.fence(ledger, "first")
+        bookie.writer.fence(ledger, "second")
         bookie.acks.wait_for("first", "second")
         assert bookie.acks.tokens == ["first", "second"]
 
@@ -145,58 +145,58 @@ def test_a_packet_that_replay_could_not_take_is_refused_before_it_is_journaled(
     with opened(tmp_path) as bookie:
         ledger = bookie.ledger(1)
         with pytest.raises(IncorrectParameterException):
-            bookie.storage.add_entry(ledger, entry_id, data, "token")
-        bookie.storage.force(ledger.ledger_id, "forced")
+            bookie.writer.add_entry(ledger, entry_id, data, "token")
+        bookie.writer.force(ledger.ledger_id, "forced")
         bookie.acks.wait_for("forced")
         assert bookie.acks.tokens == ["forced"]
     with opened(tmp_path) as bookie:
-        assert bookie.storage.ledger(LedgerId.unscoped(1)) is None
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(1)) is None
 
 
 def test_entry_0_of_ledger_0_with_a_header_of_zeros_is_refused(tmp_path: Path) -> None:
     """In the journal it could not be told from blocks that never reached the disk."""
     with opened(tmp_path) as bookie:
-        bookie.storage.add_entry(bookie.ledger(0), 0, packet(0, 0), "fine")
+        bookie.writer.add_entry(bookie.ledger(0), 0, packet(0, 0), "fine")
         bookie.acks.wait_for("fine")
         with pytest.raises(IncorrectParameterException, match="LAC"):
-            bookie.storage.add_entry(bookie.ledger(0), 0, packet(0, 0, lac=0), "not")
+            bookie.writer.add_entry(bookie.ledger(0), 0, packet(0, 0, lac=0), "not")
 
 
 @pytest.mark.parametrize("data", [b"", lac_packet(1, 3)[:15], lac_packet(2, 3), lac_packet(1, 3) + bytes(1000)])
 def test_an_explicit_lac_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
     with opened(tmp_path) as bookie, pytest.raises(IncorrectParameterException):
-        bookie.storage.write_explicit_lac(bookie.ledger(1), data, "token")
+        bookie.writer.write_explicit_lac(bookie.ledger(1), data, "token")
 
 
 def test_a_scoped_ledger_is_not_taken_for_an_unscoped_one(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(7, 0)
-        assert bookie.storage.ledger(LedgerId(1, 7)) is None
+        assert bookie.storage.ledgers.get(LedgerId(1, 7)) is None
         with pytest.raises(IncorrectParameterException, match="scope"):
-            bookie.storage.create_ledger(LedgerId(1, 7), KEY)
+            bookie.storage.writer.create_ledger(LedgerId(1, 7), KEY)
 
 
 def test_an_over_long_key_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie, pytest.raises(IncorrectParameterException, match="too long"):
-        bookie.storage.create_ledger(LedgerId.unscoped(7), bytes(1020))
+        bookie.storage.writer.create_ledger(LedgerId.unscoped(7), bytes(1020))
 
 
 def test_a_state_of_another_origin_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie, pytest.raises(TypeError):
-        bookie.storage.fence(LedgerState(LedgerId.unscoped(1), KEY), "token")
+        bookie.writer.fence(LedgerState(LedgerId.unscoped(1), KEY), "token")
 
 
 def test_large_entries(tmp_path: Path) -> None:
     size = 5 << 20
     with opened(tmp_path, write_cache_bytes=64 << 20) as bookie:
         bookie.add(1, 0, 1, size=size)
-        assert bookie.storage.read_entry(bookie.ledger(1), 1) == packet(1, 1, size)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 1) == packet(1, 1, size)
         bookie.storage.checkpoint()
-        assert bookie.storage.read_entry(bookie.ledger(1), 0) == packet(1, 0, size)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 0) == packet(1, 0, size)
         bookie.add(1, 2, size=size)
         bookie.fence(1)
     with opened(tmp_path) as bookie:
-        assert bookie.storage.read_entry(bookie.ledger(1), 2) == packet(1, 2, size)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 2) == packet(1, 2, size)
 
 
 def test_many_ledgers_with_few_kept_in_memory(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def test_many_ledgers_with_few_kept_in_memory(tmp_path: Path) -> None:
     with opened(tmp_path, ledger_state_limit=10) as bookie:
         for number in range(count):
             ledger = bookie.ledger(number)
-            bookie.storage.add_entry(ledger, 0, packet(number, 0), number)
+            bookie.writer.add_entry(ledger, 0, packet(number, 0), number)
             if number % 3 == 0:
-                bookie.storage.fence(ledger, -number - 1)
+                bookie.writer.fence(ledger, -number - 1)
         bookie.acks.wait_for_count(count + count // 3)
         del ledger
         assert all(bookie.ledger(number).fenced == (number % 3 == 0) for number in range(count))
@@ -214,8 +214,8 @@ def test_many_ledgers_with_few_kept_in_memory(tmp_path: Path) -> None:
         gc.collect()
         for number in range(count):
             assert bookie.ledger(number).fenced == (number % 3 == 0)
-            assert bookie.storage.read_entry(bookie.ledger(number), 0) == packet(number, 0)
-        assert len(bookie.storage._table._recent) == 10
+            assert bookie.storage.reader.read_entry(bookie.ledger(number), 0) == packet(number, 0)
+        assert len(bookie.storage.ledgers._recent) == 10
 
 
 def test_a_ledger_in_use_stays_one_object(tmp_path: Path) -> None:
@@ -248,25 +248,25 @@ def test_a_full_cache_asks_callers_to_wait_and_tells_when_there_is_room(tmp_path
 
     room = threading.Event()
     with opened(tmp_path, GatedLogs(), write_cache_bytes=100_000) as bookie:
-        bookie.storage.on_room = room.set
+        bookie.acks.on_capacity = room.set
         ledger = bookie.ledger(1)
         entry_id = 0
         while not bookie.storage._cache.is_full:
-            bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id, 1000), entry_id)
+            bookie.writer.add_entry(ledger, entry_id, packet(1, entry_id, 1000), entry_id)
             entry_id += 1
         bookie.acks.wait_for(entry_id - 1)
         room.clear()  # the journal's queue may have been full for a moment
-        assert not bookie.storage.accepts_adds
+        assert not bookie.storage.writer.accepts_adds
         gate.set()
         assert room.wait(30)
-        assert bookie.storage.accepts_adds
-        assert all(bookie.storage.read_entry(ledger, index) for index in range(entry_id))
+        assert bookie.storage.writer.accepts_adds
+        assert all(bookie.storage.reader.read_entry(ledger, index) for index in range(entry_id))
 
 
 def test_checkpoint_by_interval(tmp_path: Path) -> None:
     room = threading.Event()
     with opened(tmp_path, flush_interval_seconds=0.01) as bookie:
-        bookie.storage.on_room = room.set
+        bookie.acks.on_capacity = room.set
         bookie.add(1, 0)
         assert room.wait(30)
 
@@ -284,14 +284,14 @@ def test_no_entry_is_missed_while_checkpoints_run(tmp_path: Path) -> None:
                 last = ledger.last_entry_id
                 for entry_id in (last, last // 2, max(0, last - 50)):
                     try:
-                        bookie.storage.read_entry(ledger, entry_id)
+                        bookie.storage.reader.read_entry(ledger, entry_id)
                     except Exception as error:
                         missing.append((entry_id, error))
 
         thread = threading.Thread(target=read)
         thread.start()
         for entry_id in range(1, 3000):
-            bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id), entry_id)
+            bookie.writer.add_entry(ledger, entry_id, packet(1, entry_id), entry_id)
         bookie.acks.wait_for(2999)
         stop.set()
         thread.join()
@@ -306,15 +306,15 @@ def test_a_checkpoint_error_stops_storage_and_loses_nothing(tmp_path: Path, suff
     ledger = bookie.ledger(1)
     entry_id = 0
     while not bookie.acks.failures:
-        bookie.storage.add_entry(ledger, entry_id, packet(1, entry_id, 500), entry_id)
+        bookie.writer.add_entry(ledger, entry_id, packet(1, entry_id, 500), entry_id)
         bookie.acks.wait_for(entry_id)
         entry_id += 1
-        if not bookie.storage.accepts_adds:
+        if not bookie.storage.writer.accepts_adds:
             bookie.acks.wait_for_failure()
-    assert bookie.storage.read_entry(ledger, 0) == packet(1, 0, 500)
+    assert bookie.storage.reader.read_entry(ledger, 0) == packet(1, 0, 500)
     bookie.storage.close()
     with opened(tmp_path) as again:
-        assert list(again.storage.entry_ids(again.ledger(1))) == [(0, entry_id)]
+        assert list(again.storage.reader.entry_ids(again.ledger(1))) == [(0, entry_id)]
 
 
 def test_a_damaged_record_is_an_io_error_and_never_no_such_entry(tmp_path: Path) -> None:
@@ -326,9 +326,9 @@ def test_a_damaged_record_is_an_io_error_and_never_no_such_entry(tmp_path: Path)
         struct.pack_into(">q", data, 1028, 99)
         log.write_bytes(data)
         with pytest.raises(StorageCorruptException) as caught:
-            bookie.storage.read_entry(bookie.ledger(1), 0)
+            bookie.storage.reader.read_entry(bookie.ledger(1), 0)
         assert isinstance(caught.value, OSError)
-        assert bookie.storage.read_entry(bookie.ledger(1), 1) == packet(1, 1)
+        assert bookie.storage.reader.read_entry(bookie.ledger(1), 1) == packet(1, 1)
 
 
 def test_a_damaged_last_entry_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -339,9 +339,9 @@ def test_a_damaged_last_entry_does_not_hide_the_others(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         ledger = bookie.ledger(1)
         with pytest.raises(StorageCorruptException):
-            bookie.storage.read_entry(ledger, 1)
-        assert bookie.storage.read_entry(ledger, 0) == packet(1, 0)
-        assert bookie.storage.known_lac(ledger) == -1
+            bookie.storage.reader.read_entry(ledger, 1)
+        assert bookie.storage.reader.read_entry(ledger, 0) == packet(1, 0)
+        assert bookie.storage.reader.known_lac(ledger) == -1
 
 
 # Opening and closing
@@ -358,12 +358,12 @@ def test_journal_and_ledgers_may_share_a_directory(tmp_path: Path) -> None:
     for start in range(2):
         with opened(tmp_path, ledger_directories=(tmp_path / "journal",)) as bookie:
             bookie.add(1, start)
-            assert list(bookie.storage.entry_ids(bookie.ledger(1))) == [(0, start + 1)]
+            assert list(bookie.storage.reader.entry_ids(bookie.ledger(1))) == [(0, start + 1)]
 
 
 def test_close_without_open_and_twice(tmp_path: Path) -> None:
     acks = Acknowledgements()
-    storage = Storage(small_config(tmp_path), acks.durable, acks.fatal)
+    storage = LedgerStorage(small_config(tmp_path), acks)
     storage.close()
     storage.lock_directories()
     storage.lock_directories()

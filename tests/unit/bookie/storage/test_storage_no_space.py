@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.journal.last_mark import read_mark
+from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.files import is_no_space
 from tests.faults.memory_disk import MemoryDisk, Operation, everything_survives, nothing_survives
 from tests.faults.storage_run import Moment, StorageRun, check, check_disk
@@ -49,13 +50,13 @@ class PatientRun(StorageRun):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(operation.path))
 
     def listen(self) -> None:
-        self.storage.on_no_space = self._no_space
-        self.storage.on_space = lambda: self._spaces.durable(["space"])
+        self.acks.on_no_space = self._no_space
+        self.acks.on_space = lambda: self._spaces.durable(["space"])
 
-    def _no_space(self, _error: OSError, tokens: list[object]) -> bool:
+    def _no_space(self, tokens: list[object]) -> Retry:
         self.refused.extend(tokens)
         self.acks.durable([("refused", token) for token in tokens])
-        return True
+        return Retry.WITH_SPACE
 
     def make_room(self) -> None:
         self._is_full, self._full_at = False, -1
@@ -239,7 +240,7 @@ def test_a_bookie_that_is_stopped_after_a_start_without_space_keeps_everything(t
 def test_a_start_without_space_fails_where_nobody_agrees_to_wait(tmp_path: Path) -> None:
     run = FullStart(tmp_path, 0)
     run._is_full = True
-    run.storage.on_no_space = lambda error, tokens: False
+    run.acks.on_no_space = lambda tokens: Retry.NEVER
     with pytest.raises(OSError, match="No space") as caught:
         run.open()
     assert is_no_space(caught.value)
@@ -341,7 +342,7 @@ def test_backups_of_the_journal_go_where_its_disk_is_full(tmp_path: Path) -> Non
         run.checkpoint()
     kept = journals(disk, tmp_path)
     assert len(kept) > 2
-    run.storage.is_full_journal_directory = lambda directory: directory == run.config.journal_directories[0]
+    run.disks.full_journals = run.config.journal_directories[:1]
     run.checkpoint()
     assert journals(disk, tmp_path) == kept[-1:]
     moment = run.moment()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bookgate.bookie.storage.stored_ledger import LedgerDeletedException, StoredLedger
+from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException, LedgerDescriptor
 from bookgate.bookie.storage.write_cache import ENTRY_OVERHEAD, LEDGER_OVERHEAD, WriteCache
 from bookgate.ledger.ledger_id import LedgerId
 
 
-def ledger(number: int) -> StoredLedger:
-    return StoredLedger(LedgerId.unscoped(number), b"k")
+def ledger(number: int) -> LedgerDescriptor:
+    return LedgerDescriptor(LedgerId.unscoped(number), b"k")
 
 
 def test_entries_stay_readable_through_a_flush_and_the_newest_copy_wins() -> None:
@@ -90,7 +90,7 @@ def test_runs_of_cached_entries() -> None:
 def test_headers_alone_fill_the_cache_too() -> None:
     """Whoever fences very many ledgers must not fill the memory before the next checkpoint."""
     cache = WriteCache(100_000)
-    ledgers = [StoredLedger(LedgerId.unscoped(number), b"k" * 20) for number in range(1000)]
+    ledgers = [LedgerDescriptor(LedgerId.unscoped(number), b"k" * 20) for number in range(1000)]
     due = [cache.mark_header(ledger) for ledger in ledgers]
     assert not due[0]
     assert due[-1]

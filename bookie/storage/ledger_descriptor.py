@@ -11,7 +11,7 @@ class LedgerDeletedException(Exception):
     """The ledger was deleted after this object was looked up; look it up, or create it, again."""
 
 
-class StoredLedger(LedgerState):
+class LedgerDescriptor(LedgerState):
     """A ledger known to storage. There is at most one object for a ledger at any time.
 
     Hashed by identity: it is the key of the write cache.
@@ -64,3 +64,10 @@ class StoredLedger(LedgerState):
 
     def _or_unknown(self, status: Status) -> Status:
         return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EUA else status
+
+
+def descriptor_of(ledger: LedgerState) -> LedgerDescriptor:
+    """What storage itself made. Raises TypeError for anything else."""
+    if not isinstance(ledger, LedgerDescriptor):
+        raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
+    return ledger
