@@ -335,10 +335,10 @@ MUTATIONS = (
         ("P12", "P1", "P9"),
         "an ordinary add is stored under the last add confirmed that its packet has, not under its own id",
         "ledger/wire/fast_add.py",
-        "        FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
-        " bytes(packet[start:]), txn_id)\n",
-        "        FastAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
-        " master_key, bytes(packet[start:]), txn_id),\n",
+        "    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
+        " bytes(packet[start:]), txn_id))\n",
+        "    return _new(\n        FastAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
+        " master_key, bytes(packet[start:]), txn_id),\n    )\n",
     ),
     Mutation(
         "any-answer-is-stored",
