@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,12 +17,20 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.settings import SECRET, ConsistentSettings, unknown_key
+from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.uri import TlsFiles
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
 FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
+
+_RISING = (
+    ("metadata_first_pause_seconds", "metadata_longest_pause_seconds"),
+    ("metadata_first_ask_last_seconds", "metadata_longest_ask_last_seconds"),
+    ("ensemble_change_first_pause_seconds", "ensemble_change_longest_pause_seconds"),
+)
+"""Settings of which the first is not above the second."""
 
 
 class TlsMode(Enum):
@@ -59,6 +67,66 @@ class ClientConfig(BaseSettings, ConsistentSettings):
     tls_cert: Path | None = Field(default=None, description="grpcs://: PEM file of the client's certificate")
     tls_key: Path | None = Field(default=None, description="grpcs://: PEM file of its key")
     metadata_timeout: float = Field(default=10.0, gt=0, description="a metadata call, all its attempts together")
+    metadata_first_pause_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_first_pause_seconds,
+        gt=0,
+        description="pause when every gateway has failed a call, before all are asked again; doubled each time, and "
+        "cut by a random share of up to half",
+    )
+    metadata_longest_pause_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_longest_pause_seconds, gt=0, description="the longest such pause"
+    )
+    metadata_connect_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_connect_seconds,
+        gt=0,
+        description="how long a call waits for a connection to the last gateway it has to ask",
+    )
+    metadata_connect_patience_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_connect_patience_seconds,
+        gt=0,
+        description="the same while there are other gateways to ask; the connection is made on in the background",
+    )
+    metadata_hedge_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_hedge_seconds,
+        gt=0,
+        description="a call that reads and has no answer by then is sent to a second gateway too",
+    )
+    metadata_first_ask_last_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_first_ask_last_seconds,
+        gt=0,
+        description="how long a gateway that failed is asked last; doubled with each failure in a row",
+    )
+    metadata_longest_ask_last_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_longest_ask_last_seconds, gt=0, description="at most for so long"
+    )
+    metadata_change_attempts: int = Field(
+        default=DEFAULT_RETRIES.metadata_change_attempts,
+        ge=1,
+        description="how often a change of metadata is sent while its answer is lost, each within metadata_timeout",
+    )
+    pinned_create_repeats: int = Field(
+        default=DEFAULT_RETRIES.pinned_create_repeats,
+        ge=0,
+        description="how often a creation without an id is asked again of the gateway process that had it",
+    )
+    metadata_conflict_attempts: int = Field(
+        default=DEFAULT_RETRIES.metadata_conflict_attempts,
+        ge=1,
+        description="how often a compare-and-set is tried while others change the same ledger",
+    )
+    metadata_unknown_outcomes: int = Field(
+        default=DEFAULT_RETRIES.metadata_unknown_outcomes,
+        ge=1,
+        description="outcomes of such tries that stay unknown, until it gives up",
+    )
+    ensemble_change_first_pause_seconds: float = Field(
+        default=DEFAULT_RETRIES.ensemble_change_first_pause_seconds,
+        gt=0,
+        description="pause of an ensemble change that the metadata did not take; doubled each time",
+    )
+    ensemble_change_longest_pause_seconds: float = Field(
+        default=DEFAULT_RETRIES.ensemble_change_longest_pause_seconds, gt=0, description="the longest such pause"
+    )
     connect_timeout: float = Field(default=10.0, gt=0, description="connecting to a bookie")
     add_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to an add")
     read_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to a read")
@@ -177,6 +245,14 @@ class ClientConfig(BaseSettings, ConsistentSettings):
             yield "bookie_tls_cert and bookie_tls_key go together; set both or none"
         if self.auth_provider is None and (self.auth_token or self.auth_token_file):
             yield "a token has no effect without auth_provider; set it to bookgate-token"
+        for first, longest in _RISING:
+            if getattr(self, first) > getattr(self, longest):
+                yield f"{first} is longer than {longest}; lower it, or raise {longest}"
+
+    @property
+    def retries(self) -> RetryPolicy:
+        """What is repeated, how often and with which pauses."""
+        return RetryPolicy(**{each.name: getattr(self, each.name) for each in fields(RetryPolicy)})
 
     @property
     def tls(self) -> TlsFiles:

@@ -254,7 +254,8 @@ class _Renaming:
         if self._dry_run:
             return
         try:
-            await update(self._bookkeeper.ledger_manager, record, self._renamed)
+            retries = self._bookkeeper.config.retries
+            await update(self._bookkeeper.ledger_manager, record, self._renamed, retries)
             self._changed += 1
         except NoSuchLedgerExistsOnMetadataServerException:
             # Deleted meanwhile: nothing names the old id any more.

@@ -1,4 +1,4 @@
-"""The metadata gateways of one client: balance, failover, and the one layer that repeats calls.
+"""The metadata gateways of one client: balance, failover, and the layer that repeats single calls.
 
 Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. One that failed, or
 says that it has lost its store, is asked last (`gateway`). A gateway that dies without a word (its machine or its
@@ -13,7 +13,8 @@ A call is repeated, with exponential back-off and jitter, until its deadline. Wh
   LostAnswerException is raised, an UnknownOutcomeException, and whoever knows what the call means may find out.
 
 More gateways than the configured ones are learnt from discovery (`membership`); they are asked once they have a
-connection. Not its job: what a failure means (`failures`), what calls mean (`metadata`, `discovery`,
+connection. How often and with which pauses is the `retry_policy`, also for the layers above, which repeat what calls
+belong to. Not its job: what a failure means (`failures`), what calls mean (`metadata`, `discovery`,
 `registration`).
 """
 
@@ -37,21 +38,10 @@ from bookgate.ledger.errors import (
 from bookgate.thinclient.gateways.failures import REFUSED, LostAnswerException, check_transient, surely_not_done
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
+from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy, doubling
 from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 
 T = TypeVar("T")
-
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
-_CONNECT_TIMEOUT = 2.5
-_CONNECT_PATIENCE = 0.4
-"""Seconds for a connection while there are other gateways to ask; it is made on in the background."""
-
-_HEDGE_AFTER = 0.4
-"""Seconds without an answer after which another gateway is asked as well."""
-
-_CHANGES = 5
-"""How often a change is sent while its answer is lost; each time with the whole timeout."""
 
 _MOST_GATEWAYS = 16
 """Gateways that are learnt from discovery only up to so many in all: each is a connection."""
@@ -66,7 +56,7 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._deadline = None if timeout is None else self._loop.time() + timeout
-        self._pause = _FIRST_PAUSE
+        self._pauses = owner.pauses()
         self._round: list[Gateway] = []
         self._errors: dict[str, str] = {}
         self._current: Gateway | None = None
@@ -92,7 +82,9 @@ class Attempts:
             if self.remaining <= 0:
                 raise self.exhausted()
             gateway = self._round.pop(0)
-            patience = _CONNECT_PATIENCE if self._round else _CONNECT_TIMEOUT
+            retries = self._owner.retries
+            # While there are others to ask, a connection is made on in the background.
+            patience = retries.metadata_connect_patience_seconds if self._round else retries.metadata_connect_seconds
             if gateway.connected or await gateway.connect(min(self.remaining, patience)):
                 self._current = gateway
                 return gateway
@@ -107,7 +99,7 @@ class Attempts:
 
     def progressed(self) -> None:
         """Something came: time and pauses begin anew."""
-        self._pause = _FIRST_PAUSE
+        self._pauses = self._owner.pauses()
         self._errors.clear()
         if self._current is not None:
             self._current.answered()
@@ -127,8 +119,7 @@ class Attempts:
         return MetaStoreException(message)
 
     async def _wait(self) -> None:
-        pause = self._pause * self._owner.rng.uniform(0.5, 1.0)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        pause = next(self._pauses) * self._owner.rng.uniform(0.5, 1.0)
         if self.remaining <= pause:
             raise self.exhausted()
         await asyncio.sleep(pause)
@@ -144,17 +135,19 @@ class GatewayChannel:
         rng: random.Random,
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
+        retries: RetryPolicy = DEFAULT_RETRIES,
     ) -> None:
         """Raises IncorrectParameterException for an address that is none, or TLS files that can't be used."""
         parsed = parse_gateways(uri, tls)
         self._credentials = None if parsed.tls is None else parsed.tls.credentials()
         self._connector = connector
-        self._gateways = [Gateway(address, self._credentials, connector) for address in parsed.addresses]
+        self._gateways = [Gateway(address, self._credentials, connector, retries) for address in parsed.addresses]
         self._retired: list[Gateway] = []
         self._turn = rng.randrange(len(self._gateways))
         self._closed = False
         self.timeout = timeout
         self.rng = rng
+        self.retries = retries
         self.revision = 0
         """The highest store revision seen: no answer may be older."""
         self.cluster: str | None = None
@@ -168,6 +161,10 @@ class GatewayChannel:
     def addresses(self) -> Sequence[str]:
         return [gateway.address for gateway in self._gateways]
 
+    def pauses(self) -> Iterator[float]:
+        """Seconds to wait after each round in which every gateway failed."""
+        return doubling(self.retries.metadata_first_pause_seconds, self.retries.metadata_longest_pause_seconds)
+
     async def learn(self, addresses: Iterable[str]) -> None:
         """Takes over what discovery says: new gateways are tried, learnt ones that it no longer names are left."""
         named = set(addresses)
@@ -178,7 +175,7 @@ class GatewayChannel:
         new = sorted(named - set(self.addresses))
         room = max(_MOST_GATEWAYS - len(self._gateways), 0)
         for address in self.rng.sample(new, min(room, len(new))):
-            self._gateways.append(Gateway(address, self._credentials, self._connector, learnt=True))
+            self._gateways.append(Gateway(address, self._credentials, self._connector, self.retries, learnt=True))
         # Streams on a gateway that is about to stop end by themselves.
         self._retired += gone
         for gateway in [gateway for gateway in self._retired if not gateway.connected]:
@@ -239,7 +236,7 @@ class GatewayChannel:
         The answer, and whether an earlier attempt may have been carried out. Raises as `call` does for the first one;
         from then on UnknownOutcomeException.
         """
-        for attempt in range(_CHANGES):
+        for attempt in range(self.retries.metadata_change_attempts):
             try:
                 return await self.call(what, invoke, changes=True), attempt > 0
             except UnknownOutcomeException as error:
@@ -284,7 +281,8 @@ class GatewayChannel:
                 gateway = self._another(running) if running else await attempts.next()
                 if gateway is not None:
                     running[asyncio.ensure_future(invoke(gateway, attempts.share))] = gateway
-                patience = _HEDGE_AFTER if len(running) == 1 and len(self._gateways) > 1 else None
+                may_hedge = len(running) == 1 and len(self._gateways) > 1
+                patience = self.retries.metadata_hedge_seconds if may_hedge else None
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 for call in [call for call in running if call in done]:
                     gateway = running.pop(call)

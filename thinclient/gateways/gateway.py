@@ -23,6 +23,7 @@ from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import 
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
+from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 
 if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type checker only
     from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
@@ -32,10 +33,6 @@ if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type chec
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-_FIRST_ASKED_LAST = 1.0
-_LONGEST_ASKED_LAST = 10.0
-"""Seconds for which a gateway that failed is asked last: at first, and at most."""
 
 _TELLS_NO_INSTANCE = "none"
 
@@ -48,6 +45,7 @@ class Gateway:
         address: str,
         credentials: grpc.ChannelCredentials | None,
         connector: OpenChannel = open_channel,
+        retries: RetryPolicy = DEFAULT_RETRIES,
         *,
         learnt: bool = False,
     ) -> None:
@@ -60,6 +58,7 @@ class Gateway:
         """Id of the process that answered last; `none` where it told none, None while nothing was heard."""
         self._credentials = credentials
         self._connector = connector
+        self._retries = retries
         self._channel: Channel | None = None
         self._metadata: LedgerMetadataServiceAsyncStub | None = None
         self._discovery: ServiceDiscoveryAsyncStub | None = None
@@ -107,7 +106,8 @@ class Gateway:
         """Asked last for a while."""
         if not self._failures:
             log_event(_log, "gateway_failed", gateway=self.address, error=reason)
-        self._asked_last_until = now + min(_FIRST_ASKED_LAST * 2 ** min(self._failures, 16), _LONGEST_ASKED_LAST)
+        pause = self._retries.metadata_first_ask_last_seconds * 2 ** min(self._failures, 16)
+        self._asked_last_until = now + min(pause, self._retries.metadata_longest_ask_last_seconds)
         self._failures += 1
 
     def answered(self) -> None:

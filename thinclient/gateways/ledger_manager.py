@@ -48,6 +48,7 @@ from bookgate.thinclient.gateways.membership import GatewayList
 from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
 from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.registration import RpcRegistrationManager
+from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_scope
 from bookgate.thinclient.gateways.uri import TlsFiles
 from bookgate.thinclient.gateways.watch import MetadataWatch
@@ -322,8 +323,9 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         rng: random.Random | None = None,
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
+        retries: RetryPolicy = DEFAULT_RETRIES,
     ) -> None:
-        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls, connector)
+        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls, connector, retries)
         self._discovery = RpcServiceDiscovery(self.gateways)
         self._manager = RpcLedgerManager(self.gateways)
         self._registration = RpcRegistrationManager(self.gateways, self._discovery)

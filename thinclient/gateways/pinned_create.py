@@ -33,9 +33,6 @@ from bookgate.thinclient.gateways.gateway import Gateway, instance_told
 
 T = TypeVar("T")
 
-_REPEATS = 3
-"""A channel shows a connection for a moment after it is gone, so that the first may fail on it."""
-
 Metadata = tuple[tuple[str, str], ...]
 Send = Callable[[Gateway, float, Metadata], Awaitable[T]]
 """Carries the call out at that gateway within so many seconds, with that metadata."""
@@ -78,7 +75,8 @@ async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> t
         return await send(gateway, timeout, _naming(instance))
 
     latest: BKException = lost
-    for _ in range(_REPEATS):
+    # Several times: a channel shows a connection for a moment after it is gone, so that the first may fail on it.
+    for _ in range(gateways.retries.pinned_create_repeats):
         if not await lost.gateway.connect(gateways.timeout):
             break
         try:

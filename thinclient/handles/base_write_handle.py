@@ -226,7 +226,9 @@ class BaseWriteHandle:
             await self._force()
         transform = close_by_writer(self.ledger_id, self.last_add_confirmed, self.length)
         changer = self._changer
-        changer.record = await update(self._context.ledger_manager, changer.record, transform)
+        changer.record = await update(
+            self._context.ledger_manager, changer.record, transform, self._context.config.retries
+        )
         last, length = self.last_add_confirmed, self.length
         log_event(_log, "ledger_closed", ledger=self.ledger_id, last_entry=last, length=length)
 

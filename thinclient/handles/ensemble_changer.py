@@ -20,12 +20,11 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.ensemble_change import Failures, change_ensemble, refusal, still_failed
 from bookgate.thinclient.core.placement import EnsembleRequest
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, WriterRules
+from bookgate.thinclient.gateways.retry_policy import doubling
 from bookgate.thinclient.handles.context import ClientContext
 from bookgate.thinclient.handles.metadata_cas import update
 
 _log = logging.getLogger(__name__)
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 def writer_rules(config: ClientConfig, deferred_sync: bool = False) -> WriterRules:
@@ -171,14 +170,14 @@ class EnsembleChanger:
 
     async def _store(self, failed: Failures) -> None:
         """Until it is stored; the caller's timeout is the end of it."""
-        pause = _FIRST_PAUSE
+        retries = self._context.config.retries
+        pauses = doubling(retries.ensemble_change_first_pause_seconds, retries.ensemble_change_longest_pause_seconds)
         while True:
             try:
                 return await self._try_to_store(failed)
             except MetaStoreException as error:
                 self._last_error = error
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(next(pauses))
 
     async def _try_to_store(self, failed: Failures) -> None:
         metadata = self.record.metadata
@@ -187,7 +186,7 @@ class EnsembleChanger:
         found = await find_replacements(self._context, metadata, ensemble, failed, avoid)
         first_entry_id = self._writer.last_add_confirmed + 1
         transform = change_ensemble(self.record.ledger_id, failed, found, first_entry_id)
-        self.record = await update(self._context.ledger_manager, self.record, transform)
+        self.record = await update(self._context.ledger_manager, self.record, transform, self._context.config.retries)
         lost = refusal(self.record.ledger_id, self.record.metadata)
         if lost is not None:
             raise lost

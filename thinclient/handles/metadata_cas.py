@@ -13,22 +13,21 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
 from bookgate.thinclient.core.ensemble_change import with_fragments
+from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 
 Transform = Callable[[LedgerMetadata], LedgerMetadata | None]
 
-_MAX_CONFLICTS = 100
-_MAX_UNKNOWN_OUTCOMES = 3
-"""Each takes several timeouts of a metadata call."""
 
-
-async def update(manager: LedgerManager, record: LedgerRecord, transform: Transform) -> LedgerRecord:
+async def update(
+    manager: LedgerManager, record: LedgerRecord, transform: Transform, retries: RetryPolicy = DEFAULT_RETRIES
+) -> LedgerRecord:
     """Applies `transform` to the newest metadata, starting from the copy at hand; returns what is stored afterwards.
 
     Raises what `transform` or the manager raises; MetadataVersionException when the ledger never stands still,
     UnknownOutcomeException when answers are lost again and again.
     """
     unknown = 0
-    for _ in range(_MAX_CONFLICTS):
+    for _ in range(retries.metadata_conflict_attempts):
         changed = transform(record.metadata)
         if changed is None:
             return record
@@ -36,12 +35,14 @@ async def update(manager: LedgerManager, record: LedgerRecord, transform: Transf
             return await manager.write(record.ledger_id, changed, record.version)
         except (MetadataVersionException, UnknownOutcomeException) as error:
             unknown += isinstance(error, UnknownOutcomeException)
-            if unknown >= _MAX_UNKNOWN_OUTCOMES:
+            # Each has taken several timeouts of a metadata call.
+            if unknown >= retries.metadata_unknown_outcomes:
                 raise
             # Whoever won, and also if it was this very write: the transform decides on what is stored now.
             record = await manager.read(record.ledger_id)
     raise MetadataVersionException(
-        f"metadata of ledger {record.ledger_id} was changed by others {_MAX_CONFLICTS} times in a row"
+        f"metadata of ledger {record.ledger_id} was changed by others "
+        f"{retries.metadata_conflict_attempts} times in a row"
     )
 
 

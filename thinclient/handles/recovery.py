@@ -56,12 +56,12 @@ async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerS
 
     Raises LedgerRecoveryException, TimeoutException or UnauthorizedAccessException; the ledger then stays IN_RECOVERY.
     """
-    record = await update(context.ledger_manager, record, begin_recovery)
+    record = await update(context.ledger_manager, record, begin_recovery, context.config.retries)
     if record.metadata.is_closed:
         return record
     finished = await _Run(context, record, secrets).run()
     transform = end_recovery(finished.last_entry_id, finished.length, finished.fragments)
-    return await update(context.ledger_manager, record, transform)
+    return await update(context.ledger_manager, record, transform, context.config.retries)
 
 
 class _Run:

@@ -26,6 +26,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_gr
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
 
 METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p", custom_metadata={"k": b"v"})
@@ -308,10 +309,12 @@ async def fake_gateways(count: int = 1) -> AsyncIterator[tuple[str, list[FakeGat
 
 
 @asynccontextmanager
-async def connected(count: int = 1, timeout: float = 10) -> AsyncIterator[tuple[RpcLedgerManager, list[FakeGateway]]]:
+async def connected(
+    count: int = 1, timeout: float = 10, retries: RetryPolicy = DEFAULT_RETRIES
+) -> AsyncIterator[tuple[RpcLedgerManager, list[FakeGateway]]]:
     """A client's ledger manager, and the gateways that it knows."""
     async with fake_gateways(count) as (uri, gateways):
-        factory = RpcLedgerManagerFactory(uri, timeout, random.Random(1))
+        factory = RpcLedgerManagerFactory(uri, timeout, random.Random(1), retries=retries)
         try:
             yield factory.ledger_manager, gateways
         finally:

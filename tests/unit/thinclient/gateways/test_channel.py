@@ -24,6 +24,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from bookgate.thinclient.gateways import grpc_channels
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.retry_policy import RetryPolicy
 from bookgate.thinclient.gateways.uri import GatewayUri, TlsFiles, parse_gateways
 from tests.unit.thinclient.bookies.test_secure_connections import new_certificates
 from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, connected, fake_gateways, response_of
@@ -83,11 +84,10 @@ async def test_a_gateway_without_its_store_is_asked_last() -> None:
 
 
 @pytest.mark.asyncio
-async def test_calls_go_round_and_leave_a_gateway_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_go_round_and_leave_a_gateway_that_is_gone() -> None:
     # A busy machine is not to make a gateway pass for slow.
-    monkeypatch.setattr("bookgate.thinclient.gateways.channel._HEDGE_AFTER", 60.0)
-    monkeypatch.setattr("bookgate.thinclient.gateways.channel._CONNECT_PATIENCE", 60.0)
-    async with connected(3) as (manager, gateways):
+    patient = RetryPolicy(metadata_hedge_seconds=60.0, metadata_connect_patience_seconds=60.0)
+    async with connected(3, retries=patient) as (manager, gateways):
         await manager.create(SEVEN, METADATA)
         for _ in range(9):
             await manager.read(SEVEN)
