@@ -17,7 +17,7 @@ from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage_events import Completion
 from bookgate.ledger.wire.fast_add import FastAdd, read_v3
-from bookgate.ledger.wire.messages import AddRequest, Response, Status
+from bookgate.ledger.wire.messages import AddRequest, AddResponse, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
 
@@ -34,6 +34,7 @@ class RecordingClient:
     def __init__(self) -> None:
         self.reads: deque[QueuedRead] = deque()
         self.statuses: list[int] = []
+        self.responses: list[Response] = []
 
     def encode(self, response: Response) -> bytes:
         return encode_response(response)
@@ -42,7 +43,8 @@ class RecordingClient:
         self.send(self.encode(response))
 
     def send(self, frame: bytes) -> None:
-        self.statuses.append(decode_response(memoryview(frame)[4:]).status)
+        self.responses.append(decode_response(memoryview(frame)[4:]))
+        self.statuses.append(self.responses[-1].status)
 
     def flush(self) -> None:
         return
@@ -112,9 +114,11 @@ async def test_adds_that_find_no_space_lower_no_count(bench: Bench) -> None:
     size = len(bench.add(0).body)
     bench.processor.stored(bench.take_stored(1))
     bench.add(1)
-    bench.add_fast(2)
+    bench.add_fast(300)
     bench.processor.not_stored(bench.take_stored(2))
     assert bench.client.statuses == [Status.EOK, Status.EIO, Status.EIO]
+    refused = [AddResponse(number, Status.EIO, LEDGER, number) for number in (1, 300)]
+    assert bench.client.responses[1:] == refused
     assert bench.counted == (1, size, 2)
 
 
