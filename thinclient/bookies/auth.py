@@ -1,12 +1,13 @@
-"""Authentication to bookies: what a provider is, how one is found, and the provider of tokens.
+"""Authentication to bookies: the provider interface, how providers are found, and the token provider.
 
-A provider is one object a client; it makes a session for each connection. The session says the first payload, then
-takes each of the bookie's and says the next, or None once it is content. Payloads are opaque to everybody else. A
-bookie without authentication answers in the name of `AuthDisabledPlugin`, which ends the exchange with success.
+A client has one provider, which creates a session for each connection. The session returns the first payload; then it
+takes each payload of the bookie and returns the next one, or None once it is satisfied. Payloads are opaque to all
+other code. A bookie without authentication responds in the name of `AuthDisabledPlugin`, which ends the exchange
+successfully.
 
-Providers are found by name in the entry-point group `bookgate.client_auth_providers`; what the entry point names is
-called with the client's `auth_token_file` and `auth_token` as keyword arguments `token_file` and `token`, of which it
-uses what it knows. Applications may pass an object instead.
+Providers are found by name in the entry-point group `bookgate.client_auth_providers`. The entry point's callable
+receives those of the keyword arguments `token_file` and `token` that it accepts, with the client's `auth_token_file`
+and `auth_token`. Applications may pass an object instead.
 
 Source: docs/protocol/wire.md#authentication.
 """
@@ -31,22 +32,22 @@ class ClientAuthSession(Protocol):
         """The first payload. Raises BKException."""
 
     def process(self, payload: bytes) -> bytes | None:
-        """The answer to a bookie's payload; None: authenticated. Raises UnauthorizedAccessException."""
+        """The response to a bookie's payload; None: authenticated. Raises UnauthorizedAccessException."""
 
 
 class ClientAuthProvider(Protocol):
-    """One way to authenticate."""
+    """An authentication method."""
 
     @property
     def plugin_name(self) -> str:
-        """The name that the bookie's plugin has, too."""
+        """The name, which the bookie's plugin has too."""
 
     def new_session(self) -> ClientAuthSession:
-        """A session for a fresh connection."""
+        """A session for a new connection."""
 
 
 class TokenAuthProvider:
-    """A secret that both sides know, read anew from its file for each connection. Use it inside TLS only."""
+    """A shared secret, read from its file for each connection. Use it inside TLS only."""
 
     plugin_name = TOKEN_PLUGIN
 
@@ -78,7 +79,7 @@ class TokenAuthProvider:
 
 
 class TokenSession:
-    """The token, and the bookie's empty yes."""
+    """Sends the token; the bookie accepts with an empty payload."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -91,7 +92,7 @@ class TokenSession:
 
 
 def load_provider(name: str, token_file: Path | None, token: str | None) -> ClientAuthProvider:
-    """The provider of a name. Raises IncorrectParameterException for one that is not installed."""
+    """The provider of that name. Raises IncorrectParameterException if it is not installed."""
     if name == TOKEN_PLUGIN:
         return TokenAuthProvider(token_file, token)
     found = {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -1,21 +1,21 @@
-"""One bookie, as the client sees it: requests go out pipelined, answers come back in any order.
+"""The client's connection to one bookie: requests are pipelined, responses may arrive in any order.
 
-States: *idle* (no connection; the next request makes one), *connecting* (requests wait: the transport, then TLS and
-authentication where they are set up), *open*, *pausing* (attempts have failed: requests fail at once until it is
-tried again, see `reconnect_backoff`), *closed* (for good). Whatever ends a connection fails everything that is
-outstanding on it, with an error that names the bookie, and leads back to idle. A request ends exactly once: with its
-answer, at its deadline, or with the connection. A bookie that lets requests pass their deadlines and says nothing at
-all for `GIVEN_UP_AFTER` seconds has its connection dropped, since nobody else tells that a machine is gone.
+States: *idle* (no connection; the next request opens one), *connecting* (requests wait for the transport, then for TLS
+and authentication where configured), *open*, *pausing* (attempts have failed: requests fail at once until the next
+attempt, see `reconnect_backoff`), *closed* (final). When a connection ends, all outstanding requests on it fail with an
+error that names the bookie, and the state becomes idle. A request ends exactly once: with its response, at its
+deadline, or with the connection. If requests pass their deadlines and the bookie sends nothing for `GIVEN_UP_AFTER`
+seconds, the connection is dropped, since nothing else reveals that a machine is gone.
 
-An answer belongs to the request with the same transaction id and operation; others are dropped. Bytes that are not
-the entry protocol end the connection. What is sent in one turn of the event loop leaves in one write; while the
-transport's buffer is full frames wait here, each until its request's deadline, bounded by the handles' windows.
+A response belongs to the request with the same transaction id and operation; others are dropped. Bytes that violate the
+entry protocol end the connection. Frames sent in one turn of the event loop leave in one write. While the transport's
+buffer is full frames wait here, each until its request's deadline, bounded by the handles' windows.
 
-There is no future and no task for a request: the caller passes a `sink`, called with its own token and either the
-response or the error.
+A request needs no future and no task: the caller passes a `sink`, which is called with the caller's token and either
+the response or the error.
 
-Not its job: who is asked and what an answer means (`core`), finding the address (`pool`), the steps before a
-connection is open (`handshake`), the binary protocol (`connection_v2`).
+Not its job: choosing bookies and interpreting responses (`core`), finding the address (`pool`), the steps before a
+connection is open (`handshake`), protocol v2 (`connection_v2`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ GIVEN_UP_AFTER = 10.0
 """Seconds without a byte after which a connection whose requests time out is dropped."""
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds for transports that were aborted to say that they are gone; they do so in the next turns of the loop."""
+"""Seconds for aborted transports to report that they are closed, which takes a few turns of the loop."""
 
 Sink = Callable[[Any, Response | None, BKException | None], None]
 """Called on the event loop, never from within `send`: (token, response, None) or (token, None, error)."""
@@ -88,11 +88,11 @@ _OPERATIONS: dict[type, int] = {
 }
 
 STORED = AddResponse(0, Status.EOK, 0, 0)
-"""What a sink gets for an add that was stored: the token tells which, the ids here tell nothing."""
+"""The response for a stored add: the sink's token identifies the add; the ids here are meaningless."""
 
 
 class Address(NamedTuple):
-    """Where a bookie listens."""
+    """Host and port of a bookie."""
 
     host: str
     port: int
@@ -102,15 +102,15 @@ class Address(NamedTuple):
 
 
 def _not_counted(_metric: str) -> None:
-    """For connections without a client."""
+    """For connections without a client's metrics."""
 
 
 class ConnectionSettings(NamedTuple):
-    """Seconds and bytes.
+    """Times in seconds and sizes in bytes.
 
-    `backpressure_timeout` is how long a connection's buffer may stay full before what waits for it is refused; None:
-    requests wait until their deadlines. `setup` is what stands between the transport and an open connection.
-    `on_counted` is called with the name of a client's metric.
+    `backpressure_timeout` is how long a connection's buffer may stay full before waiting requests are rejected; with
+    None they wait until their deadlines. `setup` runs between opening the transport and using the connection.
+    `on_counted` is called with the name of a client metric.
     """
 
     connect_timeout: float
@@ -122,20 +122,20 @@ class ConnectionSettings(NamedTuple):
 
 
 async def tcp_connector(factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
-    """Opens a TCP connection; asyncio and uvloop switch Nagle's algorithm off by themselves."""
+    """Opens a TCP connection; asyncio and uvloop disable Nagle's algorithm themselves."""
     return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
 Setup = Callable[["BookieConnection", Wire, Address], Awaitable[asyncio.Transport]]
-"""Makes a fresh connection usable and returns the transport to use from then on. Raises BKException."""
+"""Prepares a new connection and returns the transport to use from then on. Raises BKException."""
 
 
 class BookieConnection:
-    """The pipelined connection to one bookie, made when it is needed and again after it was lost."""
+    """The pipelined connection to one bookie, opened on demand and reopened after a loss."""
 
     wire_class: ClassVar[type[Wire]] = Wire
     answers_have_txn_ids: ClassVar[bool] = True
-    """Whether each answer names the request that it belongs to."""
+    """Whether each response identifies its request."""
 
     def __init__(
         self,
@@ -156,19 +156,19 @@ class BookieConnection:
         self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
-        """Those whose transports are not closed yet."""
+        """Wires whose transports are not closed yet."""
         self._pauses = ReconnectPauses(rng or random.SystemRandom())
         self._outstanding: dict[int, tuple[int, float, Sink, Any]] = {}
         self._frames: list[bytes] = []
         self._waiting: dict[int, bytes] = {}
-        """Frames by transaction id, while there is no connection or its buffer is full."""
+        """Frames by transaction id, waiting while there is no connection or its buffer is full."""
         self._flush_scheduled = False
         self._writable = False
         self._full_since: float | None = None
         self._silent_since: float | None = None
-        """When a request first passed its deadline since the bookie was last heard."""
+        """When a request first passed its deadline since the bookie last sent anything."""
         self.losses = 0
-        """Open connections that were lost."""
+        """Number of open connections that were lost."""
         self._closed = False
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -191,7 +191,9 @@ class BookieConnection:
         return len(self._waiting) + len(self._frames)
 
     def send(self, operation: int, txn_id: int, frame: bytes, deadline: float, sink: Sink, token: Any) -> None:
-        """Sends a request's frame. `deadline` is in the loop's time; the sink is called in any case, later."""
+        """Sends a request's frame. `deadline` is in loop time; the sink is always called, but never before this
+        returns.
+        """
         if self._writable:
             self._outstanding[txn_id] = (operation, deadline, sink, token)
             self._frames.append(frame)
@@ -211,7 +213,7 @@ class BookieConnection:
             task.add_done_callback(self._tasks.discard)
 
     def encode(self, request: Request) -> bytes:
-        """The frame of a request in this connection's protocol. Raises ValueError for one that it has no words for."""
+        """The frame of a request in this connection's protocol. Raises ValueError if the protocol can't express it."""
         return v3.encode_request(request)
 
     def decode(self, packet: bytes) -> Response:
@@ -219,7 +221,7 @@ class BookieConnection:
         return decode_response(packet)
 
     def _refusal(self) -> BKException | None:
-        """Why a request can't even wait."""
+        """Why a request can't even wait, or None."""
         if self._closed:
             return ClientClosedException(f"the client is closed; bookie {self} can't be asked any more")
         if self._transport is not None:
@@ -267,16 +269,16 @@ class BookieConnection:
             self.on_lost(wire, self.loss(f"could not be reached within {timeout:g} s", None))
         except BKException as error:
             self.on_lost(wire, type(error)(f"bookie {self} could not be reached: {error}"))
-        except (OSError, ValueError, OverflowError, FrameError, ProtocolError) as error:  # no host name, no port
+        except (OSError, ValueError, OverflowError, FrameError, ProtocolError) as error:  # invalid host name or port
             self.on_lost(wire, self.loss(f"could not be reached: {error}", error))
-        except Exception as error:  # an authentication provider's own: what waits must hear of it
+        except Exception as error:  # raised by an authentication provider; waiting requests must get the error
             log_bug(_log, "bookie_not_reached", error, bookie=self)
             self.on_lost(wire, self.loss(f"could not be reached: {type(error).__name__}: {error}", None))
 
-    # What the wire tells
+    # Events of the wire
 
     def on_transport(self, wire: Wire, opened: bool) -> None:
-        """There is a transport; `opened` when nothing more is to be set up."""
+        """The transport exists; `opened` if no setup remains."""
         self._wires.add(wire)
         if wire is not self._wire:
             wire.transport.abort()
@@ -284,7 +286,7 @@ class BookieConnection:
             self.on_opened(wire)
 
     def on_opened(self, wire: Wire) -> None:
-        """The connection stands."""
+        """The connection is open."""
         if wire is not self._wire:
             wire.transport.abort()
             return
@@ -298,7 +300,7 @@ class BookieConnection:
         self._flush()
 
     def on_writable(self, wire: Wire, writable: bool) -> None:
-        """The transport's buffer is full, or has room again."""
+        """The transport's buffer became full, or has capacity again."""
         if wire is not self._wire or self._transport is None:
             return
         self._writable = writable
@@ -307,7 +309,7 @@ class BookieConnection:
             self._flush()
 
     def on_response(self, wire: Wire, response: Response) -> None:
-        """An answer; one that belongs to no request is dropped."""
+        """A response arrived; one that belongs to no request is dropped."""
         request = self._outstanding.get(response.txn_id)
         if request is None or wire is not self._wire:
             return
@@ -318,7 +320,7 @@ class BookieConnection:
         request[2](request[3], response, None)
 
     def on_stored(self, wire: Wire, txn_id: int) -> None:
-        """The answer "stored" to an add, by its transaction id alone; the sink gets `STORED`."""
+        """An add was stored, identified by its transaction id alone; the sink gets `STORED`."""
         request = self._outstanding.get(txn_id)
         if request is None or request[0] != ADD_ENTRY or wire is not self._wire:
             return
@@ -326,13 +328,13 @@ class BookieConnection:
         request[2](request[3], STORED, None)
 
     def loss(self, reason: str, error: Exception | None) -> BKException:
-        """What the requests of a connection get that ended for a reason."""
-        if isinstance(error, ssl.SSLError):  # in TLS 1.3 a client learns after the handshake that it was refused
+        """The error for the requests of a connection that ended."""
+        if isinstance(error, ssl.SSLError):  # in TLS 1.3 a client learns only after the handshake that it was rejected
             return SecurityException(f"bookie {self} {reason}")
         return BookieHandleNotAvailableException(f"bookie {self} {reason}")
 
     def on_lost(self, wire: Wire, error: BKException) -> None:
-        """The connection could not be made or is gone: everything outstanding fails, the next request makes another."""
+        """The connection failed or was lost: everything outstanding fails, the next request opens another."""
         if wire is not self._wire:
             return
         if self._transport is not None and (wire.heard or wire.proven):
@@ -349,7 +351,7 @@ class BookieConnection:
         self._fail_outstanding(error)
 
     def on_transport_lost(self, wire: Wire) -> None:
-        """A transport is closed; perhaps one that was dropped long before."""
+        """A transport is closed, perhaps one that was dropped long before."""
         self._wires.discard(wire)
         if not self._wires and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
@@ -357,7 +359,7 @@ class BookieConnection:
     # Endings
 
     def expire(self, now: float) -> None:
-        """Ends the requests whose deadline has passed; their late answers will be dropped."""
+        """Ends the requests whose deadline has passed; late responses to them are dropped."""
         late = [txn_id for txn_id, request in self._outstanding.items() if request[1] <= now]
         for txn_id in late:
             unsent = self._waiting.pop(txn_id, None) is not None
@@ -375,7 +377,7 @@ class BookieConnection:
             self._refuse_waiting(overload)
 
     def forget(self, txn_id: int, unsent: bool) -> None:
-        """A request has ended without an answer."""
+        """A request has ended without a response."""
 
     def _judge_silence(self, wire: Wire, now: float, late: bool) -> None:
         if wire.heard:
@@ -403,7 +405,7 @@ class BookieConnection:
         }
 
     def close(self) -> None:
-        """Ends the connection for good; what is outstanding fails with ClientClosedException."""
+        """Ends the connection permanently; outstanding requests fail with ClientClosedException."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -411,7 +413,7 @@ class BookieConnection:
         self._fail_outstanding(ClientClosedException(f"the client was closed while bookie {self} was asked"))
 
     async def wait_closed(self) -> None:
-        """After `close`: returns once its task and its sockets are gone."""
+        """After `close`: returns once the connection's task and sockets are gone."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
         if self._wires:

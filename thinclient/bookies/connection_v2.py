@@ -1,20 +1,20 @@
-"""The older, binary protocol on the client's side: a `BookieConnection` that speaks version 2.
+"""Protocol v2 on the client's side: a `BookieConnection` that speaks version 2.
 
-It is used by clients that are told to, and by every client for batch reads, which v3 has no words for.
+Clients configured for v2 use it, and every client uses it for batch reads, which v3 lacks.
 
-Callers hand in frames of either protocol: one of v3 is said over in v2. What v2 has no words for:
+Callers pass frames of either protocol; a v3 frame is translated to v2. For operations that v2 lacks:
 
-* the LAC read becomes a read of entry -1, and its answer a ReadLacResponse without an explicit LAC;
-* explicit LACs, disk space and lists of entries go over a v3 connection beside this one;
+* a LAC read becomes a read of entry -1, and its response a ReadLacResponse without an explicit LAC;
+* explicit LACs, disk space and entry lists use a v3 connection beside this one;
 * long polls, deferred sync and `force` end at once with IllegalOpException (F12: nothing hangs).
 
-Answers carry no transaction id but operation, ledger and entry, and several requests may have those in common. Then an
-answer may be any one's of them, and bookies don't keep an order (a fencing read overtakes, a recovery add too). So an
-answer ends the oldest *plain* request; one that says more than the others, a fencing read or a recovery add, ends only
-when everything else of its key has been answered: it is surely answered then as well (P7: a plain read's answer is
-never taken for a fence). A plain request past its deadline still takes one answer, before a fencing one does. Where a
-fencing read or recovery add passes its deadline, the connection is dropped: later answers could not be told apart.
-Batch reads carry their transaction id as request id and need none of this.
+Responses carry operation, ledger and entry instead of a transaction id, and several requests may share these. A
+response may then belong to any of them, and bookies do not keep an order (a fencing read or a recovery add overtakes
+others). A response therefore ends the oldest *plain* request. A fencing read or recovery add, whose response means
+more, ends only when everything else with its key has been answered, because its own response has certainly arrived then
+(P7: the response to a plain read is never taken for a fence). A plain request past its deadline still absorbs one
+response before a fencing one does. If a fencing read or recovery add passes its deadline, the connection is dropped,
+because later responses would be ambiguous. Batch reads carry their transaction id as request id and need none of this.
 
 Source: docs/protocol/wire.md#v2-packets, docs/protocol/wire.md#client-statuses. Not its job: bytes
 (`bookgate.ledger.wire.v2`).
@@ -50,12 +50,12 @@ from bookgate.thinclient.bookies.wire import Wire
 
 _V3_FIRST_BYTE = 0x0A
 _MOST_UNANSWERED = 10_000
-"""Requests past their deadline whose answers may still come, in one connection."""
+"""Maximum requests of a connection past their deadline whose responses may still arrive."""
 
 Key = tuple[int, int, int]
 """Operation, ledger id, entry id."""
 
-# Where a frame has what identifies its answer: opcode, flags, ledger id, entry id.
+# The frame fields that identify the response: opcode, flags, ledger id, entry id.
 _HEAD = struct.Struct(">xxxxxBH")
 _IDS = struct.Struct(">qq")
 _ADD, _READ = 1, 2
@@ -66,7 +66,9 @@ _ANSWER_SIZE = 24
 
 
 def key_of(frame: bytes) -> tuple[Key, bool] | None:
-    """What the answer to a v2 frame will carry, and if the request fences or recovers; None for other operations."""
+    """The key that the response to a v2 frame will carry, and whether the request fences or recovers; None for other
+    operations.
+    """
     opcode, flags = _HEAD.unpack_from(frame)
     if opcode == _ADD:
         return (ADD_ENTRY, *_IDS.unpack_from(frame, _ADD_IDS_AT)), bool(flags & _FENCE_OR_RECOVERY)
@@ -76,21 +78,21 @@ def key_of(frame: bytes) -> tuple[Key, bool] | None:
 
 
 class V2AddRequestEncoder:
-    """Encodes the ordinary adds of one ledger: the bytes of `encode_request`, with what never changes made once."""
+    """Encodes the fast-path adds of one ledger: the bytes of `encode_request`, with the constant parts precomputed."""
 
     def __init__(self, ledger_id: int, master_key: bytes) -> None:
         example = v2.encode_request(AddRequest(0, ledger_id, 0, master_key, b""))
         self._head, self._size = example[4:], len(example) - 4
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
-        """The frame of one add; its ids stand in the body."""
+        """Encodes the frame of one add; its ids are in the body."""
         return b"".join(((self._size + len(body)).to_bytes(4, "big"), self._head, body))
 
 
 class AnswerMatcher:
-    """Which request an answer without a transaction id belongs to. Pure.
+    """Finds the request for a response without a transaction id. Pure.
 
-    Invariants: a strict request is matched only when no other of its key is left unanswered; a request is matched once.
+    Invariants: a strict request is matched only when no other of its key is unanswered; a request is matched once.
     """
 
     def __init__(self) -> None:
@@ -101,18 +103,18 @@ class AnswerMatcher:
 
     @property
     def unanswered(self) -> int:
-        """Requests past their deadlines for which answers may still come."""
+        """Number of requests past their deadlines whose responses may still arrive."""
         return len(self._dead)
 
     def sent(self, txn_id: int, key: Key, strict: bool) -> None:
-        """A request is on its way."""
+        """A request was sent."""
         self._keys[txn_id] = key
         if strict:
             self._strict.add(txn_id)
         self._queues.setdefault(key, []).append(txn_id)
 
     def answered(self, key: Key) -> int | None:
-        """The request that an answer ends; None where it ends none that anybody waits for."""
+        """The request that a response ends; None if no caller waits for that request any more."""
         queue = self._queues.get(key)
         if queue is None:
             return None
@@ -122,7 +124,7 @@ class AnswerMatcher:
         return None if dead else txn_id
 
     def expired(self, txn_id: int) -> bool:
-        """A request has passed its deadline. False if from now on answers of its key can't be told apart."""
+        """A request has passed its deadline. False if later responses for its key would be ambiguous."""
         if txn_id not in self._keys:
             return True
         if txn_id in self._strict:
@@ -136,7 +138,7 @@ class AnswerMatcher:
             self._remove(txn_id)
 
     def clear(self) -> None:
-        """The connection is gone, and all answers with it."""
+        """The connection is gone, and no response will arrive."""
         self._queues.clear()
         self._keys.clear()
         self._strict.clear()
@@ -159,12 +161,12 @@ class AnswerMatcher:
 
 
 class V2Wire(Wire):
-    """Takes the answers of the binary protocol apart."""
+    """Decodes responses of protocol v2."""
 
     _owner: V2Connection
 
     def take(self, packets: Sequence[memoryview]) -> None:
-        """Hands answers to the owner. Raises ProtocolError."""
+        """Passes responses to the owner. Raises ProtocolError."""
         for packet in packets:
             if len(packet) == _ANSWER_SIZE:
                 opcode, code, ledger_id, entry_id = _ANSWER.unpack_from(packet)
@@ -175,7 +177,7 @@ class V2Wire(Wire):
 
 
 class V2Connection(BookieConnection):
-    """A connection that speaks v2; `v3` gives the one beside it, for what v2 can't say."""
+    """A connection that speaks v2; `v3` returns the one beside it, for operations that v2 lacks."""
 
     wire_class: ClassVar[type[Wire]] = V2Wire
     answers_have_txn_ids: ClassVar[bool] = False
@@ -193,7 +195,7 @@ class V2Connection(BookieConnection):
             self._send_v2(operation, txn_id, frame, deadline, sink, token)
 
     def encode(self, request: Request) -> bytes:
-        """The frame of a request in v2. Raises ValueError for one that it has no words for."""
+        """The frame of a request in v2. Raises ValueError if v2 can't express it."""
         return v2.encode_request(request)
 
     def decode(self, packet: bytes) -> Response:
@@ -234,10 +236,10 @@ class V2Connection(BookieConnection):
             return
         self._send_v2(operation, txn_id, said, deadline, sink, token)
 
-    # What the wire tells
+    # Events of the wire
 
     def on_response(self, wire: Wire, response: Response) -> None:
-        """An answer; one that belongs to no request is dropped."""
+        """A response arrived; one that belongs to no request is dropped."""
         if isinstance(response, AddResponse):
             self.on_keyed(wire, (ADD_ENTRY, response.ledger_id, response.entry_id), response)
         elif isinstance(response, ReadResponse):
@@ -246,7 +248,7 @@ class V2Connection(BookieConnection):
             super().on_response(wire, response)
 
     def on_keyed(self, wire: Wire, key: Key, response: Response) -> None:
-        """An answer that tells only what it is about."""
+        """A response arrived that is identified only by its key."""
         if wire is not self._wire:
             return
         txn_id = self._matcher.answered(key)
@@ -257,7 +259,7 @@ class V2Connection(BookieConnection):
     # Endings
 
     def forget(self, txn_id: int, unsent: bool) -> None:
-        """A request has ended without an answer: the answer may still come, or answers can't be told apart any more."""
+        """A request has ended without a response: it may still arrive, or responses have become ambiguous."""
         if unsent:
             self._matcher.withdrawn(txn_id)
             return
@@ -272,7 +274,7 @@ class V2Connection(BookieConnection):
 
 
 def _give_lac(sink: Sink, token: Any, response: Response | None, error: BKException | None) -> None:
-    """Turns the answer to a read of the last entry into that of a LAC read."""
+    """Converts the response to a read of the last entry into that of a LAC read."""
     if isinstance(response, ReadResponse):
         response = ReadLacResponse(response.txn_id, response.status, response.ledger_id, None, response.body)
     sink(token, response, error)

@@ -1,14 +1,15 @@
-"""What stands between a transport and an open connection: TLS, then authentication.
+"""The steps between a transport and an open connection: TLS, then authentication.
 
-Order: START_TLS asked and answered in clear (always in v3, also where v2 follows), the TLS handshake, AUTH in the
-connection's own protocol. Nothing else leaves before the end of it. Each step that fails ends the connection with an
-error that says which step: SecurityException for TLS, NotLetInException for a refused authentication,
-BookieHandleNotAvailableException where the bookie just went away.
+Order: START_TLS requested and answered in clear text (always in v3, even if v2 follows), the TLS handshake, AUTH in the
+connection's own protocol. Nothing else is sent before these end. A step that fails ends the connection with an error
+that names the step: SecurityException for TLS, NotLetInException for a rejected authentication,
+BookieHandleNotAvailableException if the bookie just closed the connection.
 
-Bytes that arrive in clear behind the answer to START_TLS come from somebody in between, and end the connection. So may
-an answer inside TLS to what was asked in clear: transaction ids begin where nobody can guess, and in v3, which has
-them in each answer, only the answer to this client's own request counts. In v2 a bookie can't say that it refuses: it
-closes the connection. Source: docs/protocol/wire.md#authentication, docs/protocol/wire.md#start_tls.
+Clear-text bytes after the response to START_TLS come from an attacker in between, and end the connection. An attacker
+may also make a bookie respond inside TLS to a request injected in clear text. Transaction ids therefore begin at an
+unpredictable number, and in v3, where each response has one, only the response to this client's own request counts. In
+v2 a bookie can't report a rejection; it closes the connection. Source: docs/protocol/wire.md#authentication,
+docs/protocol/wire.md#start_tls.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from bookgate.thinclient.bookies.wire import Wire
 from bookgate.thinclient.config import BookieTls, TlsMode
 
 _MOST_STEPS = 32
-"""Payloads of an authentication that goes on and on."""
+"""Maximum payloads of one authentication exchange."""
 
 _BROKEN = (OSError, FrameError, ProtocolError)
 
 
 class ConnectionSetup:
-    """Makes the connections of one client usable. Called by `BookieConnection` with each fresh one."""
+    """Prepares the connections of one client. `BookieConnection` calls it with each new one."""
 
     def __init__(self, tls: BookieTls, auth: ClientAuthProvider | None) -> None:
         self._tls = tls
@@ -45,7 +46,7 @@ class ConnectionSetup:
         self._next_txn_id = itertools.count(secrets.randbits(62)).__next__
 
     async def __call__(self, connection: BookieConnection, wire: Wire, address: Address) -> asyncio.Transport:
-        """The transport to use from now on. Raises BKException."""
+        """Returns the transport to use from now on. Raises BKException."""
         timeout, step = self._tls.timeout, "TLS"
         try:
             async with asyncio.timeout(timeout):
@@ -114,7 +115,7 @@ class ConnectionSetup:
     async def _exchange(
         self, connection: BookieConnection, wire: Wire, plugin_name: str, payload: bytes
     ) -> AuthResponse:
-        """One payload and its answer; anything else that comes meanwhile is dropped."""
+        """Sends one payload and returns its response; anything else that arrives meanwhile is dropped."""
         txn_id = self._next_txn_id()
         wire.transport.write(connection.encode(AuthRequest(txn_id, plugin_name, payload)))
         try:
@@ -125,14 +126,15 @@ class ConnectionSetup:
                 if isinstance(response, AuthResponse):
                     return response
                 if isinstance(response, StartTlsResponse) and response.status != Status.EOK:
-                    # TLS was not enough for the bookie's plugin, which it says in answer to START_TLS, late.
+                    # The bookie's plugin requires more than TLS, which the bookie reports late, in its response to
+                    # START_TLS.
                     return AuthResponse(txn_id, response.status)
         except _BROKEN as error:
             raise _broken_off(plugin_name, error) from error
 
 
 def _broken_off(plugin_name: str, error: Exception) -> BKException:
-    if isinstance(error, ssl.SSLError):  # in TLS 1.3 a client learns only now that its certificate was refused
+    if isinstance(error, ssl.SSLError):  # in TLS 1.3 a client learns only now that its certificate was rejected
         return SecurityException(explain(error))
     return BookieHandleNotAvailableException(
         f"the connection ended during the authentication by {plugin_name}, perhaps because it was refused: {error}"
@@ -140,5 +142,5 @@ def _broken_off(plugin_name: str, error: Exception) -> BKException:
 
 
 def setup_for(tls: BookieTls, auth: ClientAuthProvider | None) -> ConnectionSetup | None:
-    """The setup that the settings ask for; None where there is nothing to set up."""
+    """The setup that the settings require, or None."""
     return None if tls.mode is TlsMode.OFF and auth is None else ConnectionSetup(tls, auth)

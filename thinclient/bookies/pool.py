@@ -1,18 +1,19 @@
-"""All bookies that a client speaks to: their connections and addresses, and the scan that ends late requests.
+"""All bookies that a client uses: their connections and addresses, and the periodic scan for expired requests.
 
-A bookie has one connection of the client's protocol, or several, of which a ledger always uses the same one. Beside
-them stands, once it is asked for, one of v2 for batch reads (`batch_connection`) and, in a client of v2, one of v3.
+A bookie has one connection in the client's protocol, or several, of which a ledger always uses the same one. On demand
+there is one more in v2 for batch reads (`batch_connection`) and, in a client of v2, one in v3.
 
-A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is made;
-an id of the form host:port that discovery does not know, or that it can't be asked about, is taken literally. Of
-bookies that the client was told of (`tell`) discovery is asked from the second connection on, since the first may have
-gone to where the bookie is no more.
-When the event loop itself was held up (by what the application does on it), frames were not sent and answers not read:
-that time does not count, and all deadlines move by it.
+A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is opened.
+An id of the form host:port that discovery does not know, or can't be asked about, is used as the address. For bookies
+with a seeded address discovery is consulted from the second connection on, since the seeded address of the first may be
+outdated.
+If the event loop itself was blocked (by the application), frames were not sent and responses not read: that time does
+not count, and all deadlines move by it.
 
-Transaction ids come from one counter, so that one encoded frame can go to several bookies. Where connections begin in
-clear and go on in TLS it begins at a number that nobody can guess: bookies answer inside TLS what they were asked
-before it, which may have been asked by somebody in between, and an answer is known by its transaction id.
+Transaction ids come from one counter, so that one encoded frame can go to several bookies. If connections begin in
+clear text and switch to TLS, the counter begins at an unpredictable number: a bookie may respond inside TLS to a
+request received before it, which an attacker may have injected, and the client recognises a response by its transaction
+id.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ V3 = "v3"
 
 _SCAN_INTERVAL = 0.25
 _SECRET_BITS = 62
-"""Of transaction ids, which the entry protocol has 63 for."""
+"""Random bits of the first transaction id; the entry protocol allows 63."""
 
 
 class AddEncoder(Protocol):
-    """Encodes the ordinary adds of one ledger."""
+    """Encodes the fast-path adds of one ledger."""
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
-        """The frame of one add."""
+        """Encodes the frame of one add."""
 
 
 class BookiePool:
@@ -107,7 +108,7 @@ class BookiePool:
         auth_provider: ClientAuthProvider | None = None,
         metrics: ClientMetrics | None = None,
     ) -> Self:
-        """The pool that a configuration asks for. Raises IncorrectParameterException for an unusable auth_provider."""
+        """The pool that a configuration describes. Raises IncorrectParameterException for an unusable auth_provider."""
         if auth_provider is None and config.auth_provider is not None:
             auth_provider = load_provider(config.auth_provider, config.auth_token_file, config.auth_token)
         settings = ConnectionSettings(
@@ -134,25 +135,25 @@ class BookiePool:
         return pool
 
     def connected_count(self) -> int:
-        """Connections that are open."""
+        """Number of open connections."""
         return sum(connection.connected for connection in self._connections.values())
 
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
-        """The connection to a bookie for a ledger's requests; it is opened by the first one."""
+        """The connection to a bookie for a ledger's requests; the first request opens it."""
         return self._connection(self._wire_protocol, bookie_id, ledger_id)
 
     def add_encoder(self, ledger_id: int, master_key: bytes) -> AddEncoder:
-        """Encodes the ordinary adds of a ledger in the protocol of `connection`."""
+        """The encoder of a ledger's adds, in the protocol of `connection`."""
         if self._wire_protocol == V3:
             return AddRequestEncoder(ledger_id, master_key)
         return V2AddRequestEncoder(ledger_id, master_key)
 
     def batch_connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
-        """The same for batch reads: a connection that speaks v2, beside that of `connection` if that one speaks v3.
+        """The connection for batch reads: one in v2, beside that of `connection` if that one uses v3.
 
         A request is a frame of `bookgate.ledger.wire.v2.encode_request(BatchReadRequest(txn_id, …))`, sent as operation
-        BATCH_READ_ENTRY; its answer is a BatchReadResponse. A bookie that has no batch reads drops the connection: the
-        request ends with BookieHandleNotAvailableException, nothing else is touched.
+        BATCH_READ_ENTRY; its response is a BatchReadResponse. A bookie without batch reads drops the connection: the
+        request ends with BookieHandleNotAvailableException, and nothing else is affected.
         """
         return self._connection(V2, bookie_id, ledger_id)
 
@@ -193,7 +194,9 @@ class BookiePool:
         return int(free)
 
     async def request(self, bookie_id: str, operation: Operation, request: Request, timeout: float) -> Response:
-        """One request and its answer, for what is not done by the thousand. Raises what ended the request."""
+        """Sends one request and returns its response, for infrequent operations. Raises the error that ended the
+        request.
+        """
         answer: asyncio.Future[Response] = self._loop.create_future()
 
         def sink(_token: object, response: Response | None, error: BKException | None) -> None:
@@ -214,7 +217,7 @@ class BookiePool:
         return await answer
 
     def close(self) -> None:
-        """Closes every connection; what is outstanding fails with ClientClosedException."""
+        """Closes every connection; outstanding requests fail with ClientClosedException."""
         self._closed = True
         if self._scan_timer is not None:
             self._scan_timer.cancel()
@@ -222,7 +225,7 @@ class BookiePool:
             connection.close()
 
     async def close_and_wait(self) -> None:
-        """The same, and returns once no task and no socket is left."""
+        """Like `close`, and returns once no task and no socket is left."""
         self.close()
         for connection in list(self._connections.values()):
             await connection.wait_closed()
@@ -255,7 +258,7 @@ class BookiePool:
 
     async def _looked_up(self, bookie_id: str) -> Address:
         info, reason = BookieServiceInfo.legacy(bookie_id), "discovery did not answer in time"
-        # What can be taken literally need not wait until discovery gives up: that takes as long as a whole connect.
+        # An id that is an address need not wait for discovery to fail, which takes as long as a whole connect.
         literal = info.endpoint(BOOKIE_RPC) is not None
         try:
             async with asyncio.timeout(self._settings.connect_timeout / 4 if literal else None):

@@ -1,9 +1,9 @@
-"""TLS to bookies: which files, which checks, and what went wrong in words.
+"""TLS to bookies: certificate files, checks, and descriptions of failures.
 
-Two ways: `start-tls` begins in clear, asks by the START_TLS request and goes on inside TLS on the same connection, as
-BookKeeper's own client does; `native` is TLS from the first byte. Certificate files that have changed are taken up by
-the next connection; one that can't be read any more leaves the last good ones in use no longer: the connection fails
-with the reason, since a certificate that was withdrawn must not live on.
+There are two modes: `start-tls` begins in clear text, sends the START_TLS request and continues inside TLS on the same
+connection, as BookKeeper's own client does; `native` is TLS from the first byte. The next connection uses changed
+certificate files. If a file can't be read any more the connection fails with the reason instead of using the last good
+files, since a withdrawn certificate must not remain in use.
 
 Source: docs/protocol/wire.md#start_tls. Not its job: the steps on the wire (`handshake`), TLS to the gateways
 (`gateways.uri`).
@@ -19,7 +19,7 @@ from bookgate.thinclient.config import BookieTls
 
 
 class TlsContexts:
-    """The SSL context for the files as they are now."""
+    """The SSL context for the current files."""
 
     def __init__(self, settings: BookieTls) -> None:
         self._settings = settings
@@ -27,7 +27,7 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
 
     def current(self) -> ssl.SSLContext:
-        """A context, made anew when a file has changed. Raises SecurityException that names what can't be used."""
+        """A context, rebuilt when a file has changed. Raises SecurityException, which names an unusable file."""
         stamps = tuple(_stamp(path) for path in (self._settings.ca, self._settings.cert, self._settings.key))
         if self._context is None or stamps != self._stamps:
             self._context = None
@@ -71,12 +71,12 @@ def _make(settings: BookieTls) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Instead of OpenSSL's question at the terminal."""
+    """Replaces OpenSSL's password prompt at the terminal."""
     raise ValueError("the key is protected by a password; give one without")
 
 
 def explain(error: BaseException) -> str:
-    """Why TLS failed, in words."""
+    """Describes why TLS failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message or error}"
     if isinstance(error, ssl.SSLError):

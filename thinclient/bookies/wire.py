@@ -1,8 +1,8 @@
-"""One connection's end of the entry protocol v3: frames in, answers to the connection that owns it.
+"""One connection's end of entry protocol v3: receives frames, and passes responses to the connection that owns it.
 
-It begins as a mailbox while TLS and authentication are set up (packets wait for `receive`), and hands packets on from
-`open` on; without a setup it is open at once. Bytes that are no frames or no answers end it. Not its job: requests,
-their deadlines and what the end of a connection means for them (`connection`).
+While TLS and authentication are set up it is a mailbox (packets wait for `receive`); from `open` on it passes packets
+on. Without a setup it is open at once. Bytes that are not valid frames or responses end it. Not its job: requests,
+their deadlines and the consequences of a lost connection for them (`connection`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from bookgate.thinclient.bookies.connection import BookieConnection
 
 _OPERATION_AT = 5
-"""Where nearly every answer has the number of its operation: behind tag and length of the header, and its version."""
+"""Position of the operation in nearly every response: after tag and length of the header, and its version."""
 
 
 class Wire(asyncio.BufferedProtocol):
-    """One connection's end. A lost one may still call back; only the owner's present one is listened to.
+    """One connection's end. A lost wire may still make calls; the owner accepts only those of its current one.
 
     With a setup it begins as a mailbox: packets wait for `receive`, until `open`.
     """
@@ -42,9 +42,9 @@ class Wire(asyncio.BufferedProtocol):
         self.heard = False
         """Something was received since the last scan."""
         self.proven = False
-        """Something was received in an earlier one."""
+        """Something was received before the last scan."""
         self.hint = ""
-        """What it may mean when the bookie closes the connection without a word."""
+        """What it may mean if the bookie closes the connection without a response."""
 
     # asyncio's calls
 
@@ -78,13 +78,13 @@ class Wire(asyncio.BufferedProtocol):
         self._end(f"lost the connection: {exc or 'closed by the bookie'}", exc)
 
     def trim(self) -> None:
-        """Gives back what the answers since the last call did not need of the receive buffer."""
+        """Releases receive buffer space that was not needed since the last call."""
         self._decoder.trim()
 
-    # Answers of an open connection
+    # Responses of an open connection
 
     def take(self, packets: Sequence[memoryview]) -> None:
-        """Hands answers to the owner. Raises ProtocolError."""
+        """Passes responses to the owner. Raises ProtocolError."""
         owner = self._owner
         for packet in packets:
             kind = packet[_OPERATION_AT] if len(packet) > _OPERATION_AT else 0
@@ -98,7 +98,7 @@ class Wire(asyncio.BufferedProtocol):
     # While the connection is set up
 
     async def receive(self) -> bytes:
-        """The next packet. Raises FrameError for what is none, and ConnectionError once the connection is gone."""
+        """The next packet. Raises FrameError for an invalid one, and ConnectionError once the connection is gone."""
         while not self._mailbox:
             if self._ended is not None:
                 raise self._ended
@@ -107,13 +107,13 @@ class Wire(asyncio.BufferedProtocol):
         return self._mailbox.popleft()
 
     def begin_tls(self) -> bool:
-        """Forgets what came in clear; False if there was anything, which nobody vouches for."""
+        """Discards clear-text input; False if there was any, because nobody can vouch for it."""
         clean = not self._mailbox and not self._decoder.pending
         self._decoder = FrameDecoder(self._max_frame_size)
         return clean
 
     def abandon(self) -> None:
-        """Closes the transport in the middle of a TLS handshake, of which event loops don't always tell the end."""
+        """Closes the transport during a TLS handshake, the end of which event loops do not always report."""
         self.transport.abort()
         asyncio.get_running_loop().call_soon(self._owner.on_transport_lost, self)
 
@@ -128,7 +128,7 @@ class Wire(asyncio.BufferedProtocol):
             reason += "" if self.heard or self.proven else self.hint
             self._owner.on_lost(self, self._owner.loss(reason, error))
             return
-        # `handshake` knows what the end of a connection means at the step at hand.
+        # `handshake` knows what the end of a connection means at the current step.
         self._ended = error or ConnectionResetError("closed by the bookie")
         self._wake()
 

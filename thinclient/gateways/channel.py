@@ -44,11 +44,11 @@ from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 T = TypeVar("T")
 
 _MOST_GATEWAYS = 16
-"""Gateways that are learnt from discovery only up to so many in all: each is a connection."""
+"""Gateways are added from discovery only up to this total: each is a connection."""
 
 
 class Attempts:
-    """The attempts of one call: whom to ask next, until the deadline; None for a call that never gives up."""
+    """The attempts of one call: the gateway to try next, until the deadline; None for a call that never gives up."""
 
     def __init__(self, owner: GatewayChannel, what: str, timeout: float | None) -> None:
         self._owner = owner
@@ -68,11 +68,11 @@ class Attempts:
 
     @property
     def share(self) -> float:
-        """Seconds for the gateway at hand, so that those not asked yet in this round get as much."""
+        """Seconds for the current gateway, such that those not tried yet in this round get as much."""
         return max(self.remaining / (1 + len(self._round)), 0.001)
 
     async def next(self) -> Gateway:
-        """A gateway with a connection. Raises MetaStoreException, with every address and its error, at the deadline."""
+        """A gateway with a connection. At the deadline raises MetaStoreException, with every address and its error."""
         while True:
             self._owner.check_open()
             if not self._round:
@@ -91,14 +91,14 @@ class Attempts:
             self.failed(gateway, "no connection")
 
     def failed(self, gateway: Gateway, reason: str) -> None:
-        """Notes a failed attempt."""
+        """Records a failed attempt."""
         self._errors[gateway.address] = reason
         gateway.failed(self._loop.time(), reason)
         self._owner.passed_over += 1
         self._owner.trouble.set()
 
     def progressed(self) -> None:
-        """Something came: time and pauses begin anew."""
+        """Data arrived: deadline and back-off start again."""
         self._pauses = self._owner.pauses()
         self._errors.clear()
         if self._current is not None:
@@ -107,7 +107,7 @@ class Attempts:
             self._deadline = self._loop.time() + self._timeout
 
     def exhausted(self) -> BKException:
-        """The error of a call whose time is up."""
+        """The error of a call whose deadline has passed."""
         errors = "; ".join(f"{address}: {reason}" for address, reason in self._errors.items()) or "no answer"
         within = "" if self._timeout is None else f" within {self._timeout:g} s"
         message = (
@@ -126,7 +126,7 @@ class Attempts:
 
 
 class GatewayChannel:
-    """All gateways that a client knows. Belongs to one event loop."""
+    """All gateways known to a client. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class GatewayChannel:
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
     ) -> None:
-        """Raises IncorrectParameterException for an address that is none, or TLS files that can't be used."""
+        """Raises IncorrectParameterException for an invalid address or unusable TLS files."""
         parsed = parse_gateways(uri, tls)
         self._credentials = None if parsed.tls is None else parsed.tls.credentials()
         self._connector = connector
@@ -149,13 +149,13 @@ class GatewayChannel:
         self.rng = rng
         self.retries = retries
         self.revision = 0
-        """The highest store revision seen: no answer may be older."""
+        """The highest store revision seen: no response may be older."""
         self.cluster: str | None = None
-        """Instance id of the cluster that a bookie belongs to: what another one lists is no listing."""
+        """Instance id of the cluster that a bookie belongs to: a listing of another cluster is an error."""
         self.passed_over = 0
-        """How often a gateway failed a call, or had no connection for it, and was passed over."""
+        """Number of times that a gateway was skipped because it failed a call or had no connection."""
         self.trouble = asyncio.Event()
-        """Set when a gateway failed: there may be others."""
+        """Set when a gateway failed: discovery may know others."""
 
     @property
     def addresses(self) -> Sequence[str]:
@@ -166,7 +166,9 @@ class GatewayChannel:
         return doubling(self.retries.metadata_first_pause_seconds, self.retries.metadata_longest_pause_seconds)
 
     async def learn(self, addresses: Iterable[str]) -> None:
-        """Takes over what discovery says: new gateways are tried, learnt ones that it no longer names are left."""
+        """Applies the addresses that discovery returned: adds new gateways, drops discovered ones that it no longer
+        lists.
+        """
         named = set(addresses)
         if self._closed:
             return
@@ -183,7 +185,7 @@ class GatewayChannel:
             await gateway.close()
 
     def in_order(self) -> list[Gateway]:
-        """All gateways: healthy ones first, next in turn at the head."""
+        """All gateways: healthy ones first, the next one in turn at the head."""
         self._turn += 1
         start = self._turn % len(self._gateways)
         now = asyncio.get_running_loop().time()
@@ -191,13 +193,15 @@ class GatewayChannel:
         return sorted(rotated, key=lambda gateway: (not gateway.healthy(now), not gateway.connected and gateway.learnt))
 
     def check_open(self) -> None:
-        """Raises ClientClosedException once it is closed."""
+        """Raises ClientClosedException if the channel is closed."""
         if self._closed:
             raise ClientClosedException("the client is closed")
 
     @contextmanager
     def outstanding(self, what: str) -> Iterator[None]:
-        """Around a call: gRPC cancels whoever waits for it when the channel is closed, which is no cancellation."""
+        """Wraps a call: when the channel is closed gRPC cancels waiting callers, which must not look like a
+        cancellation.
+        """
         try:
             yield
         except asyncio.CancelledError:
@@ -207,7 +211,7 @@ class GatewayChannel:
             raise ClientClosedException(f"the client was closed while a gateway was asked to {what}") from None
 
     def attempts(self, what: str, timeout: float | None) -> Attempts:
-        """The attempts of a call that the caller carries out itself (a stream)."""
+        """The attempts of a call that the caller makes itself (a stream)."""
         return Attempts(self, what, timeout)
 
     async def call(
@@ -218,12 +222,11 @@ class GatewayChannel:
         changes: bool = False,
         only_at: Gateway | None = None,
     ) -> T:
-        """Carries out a unary call: `invoke` gets a gateway and the seconds left.
+        """Makes a unary call: `invoke` receives a gateway and the seconds left.
 
-        `only_at` is asked once and no other: the gateway that may have carried out this change already. Whatever comes
-        of this attempt, that of the first is not known. Raises MetaStoreException when none answers,
-        LostAnswerException when a call that `changes` something was sent and its answer lost,
-        UnauthorizedAccessException.
+        `only_at`: send to this gateway only, once. It is used to resend a change whose response was lost; if the resend
+        fails, the outcome of the first attempt is still unknown. Raises MetaStoreException if no gateway responds,
+        LostAnswerException if a call with `changes` was sent and its response lost, UnauthorizedAccessException.
         """
         attempts = Attempts(self, what, self.timeout)
         if changes:
@@ -231,10 +234,11 @@ class GatewayChannel:
         return await self._ask(attempts, what, invoke)
 
     async def change_repeatedly(self, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> tuple[T, bool]:
-        """Carries out a change that may be sent again after its answer was lost: the caller can tell whose it was.
+        """Makes a change that may be resent after its response was lost, because the caller can recognise its own
+        change.
 
-        The answer, and whether an earlier attempt may have been carried out. Raises as `call` does for the first one;
-        from then on UnknownOutcomeException.
+        Returns the response, and whether an earlier attempt may have been carried out. The first attempt raises as
+        `call` does, later ones UnknownOutcomeException.
         """
         for attempt in range(self.retries.metadata_change_attempts):
             try:
@@ -242,7 +246,7 @@ class GatewayChannel:
             except UnknownOutcomeException as error:
                 lost = error
             except BKException as error:
-                # Nothing was done this time, whatever the reason; what an earlier attempt did is still not known.
+                # This attempt did nothing, whatever the reason; the outcome of an earlier attempt is still unknown.
                 if attempt == 0:
                     raise
                 raise UnknownOutcomeException(f"{lost}; {error}") from error
@@ -274,7 +278,7 @@ class GatewayChannel:
                 return answer
 
     async def _ask(self, attempts: Attempts, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> T:
-        """A call that changes nothing: the first answer counts."""
+        """A call that changes nothing: the first response counts."""
         running: dict[asyncio.Future[T], Gateway] = {}
         try:
             while True:
@@ -301,7 +305,7 @@ class GatewayChannel:
                 call.cancel()
 
     def _another(self, running: dict[asyncio.Future[T], Gateway]) -> Gateway | None:
-        """A healthy gateway with a connection that is not being asked; at most two are at a time."""
+        """A healthy gateway with a connection that is not in use for this call; at most two are at a time."""
         if len(running) > 1:
             return None
         now = asyncio.get_running_loop().time()
@@ -309,7 +313,7 @@ class GatewayChannel:
         return next((g for g in self.in_order() if g not in asked and g.connected and g.healthy(now)), None)
 
     async def close(self) -> None:
-        """Closes all channels; calls under way fail."""
+        """Closes all channels; calls in progress fail."""
         self._closed = True
         for gateway in (*self._gateways, *self._retired):
             await gateway.close()

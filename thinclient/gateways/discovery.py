@@ -1,4 +1,4 @@
-"""Service discovery over RPC: which bookies there are, without a metadata store in the client."""
+"""Service discovery over RPC: which bookies exist, without a metadata store in the client."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def _bookie(message: wire.Bookie) -> RegisteredBookie:
     endpoints = tuple(
         Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
     )
-    # Earlier gateways tell of the lease.
+    # Earlier gateways include the lease.
     info = BookieServiceInfo(message.bookie_id, endpoints, dict(message.properties)).without_lease()
     return RegisteredBookie(info, message.writable, message.read_only)
 
 
 def bookies_of(messages: Iterable[wire.Bookie]) -> tuple[RegisteredBookie, ...]:
-    """Bookies as a gateway tells of them, ordered by id."""
+    """Bookies from a gateway's messages, ordered by id."""
     return tuple(sorted(map(_bookie, messages), key=lambda bookie: bookie.bookie_id))
 
 
 class RpcServiceDiscovery(ServiceDiscovery):
-    """The gateways' ServiceDiscovery service behind the shared interface."""
+    """The shared interface on top of the gateways' ServiceDiscovery service."""
 
     def __init__(self, gateways: GatewayChannel) -> None:
         self._gateways = gateways
@@ -88,7 +88,9 @@ class RpcServiceDiscovery(ServiceDiscovery):
         return stop
 
     async def _follow(self, bookie_set: BookieSet, listener: BookiesListener) -> None:
-        """Streams whole sets to the listener for ever; a broken stream is opened again elsewhere."""
+        """Passes complete sets from a stream to the listener for ever; a broken stream is reopened at another
+        gateway.
+        """
         attempts = self._gateways.attempts("watch bookies", None)
         request = wire.WatchBookiesRequest(bookie_set=_SETS[bookie_set])
         while True:

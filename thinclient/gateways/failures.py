@@ -1,4 +1,4 @@
-"""What a gateway's failure means: whether asking again may help, and whether a change was surely not carried out."""
+"""Classifies a gateway's failure: whether a retry may help, and whether a change was certainly not carried out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bookgate.ledger.wire.gateway_headers import NOT_DONE
 from bookgate.thinclient.gateways.gateway import Gateway
 
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
-"""The gateway has no room for the call, and has not begun it."""
+"""The gateway has no capacity for the call, and has not begun it."""
 NO_GATEWAY = grpc.StatusCode.UNIMPLEMENTED
-"""What answers serves something else, also a proxy's 404: the next gateway is asked, and nothing was begun here."""
+"""The server is not a gateway, or a proxy returned 404: the next gateway is tried, and nothing was begun here."""
 _TRANSIENT = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -22,13 +22,15 @@ _TRANSIENT = (
     NO_GATEWAY,
 )
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
-"""gRPC's own words where a call found no connection."""
+"""gRPC's message texts for a call that found no connection."""
 
 _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class LostAnswerException(UnknownOutcomeException):
-    """A change was sent to a gateway and its answer lost. A gateway that still lives knows the change by its token."""
+    """A change was sent to a gateway and its response lost. A gateway that is still alive recognises it by its
+    token.
+    """
 
     def __init__(self, message: str, gateway: Gateway) -> None:
         super().__init__(message)
@@ -36,7 +38,7 @@ class LostAnswerException(UnknownOutcomeException):
 
 
 def surely_not_done(error: AioRpcError) -> bool:
-    """True for a change that the gateway refused, or that never reached it."""
+    """True for a change that the gateway rejected, or that never reached it."""
     if error.code() in (REFUSED, NO_GATEWAY):
         return True
     if any(key == NOT_DONE for key, _ in error.trailing_metadata() or ()):
@@ -46,7 +48,7 @@ def surely_not_done(error: AioRpcError) -> bool:
 
 
 def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes: bool = False) -> str:
-    """The failure in words if asking again may help. Raises the typed error otherwise."""
+    """Describes the failure if a retry may help. Raises the typed error otherwise."""
     reason = f"{error.code().name}: {error.details() or 'no details'}"
     if error.code() in _TRANSIENT:
         return reason
@@ -59,7 +61,9 @@ def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes:
 
 
 def failure_in_words(gateway: Gateway, what: str, error: AioRpcError) -> str:
-    """For what never gives up: also what asking again hardly cures is tried again, after a pause."""
+    """Describes a failure to a loop that never gives up: even if a retry is unlikely to help, it follows after a
+    pause.
+    """
     try:
         return check_transient(gateway, what, error)
     except BKException as permanent:

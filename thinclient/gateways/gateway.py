@@ -1,10 +1,10 @@
-"""One metadata gateway: its channel and stubs, how it has done so far, and which process answers there.
+"""One metadata gateway: its channel and stubs, its health, and which process responds there.
 
-One that failed is asked last, for a pause that grows, and then only once it has a connection again, which is made in
-the background; one that says that it has lost its store is asked last until it has it back. Its process tells an id
-with each answer (`bookgate-instance`), so that a change may name the process that it is meant for.
+A gateway that failed is tried last, for a pause that grows, and then only once it has a connection again, which is made
+in the background. One that reports the loss of its store is tried last until it has it back. Each response carries the
+id of the gateway process (`bookgate-instance`), so that a change can address one process.
 
-Not its job: whom a call asks, and what is asked again (`channel`).
+Not its job: which gateway a call uses, and what is retried (`channel`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 
-if TYPE_CHECKING:  # the asynchronous faces of the stubs exist for the type checker only
+if TYPE_CHECKING:  # the asynchronous stubs exist for the type checker only
     from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
     from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceAsyncStub
     from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryAsyncStub
@@ -38,7 +38,7 @@ _TELLS_NO_INSTANCE = "none"
 
 
 class Gateway:
-    """One gateway: its channel, made on first use, and its stubs."""
+    """One gateway: its stubs, and its channel, opened at first use."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Gateway:
     ) -> None:
         self.address = address
         self.learnt = learnt
-        """Known from discovery only: perhaps out of this client's reach."""
+        """Known from discovery only, and perhaps unreachable for this client."""
         self.suspended = False
-        """It has lost its metadata store, and said so."""
+        """The gateway has reported the loss of its metadata store."""
         self.instance: str | None = None
-        """Id of the process that answered last; `none` where it told none, None while nothing was heard."""
+        """Id of the process that responded last; `none` if it sent none, None before the first response."""
         self._credentials = credentials
         self._connector = connector
         self._retries = retries
@@ -95,7 +95,7 @@ class Gateway:
         return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     def healthy(self, now: float) -> bool:
-        """To be asked in its turn. One that is not for want of a connection gets it made in the background."""
+        """Whether it takes its regular turn. If it lacks only a connection, one is made in the background."""
         untried = self._failures == 0 and not self.learnt
         if not untried and not self.connected:
             self.channel.get_state(try_to_connect=True)
@@ -103,7 +103,7 @@ class Gateway:
         return self._asked_last_until <= now and not self.suspended
 
     def failed(self, now: float, reason: str) -> None:
-        """Asked last for a while."""
+        """Makes it the last choice for a while."""
         if not self._failures:
             log_event(_log, "gateway_failed", gateway=self.address, error=reason)
         pause = self._retries.metadata_first_ask_last_seconds * 2 ** min(self._failures, 16)
@@ -117,7 +117,7 @@ class Gateway:
         self._asked_last_until = 0.0
 
     async def connect(self, timeout: float) -> bool:
-        """True once there is a connection; False when it is refused or not there in time."""
+        """Whether a connection exists; False if it is refused or not established within `timeout` seconds."""
         channel = self.channel
         state = channel.get_state(try_to_connect=True)
         try:
@@ -132,7 +132,7 @@ class Gateway:
         return True
 
     async def answer(self, call: UnaryUnaryCall[Any, T]) -> T:
-        """The call's answer, noting which process gave it."""
+        """Awaits the call's response and records which process sent it."""
         try:
             answer = await call
         except AioRpcError as error:
@@ -148,5 +148,5 @@ class Gateway:
 
 
 def instance_told(trailing: Iterable[tuple[str, str | bytes]] | None) -> str | None:
-    """The id of the gateway process that sent this trailing metadata, if it told one."""
+    """The id of the gateway process in its trailing metadata, or None."""
     return next((str(value) for key, value in trailing or () if key == INSTANCE), None)

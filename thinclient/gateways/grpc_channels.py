@@ -1,4 +1,4 @@
-"""The channels of real gRPC, and how they behave. A simulator opens its own in their place."""
+"""The settings of real gRPC channels. A simulator opens its own channels instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpc.aio import Channel
 from bookgate.ledger.errors import IllegalOpException
 
 OpenChannel = Callable[[str, grpc.ChannelCredentials | None], Channel]
-"""A channel to `host:port`; without credentials in plain text."""
+"""Opens a channel to `host:port`; without credentials in plain text."""
 
 _MAX_MESSAGE = 64 * 1024 * 1024
 _OPTIONS = [
@@ -20,22 +20,22 @@ _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", _MAX_MESSAGE),
     ("grpc.enable_retries", 0),
-    # A gateway that stands still is found out within their sum, while anything is asked of it. Pings go out only where
-    # nothing came in, and only while a call or a stream is open.
+    # A stopped gateway is detected within the sum of the two, while a call or stream is open to it. Pings are sent only
+    # then, and only when nothing was received.
     ("grpc.keepalive_time_ms", 300),
     ("grpc.keepalive_timeout_ms", 400),
     ("grpc.http2.max_pings_without_data", 0),
-    # A ping of another kind under way would stand in for it, with a timeout of a minute.
+    # A bandwidth probe in flight would take the place of such a ping, with a timeout of a minute.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.ping_timeout_ms", 400),
 ]
 
 _grpc_process: int | None = None
-"""The process that has used gRPC first; None before."""
+"""The process that used gRPC first; None before."""
 
 
 def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> Channel:
-    """Connects with the first call. Raises IllegalOpException in a child of a process that has used gRPC."""
+    """Connects at the first call. Raises IllegalOpException in a child of a process that has used gRPC."""
     _check_process()
     if credentials is not None:
         return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
@@ -43,7 +43,7 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> C
 
 
 def _check_process() -> None:
-    """gRPC's threads do not survive a fork: a child of a process that has used it would wait for ever."""
+    """gRPC's threads do not survive a fork: a child of a process that has used gRPC would hang."""
     global _grpc_process
     _grpc_process = _grpc_process or os.getpid()
     if _grpc_process != os.getpid():

@@ -1,18 +1,18 @@
-"""Ledger metadata over RPC: the shared `LedgerManager` interface, carried out by the gateways.
+"""Ledger metadata over RPC: the shared `LedgerManager` interface, implemented by the gateways.
 
-Calls that change something and whose answer was lost are resolved here, by what the change means (M6):
+If the response to a change is lost, this module determines the outcome from the meaning of the change (M6):
 
-* create with a given id: asked again; LEDGER_EXISTS is success when the ledger carries this call's creator token, and
-  an unknown outcome when somebody has changed it since, with which the token went;
-* create with a generated id: asked again of the same gateway process, which knows the request by its token
-  (`pinned_create`). If that one is gone, or which it was is not known, nobody can tell whether a ledger came into
-  being: UnknownOutcomeException (an empty ledger may be left over);
-* write: asked again with the same expected version; BAD_VERSION is success when the stored value is the one written and
-  the version is the next, and an unknown outcome when others have changed it further;
-* remove: asked again; "not found" then counts as done.
+* create with a given id: sent again. LEDGER_EXISTS is success if the ledger has this call's creator token, and an
+  unknown outcome if it was updated since, which removes the token;
+* create with a generated id: sent again to the same gateway process, which recognises the request by its token
+  (`pinned_create`). If that process is gone or not known, nobody can tell whether a ledger was created:
+  UnknownOutcomeException (an empty ledger may remain);
+* write: sent again with the same expected version. BAD_VERSION is success if the stored value is the one written and
+  the version is the next one, and an unknown outcome if others have updated it further;
+* remove: sent again; "not found" then counts as success.
 
-No answer is older than what this client has seen (M4): requests carry the highest revision seen. What comes in streams,
-many records and listings, is `streams`.
+No response is older than what this client has seen (M4): requests carry the highest revision seen. `streams` handles
+streamed results: reads of many ledgers, and listings.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
 _SUCCESS = StatusCode.SUCCESS
 
 _MAX_BATCH_BYTES = 3 * 1024 * 1024
-"""Of one batch of creations; a gateway takes requests of 4 MiB."""
+"""Maximum bytes of one batch of creates; a gateway accepts requests of 4 MiB."""
 
 
 class RpcLedgerManager(LedgerManager):
-    """The gateways' LedgerMetadataService behind the shared interface."""
+    """The shared interface on top of the gateways' LedgerMetadataService."""
 
     def __init__(self, gateways: GatewayChannel) -> None:
         self._gateways = gateways
@@ -103,7 +103,7 @@ class RpcLedgerManager(LedgerManager):
         return self._record(response, what)
 
     async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
-        """Creates many ledgers, thousands in one round trip. See `LedgerManager.create_many`."""
+        """Creates many ledgers, thousands per round trip. See `LedgerManager.create_many`."""
         results: list[LedgerRecord | BKException] = []
         for batch in _batches([self._creation(each) for each in requests]):
             results += await self._create_batch(batch)
@@ -131,7 +131,7 @@ class RpcLedgerManager(LedgerManager):
     async def _created(
         self, request: wire.LedgerMetadataRequest, response: wire.LedgerMetadataResponse, again: bool
     ) -> LedgerRecord | BKException:
-        """One ledger of a batch. UNEXPECTED: the store's answer was lost to the gateway."""
+        """One ledger of a batch. UNEXPECTED: the gateway lost the store's response."""
         if response.code == StatusCode.UNEXPECTED or (again and response.code == StatusCode.LEDGER_EXISTS):
             return await self._resolve_creation(request, UnknownOutcomeException(response.message))
         return self._record_or_error(response, "create a ledger")
@@ -148,7 +148,7 @@ class RpcLedgerManager(LedgerManager):
             return error
 
     async def _own_creation(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerRecord:
-        """The ledger exists after an attempt whose answer was lost: is it this client's?"""
+        """Decides whether a ledger that exists after a lost response was created by this client."""
         record = await self._read_to_resolve(ledger_id, f"create ledger {ledger_id}")
         creator = creator_of(record, metadata)
         if creator is Creator.SELF:
@@ -168,7 +168,7 @@ class RpcLedgerManager(LedgerManager):
         return self._record(response, what)
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        """Reads many ledgers, thousands in one round trip. See `LedgerManager.read_many`."""
+        """Reads many ledgers, thousands per round trip. See `LedgerManager.read_many`."""
         found: dict[LedgerId, LedgerRecord | BKException] = {}
         for scope_id in dict.fromkeys(each.scope_id for each in ledger_ids):
             wanted = {each.ledger_id for each in ledger_ids if each.scope_id == scope_id}
@@ -200,7 +200,7 @@ class RpcLedgerManager(LedgerManager):
         return self._record(response, what)
 
     async def _read_to_resolve(self, ledger_id: LedgerId, what: str) -> LedgerRecord:
-        """The record as it is after an attempt whose answer was lost. Without it that attempt stays unknown."""
+        """The record after an attempt whose response was lost. If it can't be read, the outcome stays unknown."""
         try:
             return await self.read(ledger_id)
         except BKException as error:
@@ -208,7 +208,7 @@ class RpcLedgerManager(LedgerManager):
 
     @staticmethod
     def _own_write(stored: LedgerRecord, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        """The version moved after an attempt whose answer was lost: was it this write?"""
+        """Decides whether a version that changed during a lost response was written by this call."""
         if stored.version == expected_version + 1:
             if comparable(stored.metadata) == comparable(metadata):
                 return stored
@@ -260,16 +260,16 @@ class RpcLedgerManager(LedgerManager):
         """Ends the watch stream."""
         await self._watch.close()
 
-    # Carrying out
+    # Calls
 
     async def _change_repeatedly(
         self, what: str, request: wire.LedgerMetadataRequest, send: Send
     ) -> tuple[wire.LedgerMetadataResponse, bool]:
-        """The answer, and whether an earlier attempt of this very change may have been carried out."""
+        """The response, and whether an earlier attempt of the same change may have been carried out."""
         response, again = await self._gateways.change_repeatedly(
             what, lambda gateway, timeout: send(gateway, request, timeout)
         )
-        # Before the answer is looked at: a read that follows from it must not be older (M4).
+        # Before the response is evaluated: a read that follows from it must not be older (M4).
         self._note(response)
         return response, again
 
@@ -299,7 +299,7 @@ def _remove(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: floa
 
 
 def _batches(requests: Sequence[wire.LedgerMetadataRequest]) -> Iterator[list[wire.LedgerMetadataRequest]]:
-    """The requests in runs that a gateway takes."""
+    """The requests in batches of a size that a gateway accepts."""
     batch: list[wire.LedgerMetadataRequest] = []
     size = 0
     for request in requests:
@@ -333,7 +333,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         self._connected = False
 
     async def initialize(self) -> None:
-        """Checks that a gateway answers, and learns of the others.
+        """Checks that a gateway responds, and discovers the others.
 
         Raises MetaStoreException naming every address and its error.
         """
@@ -370,7 +370,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         return self.gateways.revision
 
     async def catch_up(self, revision: int | None) -> None:
-        """From now on no answer is older. For None a gateway is asked for the store's revision."""
+        """Ensures that no later response is older. For None it reads the store's current revision through a gateway."""
         if revision is None:
             revision = await self._discovery.current_revision()
         self.gateways.revision = max(self.gateways.revision, revision)
@@ -385,8 +385,8 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
 
 
 def create_factory(uri: str, settings: object = None) -> RpcLedgerManagerFactory:
-    """The driver of `grpc://` and `grpcs://` metadata URIs: a bookie without a metadata store of its own.
+    """The driver of `grpc://` and `grpcs://` metadata URIs, for a bookie without direct access to a metadata store.
 
-    Settings of other stores do not concern it. Raises IncorrectParameterException.
+    It ignores the settings of other stores. Raises IncorrectParameterException.
     """
     return RpcLedgerManagerFactory(uri)

@@ -1,7 +1,7 @@
-"""Which gateways there are, from discovery: each bookie that hosts one registers it as an endpoint.
+"""The list of gateways, from discovery: each bookie that hosts a gateway registers it as an endpoint.
 
-Asked at the start, every minute, and when a gateway has failed; so a client that was told of one gateway survives its
-loss. What discovery can't tell now is asked again later; the gateways already known stay.
+Discovery is consulted at the start, every minute, and when a gateway has failed, so a client configured with one
+gateway survives its loss. If discovery fails it is consulted again later; known gateways are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AT_LEAST_APART_SECONDS = 5.0
 
 
 class GatewayList:
-    """See the module. Belongs to one event loop."""
+    """The list; see the module. Belongs to one event loop."""
 
     def __init__(self, gateways: GatewayChannel, service_discovery: ServiceDiscovery) -> None:
         self._gateways = gateways
@@ -28,7 +28,7 @@ class GatewayList:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns after the first answer."""
+        """Returns after the first result of discovery."""
         await self._refresh()
         if self._task is None:
             self._task = keep_running("list of gateways", self._refresh_forever)

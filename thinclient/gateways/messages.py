@@ -1,4 +1,4 @@
-"""Between the gateway's messages and the shared vocabulary: ids, records, codes."""
+"""Converts between the gateway's messages and the shared vocabulary: ids, records, codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXCEPTIONS: dict[int, type[BKException]] = {
 
 
 def scoped(request: wire.LedgerMetadataRequest, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
-    """Puts a ledger's id into a request; scope 0 is left out."""
+    """Sets a request's ledger id; scope 0 is omitted."""
     request.ledger_id = ledger_id.ledger_id
     if ledger_id.scope_id:
         request.ledger_scope_id = ledger_id.scope_id
@@ -37,7 +37,7 @@ def scoped(request: wire.LedgerMetadataRequest, ledger_id: LedgerId) -> wire.Led
 
 
 def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
-    """The ledger that a response describes. Raises MetadataFormatException."""
+    """The ledger in a response. Raises MetadataFormatException."""
     ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
     try:
         metadata = metadata_codec.from_format(response.metadata)

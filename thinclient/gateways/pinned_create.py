@@ -1,20 +1,21 @@
-"""Changes that two gateway processes must not both carry out: creations of generated ids.
+"""Creates with generated ids: changes that two gateway processes must not both carry out.
 
-A gateway process knows such a change by its token and answers it the second time as the first. Any other process (one
-started anew at the same address, another worker at its port, whatever stands behind a balancer) would make another
-ledger. So a change names the process that it is meant for, in the metadata `bookgate-instance`, by the id which that
-process has told with earlier answers; another one refuses it with FAILED_PRECONDITION and has not done it.
+A gateway process recognises such a change by its token and repeats its first response. Any other process (one restarted
+at the same address, another worker at its port, another process behind a load balancer) would create another ledger. A
+change therefore names the intended process in the metadata `bookgate-instance`, by the id that this process sent with
+earlier responses; any other process rejects it with FAILED_PRECONDITION without executing it.
 
 States of a change:
 
-* sent, naming the process last heard of there → answered; refused: sent again at once, naming nobody; lost;
-* sent, naming nobody (nothing was heard of that gateway yet, or a refusal) → answered; lost;
-* lost, and it is known which process had it, since it was named or told itself in the error → sent again, naming it;
-* sent again, a few times while the answer is lost → answered; whatever else happens, what the first attempt did stays
+* sent, naming the process last heard at that gateway → answered; rejected: resent at once, naming none; lost;
+* sent, naming none (no id is known for that gateway yet, or after a rejection) → answered; lost;
+* lost, and the process that received it is known, because it was named or sent its id with the error → resent, naming
+  it;
+* resent, a few times while the response is lost → answered; on any other failure the outcome of the first attempt stays
   unknown;
-* lost, and not known which process had it → unknown.
+* lost, and the process that received it is not known → unknown.
 
-A gateway older than this tells no id. It is named `none`, which it ignores, and which its successor refuses.
+A gateway older than this protocol sends no id. It is named `none`, which it ignores and its successor rejects.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ T = TypeVar("T")
 
 Metadata = tuple[tuple[str, str], ...]
 Send = Callable[[Gateway, float, Metadata], Awaitable[T]]
-"""Carries the call out at that gateway within so many seconds, with that metadata."""
+"""Makes the call at that gateway, with a timeout in seconds and request metadata."""
 
 
 async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> tuple[T, bool]:
-    """The answer, and whether the change was sent a second time.
+    """Returns the response, and whether the change was sent a second time.
 
-    Raises UnknownOutcomeException where it may have happened, else as `GatewayChannel.call` does.
+    Raises UnknownOutcomeException if it may have been carried out, else as `GatewayChannel.call`.
     """
     had_it: dict[Gateway, str | None] = {}
 
@@ -60,7 +61,7 @@ async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> t
         except AioRpcError as error:
             if known is None or error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
-        # Behind a balancer it may be yet another one: naming nobody, this ends here.
+        # A load balancer may choose yet another process; naming none ends the search.
         return await attempt(gateway, timeout, None)
 
     try:

@@ -1,13 +1,13 @@
-"""Registering a bookie through gateways: the shared `RegistrationManager`, without a metadata store.
+"""Registers a bookie through gateways: the shared `RegistrationManager`, without a metadata store.
 
-A registration is a lease, kept by a stream to one gateway (`registration_stream`, which knows when that is to be left).
-Each new stream has a higher epoch, by which the next gateway knows that it may take the registration over. Where the
-old stream still stands, it is kept up until the new gateway has the registration (make before break), so discovery
-never lacks the bookie as long as one gateway works within the rest of the lease. A gateway of another cluster, or one
-whose store has no cookie of the bookie, is passed over.
+A registration is a lease, kept by a stream to one gateway (`registration_stream`, which knows when to leave that
+gateway). Each new stream has a higher epoch, which permits the next gateway to take over the registration. If the old
+stream is still open, it stays open until the new gateway has the registration (make before break), so discovery always
+lists the bookie as long as one gateway works within the rest of the lease. A gateway of another cluster, or one whose
+store has no cookie of the bookie, is skipped.
 
-States of a keeper: seeking a gateway → held by a stream → leaving (seeks the next, the stream still up) → held …; ended
-by `unregister`. Only the first registration fails; afterwards it is tried for ever.
+States of a keeper: seeking a gateway → held by a stream → leaving (seeking the next while the stream stays open) → held
+…; `unregister` ends it. Only the first registration can fail; later ones are retried for ever.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 _FIRST_PATIENCE_LEASES = 2.0
 _FIRST_REGISTRATION_SECONDS = 60.0
-"""An entry of an earlier life of the bookie is waited for; this bounds all of it."""
+"""Limit on the first registration, which may have to wait until an entry of the bookie's previous life expires."""
 
 
 class _Keeper:
@@ -68,7 +68,7 @@ class _Keeper:
         self._moved = asyncio.Event()
 
     async def start(self) -> None:
-        """Returns once registered, and keeps it up from then on. Raises BKException."""
+        """Returns once registered, and keeps the registration from then on. Raises BKException."""
         attempts = self._gateways.attempts(f"register bookie {self._wanted[0].bookie_id}", _FIRST_REGISTRATION_SECONDS)
         while self._stream is None:
             try:
@@ -80,7 +80,7 @@ class _Keeper:
         self._task = keep_running("registration at gateways", self._keep)
 
     async def update(self, info: BookieServiceInfo, read_only: bool) -> None:
-        """Registers anew: other endpoints, or the other list. Returns once it is done."""
+        """Registers again with other endpoints, or in the other list. Returns once that is done."""
         self._wanted = (info, read_only)
         async with asyncio.timeout(self._gateways.timeout):
             while True:
@@ -92,12 +92,12 @@ class _Keeper:
                         return
                 except (ConnectionError, Refused) as error:
                     log_event(_LOG, "not_registered", bookie=info.bookie_id, error=error)
-                # Asked again on the next stream, which may have begun with what was wanted before.
+                # Repeated on the next stream, which may have begun with the previous request.
                 if self._stream is stream:
                     await self._moved.wait()
 
     async def end(self) -> None:
-        """Takes the bookie out. Where no gateway can be told, the lease ends by itself."""
+        """Unregisters the bookie. If no gateway is reachable, the lease expires by itself."""
         await self.stop()
         stream, self._stream = self._stream, None
         if stream is None:
@@ -131,7 +131,7 @@ class _Keeper:
         return wire.RegisterRequest(bookie=bookie, read_only=read_only)
 
     async def _move(self, gateway: Gateway, attempts: Attempts, patience: float = PATIENCE_LEASES) -> None:
-        """Registers at a gateway and lets the former one go. A failure is noted. Raises Refused."""
+        """Registers at a gateway and leaves the former one. Records a failure. Raises Refused."""
         try:
             await self._verify(gateway)
         except (AioRpcError, BKException) as error:
@@ -150,7 +150,7 @@ class _Keeper:
                 raise ConnectionError(stream.ended.result() if stream.ended.done() else "no time is left")
             stream.registered.result()
             while sent is not self._wanted:
-                # What is wanted has changed meanwhile, and may have been told to the former gateway only.
+                # The wanted registration changed meanwhile, and may have been sent to the former gateway only.
                 sent = self._wanted
                 await stream.change(self._request())
         except BaseException as error:
@@ -167,7 +167,7 @@ class _Keeper:
         self._moved.set()
 
     async def _verify(self, gateway: Gateway) -> None:
-        """Raises WrongClusterException for a gateway of another cluster, or of one that does not know the bookie."""
+        """Raises WrongClusterException if the gateway is of another cluster, or of one without this bookie's cookie."""
         membership, timeout = self._membership, self._gateways.timeout
         if membership is None:
             return
@@ -182,7 +182,7 @@ class _Keeper:
         attempts = self._gateways.attempts("keep the bookie registered", None)
         while self._stream is not None:
             stream = self._stream
-            # Shielded: whoever waits next is to see it too.
+            # Shielded, because the next waiter needs the result too.
             reason = await asyncio.shield(stream.ended)
             log_event(
                 _LOG,
@@ -211,7 +211,7 @@ class _Keeper:
 
 
 class RpcRegistrationManager(RegistrationManager):
-    """The gateways' RegistrationService behind the shared interface."""
+    """The shared interface on top of the gateways' RegistrationService."""
 
     def __init__(self, gateways: GatewayChannel, service_discovery: ServiceDiscovery) -> None:
         self._gateways = gateways
@@ -246,7 +246,7 @@ class RpcRegistrationManager(RegistrationManager):
             await keeper.end()
 
     async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
-        """What discovery tells: any gateway may be asked."""
+        """Reads discovery, from any gateway."""
         try:
             found = await self._discovery.bookie_service_info(info.bookie_id)
         except BookieHandleNotAvailableException:
@@ -263,7 +263,7 @@ class RpcRegistrationManager(RegistrationManager):
         return Versioned(response.cookie, response.version) if response.HasField("cookie") else None
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
-        """A lost answer is resolved by what the store has then: bookie ids are held by one process."""
+        """If the response is lost, the stored cookie decides: one process holds a bookie id."""
         what = f"write the cookie of bookie {bookie_id}"
         request = wire.WriteCookieRequest(bookie_id=bookie_id, cookie=cookie)
         if expected_version is not None:
@@ -289,7 +289,7 @@ class RpcRegistrationManager(RegistrationManager):
         _check(response.code, response.message, what)
 
     async def close(self) -> None:
-        """Takes every registration made here back."""
+        """Removes every registration made here."""
         keepers, self._keepers = list(self._keepers.values()), {}
         await asyncio.gather(*(keeper.end() for keeper in keepers), return_exceptions=True)
 

@@ -1,9 +1,9 @@
-"""One Register stream to one gateway, on which a heartbeat goes out eight times a lease.
+"""One Register stream to one gateway, with eight heartbeats per lease.
 
-It is to be left (`ended`) when it breaks, when the gateway keeps silent for two heartbeats, has lost its store, drains,
-or does not get done what it was asked: within half a lease, so that the rest of it is left for another gateway, or, of
-a bookie that comes up, within two, since an entry of its former life ends first. Unless it broke, it stands until it is
-closed.
+The bookie must leave it (`ended`) when it breaks, or when the gateway is silent for two heartbeats, has lost its store,
+drains, or does not complete a request in time: within half a lease, which leaves the other half for another gateway;
+while a bookie starts, within two leases, since an entry of its previous life must expire first. Unless it broke, the
+stream stays open until it is closed.
 
 Not its job: which gateway, and what is registered (`registration`).
 """
@@ -26,10 +26,10 @@ from bookgate.thinclient.gateways.gateway import Gateway
 _LOG = logging.getLogger(__name__)
 
 PATIENCE_LEASES = 0.5
-"""How long a gateway may take for a bookie whose lease runs."""
+"""Time that a gateway has for a request of a bookie whose lease runs, in leases."""
 
 _FIRST_HEARTBEAT_SECONDS = 1.0
-"""Until the gateway has said how long its leases are."""
+"""Heartbeat interval until the gateway has sent its lease duration."""
 
 _HEARTBEATS_A_LEASE = 8
 _SILENT_HEARTBEATS = 2
@@ -46,7 +46,7 @@ _Outgoing = asyncio.Queue[wire.RegisterRequest | None]
 
 
 class Refused(Exception):
-    """The gateway's last word on a registration: its code and message."""
+    """The gateway's final rejection of a registration: its code and message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 class _Waiting(NamedTuple):
-    """A request that the gateway has not got done: since when, and for how many leases it may be so."""
+    """A request that the gateway has not completed: since when, and for how many leases that is acceptable."""
 
     done: asyncio.Future[None]
     since: float
@@ -62,7 +62,7 @@ class _Waiting(NamedTuple):
 
 
 class RegisterStream:
-    """One Register stream. Runs until it breaks, is refused or closed."""
+    """One Register stream. Runs until it breaks, is rejected or closed."""
 
     def __init__(self, gateway: Gateway, first: wire.RegisterRequest, patience: float) -> None:
         """`patience`: how many leases the first request may take."""
@@ -72,17 +72,17 @@ class RegisterStream:
         self._sequence = first.sequence
         self._heartbeat = _FIRST_HEARTBEAT_SECONDS
         self._asked: float | None = None
-        """Since when a heartbeat has waited for an answer."""
+        """Since when a heartbeat has been waiting for a response."""
         self._waiting: dict[int, _Waiting] = {}
         self._over = False
         self.ended: asyncio.Future[str] = self._loop.create_future()
-        """The reason why the stream is to be left; it may still stand."""
+        """Why the stream must be left; it may still be open."""
         self.registered = self._expect(first, patience)
         self._call = gateway.registration.Register(self._requests())
         self._tasks = [self._loop.create_task(self._read()), self._loop.create_task(self._beat())]
 
     async def change(self, request: wire.RegisterRequest) -> None:
-        """Sends a request other than the first; returns once the gateway has done it. Raises ConnectionError."""
+        """Sends a request other than the first; returns once the gateway has completed it. Raises ConnectionError."""
         if self._over:
             raise ConnectionError(self.ended.result())
         self._sequence += 1
@@ -117,7 +117,7 @@ class RegisterStream:
         except Refused as refused:
             self._fail(refused)
             reason = str(refused)
-        except Exception as error:  # who keeps the bookie registered waits for the end of this stream
+        except Exception as error:  # the task that keeps the bookie registered waits for the end of this stream
             log_bug(_LOG, "registration_stream_failed", error, gateway=self.gateway.address)
             reason = str(error)
         self._end(reason)
@@ -135,7 +135,7 @@ class RegisterStream:
                 waiting.done.set_result(None)
 
     async def _beat(self) -> None:
-        """Heartbeats, and the end of a gateway that no longer answers them."""
+        """Sends heartbeats, and ends the stream if the gateway no longer responds to them."""
         while True:
             await asyncio.sleep(self._heartbeat)
             now = self._loop.time()
@@ -153,7 +153,7 @@ class RegisterStream:
                 self._leave("it answers, and does not get the bookie registered")
 
     def _leave(self, reason: str) -> None:
-        """The stream is to be left, and stands until another one has the bookie."""
+        """Marks the stream to be left; it stays open until another one has the bookie."""
         if not self.ended.done():
             self.ended.set_result(reason)
 
@@ -166,6 +166,6 @@ class RegisterStream:
         for waiting in self._waiting.values():
             if not waiting.done.done():
                 waiting.done.set_exception(error)
-                # Not everyone who sends waits for the answer.
+                # Not every sender waits for the response.
                 waiting.done.exception()
         self._waiting.clear()

@@ -1,11 +1,11 @@
-"""Metadata that comes in streams from the gateways: many ledgers' records, and the listing of all ledgers.
+"""Streamed metadata from the gateways: the records of many ledgers, and the listing of all ledgers.
 
-A stream that breaks off, stands still or ends early is gone on with at the next gateway: a read of many asks for those
-that are missing, a listing goes on after the last id received. A listing ends with the gateway's end mark or with an
-error, and never goes back (M5). Of a client that belongs to a cluster, each page is of that one. Whatever came gives
-the rest its whole time anew.
+A stream that breaks, stalls or ends early is continued at the next gateway: a read of many ledgers requests the missing
+ones, a listing continues after the last id received. A listing ends with the gateway's end mark or with an error, and
+never goes back (M5). In a client that belongs to a cluster, each page must come from that cluster. Every item received
+restarts the timeout.
 
-Not its job: what an answer says of a ledger, and changes (`metadata`); whom to ask (`channel`).
+Not its job: what a response says about a ledger, and changes (`ledger_manager`); which gateway to use (`channel`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from bookgate.thinclient.gateways.messages import code_error
 T = TypeVar("T")
 
 Outcome = Callable[[wire.LedgerMetadataResponse, str], LedgerRecord | BKException]
-"""What an answer says, given what was asked in words."""
+"""Converts a response, given a description of the request."""
 
 MAX_BATCH = 10_000
-"""Ledgers in one batch; the gateways' own limit."""
+"""Maximum ledgers in one batch; also the gateways' limit."""
 
 
 async def read_scope(
     gateways: GatewayChannel, wanted: set[int], scope_id: int, outcome: Outcome
 ) -> dict[int, LedgerRecord | BKException]:
-    """By id what `outcome` makes of the answer for each wanted ledger of one scope.
+    """Reads the wanted ledgers of one scope; returns by id what `outcome` makes of each response.
 
-    Raises MetaStoreException when nothing new comes in time.
+    Raises MetaStoreException if nothing new arrives in time.
     """
     results: dict[int, LedgerRecord | BKException] = {}
     what = "read the metadata of many ledgers"
@@ -57,7 +57,7 @@ async def read_scope(
             with gateways.outstanding(what):
                 async for response in _each_within(aiter(call), attempts.share):
                     known = len(results)
-                    # A gateway that knows no batches sends an answer a message.
+                    # A gateway without support for batches sends one response per message.
                     for answer in response.batch or (response,):
                         if answer.ledger_id in wanted:
                             one = f"read the metadata of ledger {answer.ledger_id}"
@@ -84,8 +84,8 @@ async def pages_of(
     include_metadata: bool,
     limit: int = 0,
 ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
-    """All non-empty pages of an iteration, resumed where it broke off, up to the end mark."""
-    # A page may take the whole timeout; when it does not come, another gateway has as long.
+    """All non-empty pages of an iteration up to its end mark, resumed where it broke off."""
+    # A page may take the whole timeout; if it does not arrive, another gateway gets as long.
     attempts = gateways.attempts("list ledgers", 2 * gateways.timeout)
     while True:
         gateway = await attempts.next()
@@ -104,7 +104,7 @@ async def pages_of(
                     if _check_page(page, after, scope_id):
                         after = page.last_ledger_id
                         yield page
-                        # Only now: the time that the consumer took is not the gateways'.
+                        # Only now: the consumer's own time must not count against the gateways.
                         attempts.progressed()
                     if page.end:
                         return
@@ -120,9 +120,9 @@ async def pages_of(
 
 
 async def _require_cluster(gateways: GatewayChannel, gateway: Gateway, page: wire.GetLedgerRangesResponse) -> None:
-    """Raises WrongClusterException for a page of another cluster than the one that this client belongs to, if any.
+    """Raises WrongClusterException for a page of another cluster than the client's, if it belongs to one.
 
-    A gateway of a version that does not say it is asked.
+    A gateway version that does not include the cluster in its pages is queried for it.
     """
     if gateways.cluster is None:
         return
@@ -135,7 +135,7 @@ async def _require_cluster(gateways: GatewayChannel, gateway: Gateway, page: wir
 
 
 async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterator[T]:
-    """The items of a stream. Raises TimeoutError when the next one takes longer than `timeout` seconds."""
+    """The items of a stream. Raises TimeoutError if the next one takes longer than `timeout` seconds."""
     while True:
         try:
             async with asyncio.timeout(timeout):
@@ -146,7 +146,7 @@ async def _each_within(stream: AsyncIterator[T], timeout: float) -> AsyncIterato
 
 
 def _check_page(page: wire.GetLedgerRangesResponse, after: int | None, scope_id: int) -> bool:
-    """True for a page with ledgers. Raises MetaStoreException for one that breaks the rules of an iteration."""
+    """True for a page with ledgers. Raises MetaStoreException for one that violates the rules of an iteration."""
     if page.code != StatusCode.SUCCESS:
         raise code_error(page.code, page.message, "list ledgers")
     if not page.count:
@@ -157,5 +157,7 @@ def _check_page(page: wire.GetLedgerRangesResponse, after: int | None, scope_id:
 
 
 def _follows(last: int, after: int, scope_id: int) -> bool:
-    """Scope 0 has no negative ids, so all of its ledgers lie behind one."""
+    """Whether `last` comes after `after`. Scope 0 has no negative ids, so all of its ledgers come after a negative
+    one.
+    """
     return (scope_id == 0 and after < 0) or unsigned(last) > unsigned(after)

@@ -1,7 +1,7 @@
-"""Where the gateways are: `grpc://host:port,host:port`, or `grpcs://…` for TLS.
+"""Addresses of gateways: `grpc://host:port,host:port`, or `grpcs://…` for TLS.
 
-The files of a TLS client may stand in the URI, `grpcs://host:4181?ca=/path&cert=/path&key=/path`, for places that take
-nothing but a metadata URI; the client's settings (`tls_ca`, `tls_cert`, `tls_key`) stand behind those of the URI.
+The URI may contain the files of a TLS client, `grpcs://host:4181?ca=/path&cert=/path&key=/path`, for places that accept
+only a metadata URI. Files in the URI take precedence over the client's settings (`tls_ca`, `tls_cert`, `tls_key`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TlsFiles:
     key: Path | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files. Raises IncorrectParameterException that names the one that can't be used."""
+        """Reads the files. Raises IncorrectParameterException, which names an unusable file."""
         if (self.cert is None) != (self.key is None):
             raise IncorrectParameterException("a client certificate needs both its certificate and its key file")
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
@@ -44,7 +44,7 @@ def _read(path: Path | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class GatewayUri:
-    """Addresses as `host:port`, in the order given, and the TLS files; None for plain text."""
+    """Addresses as `host:port`, in the given order, and the TLS files; None for plain text."""
 
     addresses: tuple[str, ...]
     tls: TlsFiles | None
@@ -57,7 +57,7 @@ def is_gateway_uri(uri: str) -> bool:
 
 
 def parse_gateways(uri: str, tls: TlsFiles = TlsFiles()) -> GatewayUri:
-    """Takes a URI apart; without a scheme it is `grpc://`. `tls` holds the files that the URI does not name.
+    """Parses a URI; one without a scheme is `grpc://`. `tls` provides the files that the URI does not name.
 
     Raises IncorrectParameterException.
     """

@@ -1,9 +1,9 @@
-"""Watching ledgers: all watches of a client on one stream to one gateway.
+"""Watching ledgers: all watches of a client share one stream to one gateway.
 
 The stream exists while there is a listener. When it breaks, is silent for longer than the gateway's bookmarks allow, or
-the gateway says that it is draining, another gateway is subscribed to from the versions seen last, so that nothing is
-missed and nothing is told twice (M3). A listener hears the newest record only, in growing versions, and of a removal
-exactly once.
+the gateway drains, the client subscribes at another gateway from the versions seen last, so that no state is missed and
+none is delivered twice (M3). A listener receives only the latest record, in growing versions, and a removal exactly
+once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Outgoing = asyncio.Queue[wire.LedgerMetadataRequest | None]
 
 @dataclass(slots=True, eq=False)
 class _Listening:
-    """A listener, what its client had seen of the store when it came, and the version that it was told last."""
+    """A listener, the store revision its client had seen when it was added, and the version it received last."""
 
     listener: LedgerMetadataListener
     since: int
@@ -56,15 +56,15 @@ class MetadataWatch:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
-        """The listener hears the present state soon, then every change."""
-        # Also where others listen already: this client may have seen a newer state elsewhere than they have.
+        """The listener receives the current state soon, then every change."""
+        # Even if the ledger has other listeners: this client may have seen a newer state elsewhere than they received.
         self._listeners.setdefault(ledger_id, []).append(_Listening(listener, self._gateways.revision))
         self._outgoing.put_nowait(self._subscribe(ledger_id))
         if self._task is None:
             self._task = keep_running("watch of ledgers", self._run)
 
     def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
-        """Takes a listener away; an unknown one is ignored."""
+        """Removes a listener; an unknown one is ignored."""
         listeners = self._listeners.get(ledger_id, [])
         found = next((each for each in listeners if each.listener == listener), None)
         if found is not None:
@@ -78,7 +78,7 @@ class MetadataWatch:
             self._task = None
 
     async def close(self) -> None:
-        """Ends the stream; listeners hear nothing more."""
+        """Ends the stream; listeners receive nothing more."""
         self._listeners.clear()
         task, self._task = self._task, None
         if task is not None:
@@ -124,7 +124,7 @@ class MetadataWatch:
                 yield response
         finally:
             call.cancel()
-            # gRPC's task that sends the requests outlives a stream which the gateway has ended.
+            # gRPC's task that sends the requests outlives a stream that the gateway has ended.
             outgoing.put_nowait(None)
 
     @staticmethod
@@ -133,7 +133,9 @@ class MetadataWatch:
             yield request
 
     def _subscribe(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
-        """Asks for the present state while somebody has not heard anything, else for what is newer than the known."""
+        """Requests the current state if a listener has received nothing yet, else only states newer than the known
+        one.
+        """
         request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
         if ledger_id in self._records and all(each.told is not None for each in self._listeners.get(ledger_id, ())):
             known = self._records[ledger_id]
@@ -156,10 +158,10 @@ class MetadataWatch:
             try:
                 record = record_of(response)
             except BKException:
-                return  # damaged metadata of one ledger: there is nothing to tell, and the others are not to suffer
+                return  # damaged metadata of one ledger: nothing to report, and other ledgers must not suffer
             self._take_record(record, response.revision)
         elif response.code == StatusCode.LEDGER_METADATA_ERROR:
-            # A listener hears records only; the next one that can be read comes by itself.
+            # Listeners receive records only; the next one that can be parsed will be delivered.
             log_event(_LOG, "watched_ledger_damaged", logging.WARNING, ledger=ledger_id, error=response.message)
 
     def _take_record(self, record: LedgerRecord, revision: int) -> None:
@@ -170,7 +172,7 @@ class MetadataWatch:
         if known is None or known.version < record.version:
             self._records[record.ledger_id] = record
         for each in list(listeners):
-            # An answer that was under way when the listener came may be older than what its client has seen.
+            # A response sent before the listener was added may be older than what its client has seen.
             if each in listeners and each.since <= revision and (each.told is None or each.told < record.version):
                 each.told = record.version
                 self._tell(record.ledger_id, each.listener, record)

@@ -1,1 +1,1 @@
-"""Which bookies a new ensemble has: racks, weights, quarantine, the list of writable bookies."""
+"""The choice of bookies for ensembles: racks, weights, quarantine, the list of writable bookies."""

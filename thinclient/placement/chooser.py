@@ -1,10 +1,9 @@
-"""Choosing bookies: the writable ones that are known, with racks, weights and quarantine, put to the policy.
+"""Chooses bookies: passes the known writable bookies, with racks, weights and quarantine, to the policy.
 
-What the watch of bookies told last is what there is to choose from (`known_bookies`); where that is too little, or
-nothing was told yet, service discovery is asked.
-Bookies in quarantine are left out at first; if nothing can be chosen without them they are taken into account again.
-Weights are the bookies' free bytes, asked for in the background at most every `weight_interval` seconds; until the
-first answers came all count the same.
+The candidates are the set that the bookie watch delivered last (`known_bookies`); if it is insufficient, or not there
+yet, service discovery is called. Bookies in quarantine are excluded at first; if no choice is possible without them
+they are included again. Weights are the bookies' free bytes, requested in the background at most every
+`weight_interval` seconds; until the first responses arrive all bookies weigh the same.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _Choice = TypeVar("_Choice")
 _log = logging.getLogger(__name__)
 
 POLICY_GROUP = "bookgate.placement_policies"
-"""Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that gives an EnsemblePlacementPolicy."""
+"""Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that returns an EnsemblePlacementPolicy."""
 
 _OWN_POLICIES: dict[str, Callable[[random.Random, int, bool], EnsemblePlacementPolicy]] = {
     "default": DefaultPlacementPolicy,
@@ -46,11 +45,11 @@ _OWN_POLICIES: dict[str, Callable[[random.Random, int, bool], EnsemblePlacementP
 }
 
 FreeBytes = Callable[[str], Awaitable[int]]
-"""Asks a bookie for the free bytes of its ledger directories. Raises BKException."""
+"""Requests from a bookie the free bytes of its ledger directories. Raises BKException."""
 
 
 def create_policy(config: ClientConfig, rng: random.Random) -> EnsemblePlacementPolicy:
-    """The policy that the configuration names. Raises IncorrectParameterException listing those there are."""
+    """The policy that the configuration names. Raises IncorrectParameterException, which lists the existing ones."""
     make = _OWN_POLICIES.get(config.placement_policy)
     if make is None:
         others = {point.name: point for point in entry_points(group=POLICY_GROUP)}
@@ -64,7 +63,7 @@ def create_policy(config: ClientConfig, rng: random.Random) -> EnsemblePlacement
 
 
 class Placement:
-    """Puts what is known of the bookies to the policy."""
+    """Calls the policy with what is known of the bookies."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Placement:
         free_bytes: FreeBytes | None = None,
         on_counted: Callable[[str], None] = lambda metric: None,
     ) -> None:
-        """`on_counted` is called with the name of a client's metric."""
+        """`on_counted` is called with the name of a client metric."""
         self._known = KnownBookies(discovery)
         self._policy = policy
         self._racks = RackMapping(config.rack_mapping)
@@ -90,7 +89,7 @@ class Placement:
         self._weighing: asyncio.Task[None] | None = None
 
     async def new_ensemble(self, request: EnsembleRequest) -> list[str]:
-        """Distinct writable bookies. Raises NotEnoughBookiesException that lists what there is."""
+        """Distinct writable bookies. Raises NotEnoughBookiesException, which lists the candidates."""
         ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found))
         self._judge(request, ensemble)
         return ensemble
@@ -110,7 +109,7 @@ class Placement:
         return chosen
 
     def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
-        """Counts ensembles that span fewer racks than were wanted."""
+        """Counts ensembles that span fewer racks than requested."""
         window = request.write_quorum_size
         wanted = min(window, self._wanted_racks)
         if wanted > 1 and min(racks_of_windows([*map(self._racks.rack_of, ensemble)], window)) < wanted:
@@ -119,7 +118,7 @@ class Placement:
     async def _choose(self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
         told = self._known.told
         if told is not None:
-            with contextlib.suppress(NotEnoughBookiesException):  # news of others may be on their way
+            with contextlib.suppress(NotEnoughBookiesException):  # an update with more bookies may be on its way
                 return self._choose_from(self._candidates(told, exclude), choose)
         return self._choose_from(self._candidates(await self._known.ask(), exclude), choose)
 
@@ -159,7 +158,7 @@ class Placement:
         self._weighing = None
 
     async def close(self) -> None:
-        """Ends what goes on in the background."""
+        """Ends background work."""
         await self._known.close()
         if self._weighing is not None:
             self._weighing.cancel()

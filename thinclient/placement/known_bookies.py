@@ -1,11 +1,11 @@
-"""The writable bookies as a client knows them: what placement chooses from, without a call each time.
+"""The writable bookies as a client knows them: placement chooses from this set without a call each time.
 
-States: *unasked* until the first choice; *asked*, while the watch that this choice began has told nothing yet: all who
-choose share one call; *told*, from the watch's first word on: the set it told last counts. A set may be behind by as
-long as news take to come, and while no gateway is in reach: a chosen bookie that is gone is replaced by an ensemble
-change. A choice that the told set does not suffice for is made again from one that is asked for (`ask`).
+States: *unasked* until the first choice; *asked*, while the watch begun by this choice has delivered nothing yet: all
+concurrent choices share one call; *told*, from the watch's first delivery on: its latest set is used. The set may lag
+by the delivery time of updates, and while no gateway is reachable; a chosen bookie that is gone is replaced by an
+ensemble change. If the set is insufficient for a choice, the choice is repeated with a set read from discovery (`ask`).
 
-Not its job: the choice (`placement`); a watch that breaks off (service discovery begins it again).
+Not its job: the choice (`chooser`); a watch that breaks off (service discovery restarts it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie, ServiceD
 
 
 class KnownBookies:
-    """See the module. Belongs to one event loop."""
+    """The known bookies; see the module. Belongs to one event loop."""
 
     def __init__(self, discovery: ServiceDiscovery) -> None:
         self._discovery = discovery
@@ -29,11 +29,11 @@ class KnownBookies:
 
     @property
     def told(self) -> Sequence[RegisteredBookie] | None:
-        """What the watch told last; None while it has told nothing."""
+        """The set that the watch delivered last; None before the first."""
         return self._told
 
     async def ask(self) -> Sequence[RegisteredBookie]:
-        """What discovery says now; those who ask at the same time share a call. Raises its BKException."""
+        """Reads the set from discovery; concurrent callers share one call. Raises its BKException."""
         if self._closed:
             raise ClientClosedException("the client is closed")
         if self._asking is None:
@@ -48,7 +48,7 @@ class KnownBookies:
             raise ClientClosedException("the client was closed while service discovery was asked for bookies") from None
 
     async def close(self) -> None:
-        """Ends the watch; those who wait for an answer get ClientClosedException."""
+        """Ends the watch; waiting callers get ClientClosedException."""
         self._closed = True
         if self._asking is not None:
             self._asking.cancel()
@@ -64,7 +64,7 @@ class KnownBookies:
     def _asked(self, asking: asyncio.Task[Sequence[RegisteredBookie]]) -> None:
         self._asking = None
         if not asking.cancelled():
-            asking.exception()  # those who asked may all have gone
+            asking.exception()  # all callers may have gone
 
     def _tell(self, bookies: Sequence[RegisteredBookie]) -> None:
         self._told = bookies

@@ -1,11 +1,11 @@
-"""Which bookies have failed so often lately that new ensembles had better do without them.
+"""Quarantine: which bookies have failed so often recently that new ensembles should avoid them.
 
 More than `threshold` unexpected errors of a bookie within `interval` seconds put it into quarantine for
 `quarantine_time` seconds. Errors that say nothing about a bookie's health (it is down, it lacks an entry or ledger, the
-ledger is fenced, …) are not counted. One for all ledgers of a client; off unless it is asked for. Source:
+ledger is fenced, …) are not counted. All ledgers of a client share one object; quarantine is off by default. Source:
 docs/protocol/client-protocol.md#quarantine.
 
-Pure but for the clock, which is an argument. Not its job: choosing (`placement` leaves these out at first).
+Pure except for the clock, which is an argument. Not its job: choosing (`chooser` excludes these bookies at first).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXPECTED_ERRORS = (
     NoSuchLedgerExistsException,
     WriteOnReadOnlyBookieException,
 )
-"""Not counted."""
+"""Errors that are not counted."""
 
 
 class _Count(NamedTuple):
@@ -93,7 +93,7 @@ class BookieHealth:
             )
 
     def quarantined(self) -> frozenset[str]:
-        """The bookies that are in quarantine now."""
+        """The bookies currently in quarantine."""
         if not self._until:
             return frozenset()
         now = self._clock()

@@ -1,12 +1,12 @@
-"""Where bookies stand: from a mapping file, else from what a bookie says of itself.
+"""The racks of bookies: from a mapping file, else from a bookie's registration.
 
-The file is TOML: bookie id, host or address on the left, rack on the right, in the table `racks`:
+The file is TOML. In the table `racks`, the key is a bookie id, host or address, the value a rack:
 
     [racks]
     "bookie-1:3181" = "/room1/rack1"
     "10.0.0.7" = "/room1/rack2"
 
-It is read again when it changed. A bookie that is not in it has the rack of its service info property `rack`, if any.
+It is reloaded when it changes. A bookie that is not in it has the rack in its service info property `rack`, if any.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ RACK_PROPERTY = "rack"
 
 
 class RackMapping:
-    """Racks by bookie; also remembers those of bookies that have gone."""
+    """Racks by bookie, including bookies that are no longer registered."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """Raises IncorrectParameterException for a file that can't be read or is no such table."""
+        """Raises IncorrectParameterException for a file that can't be read or has no such table."""
         self._file = file
         self._stamp: tuple[int, int] | None = None
         self._racks: dict[str, str] = {}
@@ -38,7 +38,7 @@ class RackMapping:
             self._racks, self._stamp = _read(file)
 
     def rack(self, info: BookieServiceInfo) -> str:
-        """The bookie's rack, `DEFAULT_RACK` where nothing tells."""
+        """The bookie's rack; `DEFAULT_RACK` if neither source names one."""
         endpoint = info.endpoint(BOOKIE_RPC)
         names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
         names.append(info.bookie_id.rpartition(":")[0])
@@ -48,11 +48,11 @@ class RackMapping:
         return rack
 
     def rack_of(self, bookie_id: str) -> str:
-        """The rack last known of a bookie, be it registered or not."""
+        """The last known rack of a bookie, whether it is registered or not."""
         return self._seen.get(bookie_id) or self.rack(BookieServiceInfo.legacy(bookie_id))
 
     def refresh(self) -> None:
-        """Reads the file again if it changed. One that can't be read now leaves the racks as they were."""
+        """Reloads the file if it changed. If it can't be read, the racks stay unchanged."""
         if self._file is None:
             return
         try:
