@@ -129,9 +129,10 @@ class LedgerListeners:
         self._released = released
         self._parallel_reads = parallel_reads
         self._due: deque[tuple[LedgerId, _Watched]] = deque()
-        self._busy: set[_Watched] = set()
-        self._readers: set[asyncio.Task[None]] = set()
-        self._settling: set[_Settling] = set()
+        # Ordered, unlike sets: who asked first is told first, and a simulated world does the same each time.
+        self._busy: dict[_Watched, None] = {}
+        self._readers: dict[asyncio.Task[None], None] = {}
+        self._settling: dict[_Settling, None] = {}
         self._retry_delay = retry_delay_seconds
         self._ledgers: dict[LedgerId, _Watched] = {}
         self._sweep: asyncio.Task[None] | None = None
@@ -179,11 +180,11 @@ class LedgerListeners:
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
         settling = _Settling(self._busy)
-        self._settling.add(settling)
+        self._settling[settling] = None
         try:
             await settling.wait()
         finally:
-            self._settling.discard(settling)
+            self._settling.pop(settling, None)
 
     async def close(self) -> None:
         """Drops all listeners without a word."""
@@ -219,10 +220,10 @@ class LedgerListeners:
         if watched.busy:
             return
         watched.busy = True
-        self._busy.add(watched)
+        self._busy[watched] = None
         self._due.append((ledger_id, watched))
         if len(self._readers) < self._parallel_reads:
-            self._readers.add(asyncio.get_running_loop().create_task(self._read_due()))
+            self._readers[asyncio.get_running_loop().create_task(self._read_due())] = None
 
     async def _read_due(self) -> None:
         """A reader: until nothing is due. It is counted to that moment, so that what is due later finds another."""
@@ -235,11 +236,11 @@ class LedgerListeners:
                     log_bug(_LOG, "watched_ledger_not_read", error, ledger=ledger_id)
         finally:
             if (task := asyncio.current_task()) is not None:
-                self._readers.discard(task)
+                self._readers.pop(task, None)
 
     def _ended(self, watched: _Watched) -> None:
         watched.busy = False
-        self._busy.discard(watched)
+        self._busy.pop(watched, None)
         for settling in self._settling:
             settling.ended(watched)
 

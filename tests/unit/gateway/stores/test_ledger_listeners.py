@@ -102,6 +102,23 @@ async def test_changes_during_a_read_cause_one_more_read(store: Store, listeners
 
 
 @pytest.mark.asyncio
+async def test_who_waited_first_goes_on_first(store: Store, listeners: LedgerListeners) -> None:
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        await listeners.settled()
+        order.append(number)
+
+    store.open.clear()
+    listeners.add(LEDGER, Listener())
+    waiting = [asyncio.create_task(wait(number)) for number in range(50)]
+    await asyncio.sleep(0)
+    store.open.set()
+    await asyncio.gather(*waiting)
+    assert order == list(range(50))
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("error", [MetaStoreException("away"), ValueError("nobody foresaw it")])
 async def test_failed_read_is_tried_again(store: Store, listeners: LedgerListeners, error: Exception) -> None:
     listener = Listener()
