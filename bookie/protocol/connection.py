@@ -417,6 +417,10 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.stalled_since = now
         self._decoder.trim()
 
+    def release_unused(self) -> None:
+        """Releases its receive buffer where no request is incomplete; the next request makes a new one."""
+        self._decoder.release()
+
     def _resized(self) -> None:
         self._connections.resized(self)
 

@@ -111,7 +111,8 @@ class Connections:
     def _make_room(self) -> None:
         statistics, now = self._statistics, asyncio.get_running_loop().time()
         for connection in self:
-            # Some may have taken their answers since they were counted.
+            # Nobody has to go for memory that is not used; some may have taken their answers since they were counted.
+            connection.release_unused()
             self._all[connection] = connection.held_bytes
         statistics.connection_bytes = sum(self._all.values())
         while statistics.connection_bytes > self._limits.memory_bytes:

@@ -132,6 +132,11 @@ class FrameDecoder:
         if self._start == self._end and 2 * size <= len(self._buffer):
             self._move_to(size)
 
+    def release(self) -> None:
+        """Releases all buffer space, unless a frame is incomplete."""
+        if self._start == self._end and len(self._buffer) > SMALLEST_BUFFER:
+            self._move_to(SMALLEST_BUFFER)
+
     def _make_room(self) -> None:
         """Ensures free space in the buffer: keeps it if it has any, else moves the incomplete packet to the front of a
         larger one.

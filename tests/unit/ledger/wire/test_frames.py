@@ -127,3 +127,22 @@ def test_the_limit_may_change() -> None:
     decoder = FrameDecoder(1024)
     decoder.max_frame_size = 2048
     assert receive(decoder, framed(b"x" * 2000)) == [b"x" * 2000]
+
+
+def test_a_buffer_is_released_unless_a_frame_is_incomplete() -> None:
+    sizes: list[int] = []
+    decoder = FrameDecoder(1 << 22, lambda: sizes.append(decoder.size))
+    frame = struct.pack(">I", 1 << 20) + bytes(1 << 20)
+    fed = 0
+    while fed < len(frame):
+        view = decoder.get_buffer()
+        part = frame[fed : fed + len(view)]
+        view[: len(part)] = part
+        decoder.buffer_updated(len(part))
+        fed += len(part)
+        if fed < len(frame):
+            before = decoder.size
+            decoder.release()
+            assert decoder.size == before
+    decoder.release()
+    assert decoder.size == sizes[-1] == SMALLEST_BUFFER
