@@ -80,12 +80,22 @@ class NegativesStay(_OfAnswers):
 
 
 class WrongKeysAreRefused(_OfAnswers):
-    """S7."""
+    """S7. A bookie that lost a file may have lost the key with it: the ledger's is then the first that comes."""
 
     id = "S7"
+    hears = (*_OfAnswers.hears, Fault)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._damaged: set[str] = set()
+
+    def take(self, position: int, event: Event) -> None:
+        if isinstance(event, Fault) and event.kind == events.DAMAGED_FILE:
+            self._damaged.add(event.target)
+        super().take(position, event)
 
     def _answered(self, position: int, event: BookieAnswered) -> None:
-        if not event.wrong_key:
+        if not event.wrong_key or event.bookie in self._damaged:
             return
         self.looked += 1
         if event.status in FENCE_ANSWERS:

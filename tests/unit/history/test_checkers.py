@@ -172,6 +172,13 @@ def test_what_only_a_stretch_shows_is_found_before_the_end() -> None:
     assert told[0][0] == "P1"
 
 
+def test_a_bookie_that_lost_a_file_may_have_lost_the_key() -> None:
+    let_in = with_late_answer("b2", 9, "recovery-add", "EOK", wrong_key=True)
+    for damaged, broken in (("b2", False), ("b1", True)):
+        change = changes(with_last(Fault(3.0, events.DAMAGED_FILE, damaged, "7.idx remove")), let_in)
+        assert ("S7" in judge(change(good_history())).broken) is broken
+
+
 def test_a_deleted_ledger_is_promised_nothing() -> None:
     gone = [events.DeleteAsked(3.0, "d", "7"), events.LedgerCollected(3.0, "b1", "7")]
     history = [*good_history(), *gone, *(holds(bookie, fenced=False, entries=()) for bookie in BOOKIES)]
