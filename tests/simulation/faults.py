@@ -529,12 +529,12 @@ class Faults:
         await self._until_all_serve()
 
     def _is_found(self, bookie: SimulatedBookie) -> bool:
-        """Whether it serves, and clients learn of it."""
-        store = self._world.metadata
-        if not bookie.serving or not isinstance(store, MemoryMetadata):
+        """Whether it serves, and clients learn of it, and of the mode it is in."""
+        store, server = self._world.metadata, bookie.server
+        if not bookie.serving or server is None or not isinstance(store, MemoryMetadata):
             return bookie.serving
-        registration = store.registrations.get(bookie.bookie_id)
-        return registration is not None and registration.process is bookie.process
+        found = store.registrations.get(bookie.bookie_id)
+        return found is not None and found.process is bookie.process and found.read_only is server._mode.read_only
 
     async def _until_all_serve(self) -> None:
         """Starts what is down; also until those who registered themselves in a wrong store have noticed it."""

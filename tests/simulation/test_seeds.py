@@ -130,8 +130,26 @@ REGISTERED_ELSEWHERE = Plan(
 """A bookie starts while it is at an older state of the store, and registers there shortly before all is healed."""
 
 
-def test_healing_waits_for_a_bookie_that_registered_in_a_wrong_store() -> None:
-    outcome = run_seed(REGISTERED_ELSEWHERE.seed, REGISTERED_ELSEWHERE)
+WRITABLE_ELSEWHERE = Plan(
+    seed=20006553,
+    bookies=3,
+    duration=6.0,
+    writers=(WriterPlan("w0", 0.427434560904308, (3, 3, 3), (11,), 1000, 0.72, "close", True),),
+    visits=(),
+    faults=(
+        FaultPlan("f0", 1.268422497403761, "full-disk", 0, 1.2),
+        FaultPlan("s0", 2.345442327457296, "store-older", 0, 0.3),
+        FaultPlan("s1", 2.1375145350943083, "store-empty", 0, 1.2),
+    ),
+    rates=(RatePlan("r-clock-skew", "clock-skew", 180.0),),
+    gateways=0,
+)
+"""A bookie tells a wrong store that it can be written to again."""
+
+
+@pytest.mark.parametrize("plan", [REGISTERED_ELSEWHERE, WRITABLE_ELSEWHERE], ids=["registered", "writable"])
+def test_healing_waits_for_what_a_bookie_told_a_wrong_store(plan: Plan) -> None:
+    outcome = run_seed(plan.seed, plan)
     assert not outcome.failed, outcome.problem
     assert outcome.faults["store-older"] == 1
 
