@@ -17,7 +17,7 @@ ADDS = ("add", "deferred-add")
 class _OfAnswers(Rule):
     """Of ledgers that nobody asked to delete: a bookie that has collected one takes whatever comes as new."""
 
-    hears = (BookieAnswered, DeleteAsked)
+    hears = (BookieAnswered, DeleteAsked, Fault)
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,6 @@ class WrongKeysAreRefused(_OfAnswers):
     """S7. A bookie that lost a file may have lost the key with it: the ledger's is then the first that comes."""
 
     id = "S7"
-    hears = (*_OfAnswers.hears, Fault)
 
     def __init__(self) -> None:
         super().__init__()
