@@ -42,6 +42,8 @@ class SecureBookie(FakeBookie):
         """Answers to what somebody in between asked before TLS, sent where the client is kept waiting."""
         self.tls_connections = 0
         self.connections = 0
+        # asyncio holds tasks weakly: one that waits in a handshake for ever would be collected while it is pending.
+        self._serving: set[asyncio.Task[None] | None] = set()
 
     async def start(self) -> None:
         context = self.context if self.native else None
@@ -50,6 +52,7 @@ class SecureBookie(FakeBookie):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        self._serving.add(asyncio.current_task())
         self.connections += 1
         self.tls_connections += self.native
         steps_left = self.auth_steps if self.token is not None else 0
