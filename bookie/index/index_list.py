@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from bookgate.bookie.system.files import FileSystem, is_no_space
+from bookgate.bookie.system.files import FileSystem, is_no_space, write_beside
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ LIST_FILE = "bookie.index"
 UNKNOWN = 0
 """The generation of a file that has none: its header has no room for a seal, or another bookie wrote it."""
 
-_NEW_SUFFIX = ".new"
 _REMOVED = -1
 _TAG = b"BGLS"
 _frame = struct.Struct(">4sqI")
@@ -218,15 +217,7 @@ class IndexList:
         records = array("q", bytes(2 * 8 * len(listed.numbers)))
         records[::2], records[1::2] = listed.numbers, listed.generations
         frame, crc = _framed(records, 0)
-        new = self.path.with_name(self.path.name + _NEW_SUFFIX)
-        fd = self._files.open(new, os.O_RDWR | os.O_CREAT)
-        try:
-            self._files.truncate(fd, 0)
-            self._files.pwrite(fd, frame, 0)
-            self._files.fsync(fd)
-        finally:
-            self._files.close(fd)
-        self._files.rename(new, self.path)
+        write_beside(self._files, self.path, frame)
         self._files.sync_directory(self.path.parent)
         self._listed, self._end, self._crc, self._appended = listed, len(frame), crc, 0
 

@@ -16,7 +16,6 @@ Any thread reads; changes come one at a time. Not its job: answering (`reader`).
 from __future__ import annotations
 
 import logging
-import os
 import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -24,13 +23,12 @@ from pathlib import Path
 from pyroaring import BitMap64
 
 from bookgate.bookie.system.data_loss import LostDataException, OnLoss
-from bookgate.bookie.system.files import FileSystem, read_whole
+from bookgate.bookie.system.files import FileSystem, read_whole, write_beside
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
 LIMBO_FILE = "bookie.limbo"
-_NEW_SUFFIX = ".new"
 _MAGIC = b"BGLI"
 _CRC_SIZE = 4
 _MOST_LOGGED = 100
@@ -91,23 +89,11 @@ class Limbo:
     def _replace(self, numbers: BitMap64) -> None:
         for path in self._paths():
             if numbers:
-                self._write(path, _encode(numbers))
+                write_beside(self._files, path, _encode(numbers))
             elif self._files.exists(path):
                 self._files.unlink(path)
             self._files.sync_directory(path.parent)
         self._numbers = numbers
-
-    def _write(self, path: Path, content: bytes) -> None:
-        """Beside the old one first, so that one of them is whole at any time."""
-        new = path.with_name(path.name + _NEW_SUFFIX)
-        fd = self._files.open(new, os.O_RDWR | os.O_CREAT)
-        try:
-            self._files.truncate(fd, 0)
-            self._files.pwrite(fd, content, 0)
-            self._files.fsync(fd)
-        finally:
-            self._files.close(fd)
-        self._files.rename(new, path)
 
     def _paths(self) -> list[Path]:
         return [directory / LIMBO_FILE for directory in self._directories]

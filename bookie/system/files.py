@@ -273,3 +273,23 @@ def write_in_place(files: FileSystem, path: Path, data: bytes, *, sync: bool = T
         files.close(fd)
     if sync:
         files.sync_directory(path.parent)
+
+
+_NEW_SUFFIX = ".new"
+
+
+def write_beside(files: FileSystem, path: Path, data: bytes) -> None:
+    """Replaces a file as a whole: the content is written beside it, synced, and takes its name.
+
+    After a failure or a loss of power the file is the old one (or missing, as before) or the new one. The name is
+    durable once the caller has synced the directory.
+    """
+    new = path.with_name(path.name + _NEW_SUFFIX)
+    fd = files.open(new, os.O_RDWR | os.O_CREAT)
+    try:
+        files.truncate(fd, 0)
+        files.pwrite(fd, data, 0)
+        files.fsync(fd)
+    finally:
+        files.close(fd)
+    files.rename(new, path)
