@@ -244,6 +244,10 @@ class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its response was lost: it may or may not have been carried out."""
 
 
+class LockLostException(IllegalOpException):
+    """The lock of an under-replicated ledger is no longer this holder's: what was to be done under it was not done."""
+
+
 class NotLetInException(UnauthorizedAccessException):
     """A bookie rejects this client's authentication, whatever ledger the request is for."""
 

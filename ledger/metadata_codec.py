@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException, MetadataSerializationException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.protobuf_text import quoted
 from bookgate.ledger.varint import encode_varint
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 
@@ -240,14 +241,6 @@ def _decode_v1(body: bytes) -> LedgerMetadata:
 
 # --- version 2 ------------------------------------------------------------------------------------------------------
 
-_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
-
-
-def _quoted(value: bytes | str) -> str:
-    """A string or bytes value in protobuf text form, escaped as BookKeeper's writer escapes it."""
-    data = value.encode() if isinstance(value, str) else value
-    return '"' + "".join(_ESCAPES.get(b) or (chr(b) if 0x20 <= b <= 0x7E else f"\\{b:03o}") for b in data) + '"'
-
 
 def _text_lines(message: LedgerMetadataFormat) -> Iterator[str]:
     yield f"quorumSize: {message.quorumSize}"
@@ -258,20 +251,20 @@ def _text_lines(message: LedgerMetadataFormat) -> Iterator[str]:
     for segment in message.segment:
         yield "segment {"
         for member in segment.ensembleMember:
-            yield f"  ensembleMember: {_quoted(member)}"
+            yield f"  ensembleMember: {quoted(member)}"
         yield f"  firstEntryId: {segment.firstEntryId}"
         yield "}"
     # Clients of BookKeeper 4.1 stored neither field.
     if message.HasField("password"):
         yield f"digestType: {LedgerMetadataFormat.DigestType.Name(message.digestType)}"
-        yield f"password: {_quoted(message.password)}"
+        yield f"password: {quoted(message.password)}"
     yield f"ackQuorumSize: {message.ackQuorumSize}"
     if message.HasField("ctime"):
         yield f"ctime: {message.ctime}"
     for entry in message.customMetadata:
         yield "customMetadata {"
-        yield f"  key: {_quoted(entry.key)}"
-        yield f"  value: {_quoted(entry.value)}"
+        yield f"  key: {quoted(entry.key)}"
+        yield f"  value: {quoted(entry.value)}"
         yield "}"
 
 

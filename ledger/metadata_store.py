@@ -15,11 +15,12 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.ledger.errors import (
     BKException,
+    IllegalOpException,
     MetadataFormatException,
     NoSuchLedgerExistsOnMetadataServerException,
     WrongClusterException,
@@ -27,6 +28,9 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import decode, encode
+
+if TYPE_CHECKING:
+    from bookgate.ledger.replication_store import ReplicationMetadata
 
 T = TypeVar("T")
 
@@ -480,6 +484,11 @@ class LedgerManagerFactory(ABC):
     @property
     @abstractmethod
     def registration_manager(self) -> RegistrationManager: ...
+
+    @property
+    def replication_metadata(self) -> ReplicationMetadata:
+        """Auto-recovery's metadata. Raises IllegalOpException for a store that has none."""
+        raise IllegalOpException("this metadata store has no place for auto-recovery's marks and locks")
 
     @property
     @abstractmethod

@@ -1,0 +1,191 @@
+"""The values of auto-recovery as the metadata store holds them: marks, locks, votes, times of checks.
+
+A mark says that a ledger needs repair, and names the bookies whose copies are missing. A lock says that one process
+works on it; a vote is a candidate for auditor. The bytes are BookKeeper's, so that its auditors and workers and these
+share one store. Fields that a later version added to a mark are kept when it is rewritten.
+Source: docs/protocol/auto-recovery.md#contents, docs/protocol/auto-recovery.md#tree.
+
+Not its job: how a store keeps them (`replication_store`), and what to repair.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.protobuf_text import quoted, top_level_fields
+from bookgate.protos.bookkeeper.proto.data_formats_pb2 import (
+    AuditorVoteFormat,
+    CheckAllLedgersFormat,
+    LedgerRereplicationLayoutFormat,
+    LockDataFormat,
+    PlacementPolicyCheckFormat,
+    ReplicasCheckFormat,
+    UnderreplicatedLedgerFormat,
+)
+
+M = TypeVar("M", bound=Message)
+
+LAYOUT = b'type: "BASIC"\nversion: 1\n'
+"""The only layout of the marks' tree that there is."""
+
+_MARK_FIELDS = {field.name for field in UnderreplicatedLedgerFormat.DESCRIPTOR.fields}
+_MARK_NAME = re.compile(r"urL(\d{10,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class UnderreplicatedLedger:
+    """A mark: ledger `ledger_id` (of scope 0) needs repair."""
+
+    ledger_id: int
+    replicas: tuple[str, ...] = ()
+    """Bookies whose copies are missing; none: the ledger is only misplaced."""
+    ctime_ms: int | None = None
+    """When the ledger was first marked, in milliseconds since 1970; None if the marker told no time."""
+    unknown_fields: tuple[str, ...] = ()
+    """Fields that this version does not know, as text."""
+
+    def __post_init__(self) -> None:
+        check_markable(self.ledger_id)
+
+    def with_replicas(self, replicas: Sequence[str], ctime_ms: int | None) -> UnderreplicatedLedger:
+        """The mark after `replicas` were marked, too. The time of the first mark stays: it tells the age."""
+        new = tuple(dict.fromkeys((*self.replicas, *replicas)))
+        return replace(self, replicas=new, ctime_ms=ctime_ms if self.ctime_ms is None else self.ctime_ms)
+
+    def encode(self) -> bytes:
+        """The bytes of the mark, as BookKeeper writes them."""
+        lines = [f"replica: {quoted(replica)}" for replica in self.replicas]
+        if self.ctime_ms is not None:
+            lines.append(f"ctime: {self.ctime_ms}")
+        return "".join(f"{line}\n" for line in (*lines, *self.unknown_fields)).encode()
+
+    @classmethod
+    def decode(cls, ledger_id: int, content: bytes) -> UnderreplicatedLedger:
+        """Parses a mark. Raises MetadataFormatException, which names the ledger."""
+        try:
+            text = content.decode()
+            message = _parse_text(text, UnderreplicatedLedgerFormat())
+            unknown = tuple(field for name, field in top_level_fields(text) if name not in _MARK_FIELDS)
+        except ValueError as error:
+            raise MetadataFormatException(f"the mark of ledger {ledger_id} can't be read: {error}") from error
+        ctime = message.ctime if message.HasField("ctime") else None
+        return cls(ledger_id, tuple(message.replica), ctime, unknown)
+
+
+def check_markable(ledger_id: int) -> int:
+    """Returns the id. Raises IncorrectParameterException for one that no mark can carry: negative, or above 63 bits."""
+    if not 0 <= ledger_id < 1 << 63:
+        raise IncorrectParameterException(f"ledger {ledger_id} can't be marked: marks have ids from 0 to 2**63 - 1")
+    return ledger_id
+
+
+def markable(ledger_id: LedgerId) -> int:
+    """The id by which a ledger is marked. Raises IncorrectParameterException outside scope 0, where no marks exist."""
+    if ledger_id.scope_id:
+        raise IncorrectParameterException(f"ledger {ledger_id} can't be marked: marks exist in scope 0 only")
+    return check_markable(ledger_id.ledger_id)
+
+
+def mark_name(ledger_id: int) -> str:
+    """Name of a ledger's mark, and of its lock."""
+    return f"urL{check_markable(ledger_id):010d}"
+
+
+def mark_directories(ledger_id: int) -> tuple[str, str, str, str]:
+    """Names of the four directories above a mark, from the top."""
+    digits = f"{check_markable(ledger_id):016x}"
+    return digits[0:4], digits[4:8], digits[8:12], digits[12:16]
+
+
+def ledger_id_of_mark(name: str) -> int | None:
+    """The ledger id in the name of a mark or lock; None for any other name."""
+    found = _MARK_NAME.fullmatch(name)
+    return int(found[1]) if found and int(found[1]) < 1 << 63 else None
+
+
+def encode_lock(holder: str) -> bytes:
+    """Content of a lock: the host name of the process that holds it; empty if that is unknown."""
+    return _with_bookie_id(holder)
+
+
+def decode_lock(content: bytes) -> str:
+    """The holder; empty if unknown. Raises MetadataFormatException."""
+    return _message_of_text(content, LockDataFormat(), "a lock").bookieId
+
+
+def encode_vote(voter: str) -> bytes:
+    """Content of a vote: the candidate's bookie id."""
+    return _with_bookie_id(voter)
+
+
+def decode_vote(content: bytes) -> str:
+    """The candidate. Raises MetadataFormatException."""
+    return _message_of_text(content, AuditorVoteFormat(), "a vote").bookieId
+
+
+def check_layout(content: bytes) -> None:
+    """Raises MetadataFormatException unless this is the layout that Bookgate knows."""
+    layout = _message_of_text(content, LedgerRereplicationLayoutFormat(), "the layout of auto-recovery")
+    if (layout.type, layout.version) != ("BASIC", 1):
+        raise MetadataFormatException(
+            f"auto-recovery has layout {layout.type!r} version {layout.version} in this cluster; known is 'BASIC' 1"
+        )
+
+
+class PeriodicCheck(enum.Enum):
+    """The auditor's periodic checks of which the store keeps when they last ended. The value names them there."""
+
+    ALL_LEDGERS = "checkallledgersctime"
+    PLACEMENT_POLICY = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
+
+    def encode(self, ctime_ms: int) -> bytes:
+        kind, field = _CHECK_FORMATS[self]
+        return kind(**{field: ctime_ms}).SerializeToString()
+
+    def decode(self, content: bytes) -> int | None:
+        """When the check last ended, in milliseconds since 1970; None if unknown. Raises MetadataFormatException."""
+        kind, field = _CHECK_FORMATS[self]
+        try:
+            message = kind.FromString(content)
+        except DecodeError as error:
+            raise MetadataFormatException(f"{self.value} can't be read: {error}") from error
+        return getattr(message, field) if message.HasField(field) else None
+
+
+_CHECK_FORMATS: dict[PeriodicCheck, tuple[type[Message], str]] = {
+    PeriodicCheck.ALL_LEDGERS: (CheckAllLedgersFormat, "checkAllLedgersCTime"),
+    PeriodicCheck.PLACEMENT_POLICY: (PlacementPolicyCheckFormat, "placementPolicyCheckCTime"),
+    PeriodicCheck.REPLICAS: (ReplicasCheckFormat, "replicasCheckCTime"),
+}
+
+
+def _with_bookie_id(bookie_id: str) -> bytes:
+    return f"bookieId: {quoted(bookie_id)}\n".encode()
+
+
+def _message_of_text(content: bytes, message: M, what: str) -> M:
+    try:
+        parsed = _parse_text(content.decode(), message)
+    except ValueError as error:
+        raise MetadataFormatException(f"{what} can't be read: {error}") from error
+    if not parsed.IsInitialized():
+        raise MetadataFormatException(f"{what} lacks a field: {content[:100]!r}")
+    return parsed
+
+
+def _parse_text(text: str, message: M) -> M:
+    """Raises ValueError."""
+    try:
+        return text_format.Parse(text, message, allow_unknown_field=True)
+    except text_format.ParseError as error:
+        raise ValueError(str(error)) from error
