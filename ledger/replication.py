@@ -132,6 +132,21 @@ def decode_vote(content: bytes) -> str:
     return _message_of_text(content, AuditorVoteFormat(), "a vote").bookieId
 
 
+def encode_delay(seconds: int) -> bytes:
+    """Content of the delay. Raises IncorrectParameterException for a negative one."""
+    if seconds < 0:
+        raise IncorrectParameterException(f"a delay of {seconds} s is none: it is 0 or more")
+    return b"%d" % seconds
+
+
+def decode_delay(content: bytes) -> int:
+    """The delay in seconds. Raises MetadataFormatException."""
+    text = content.strip()
+    if not text.isdigit():
+        raise MetadataFormatException(f"the delay of lost bookies is {content[:40]!r}, which is no number of seconds")
+    return int(text)
+
+
 def check_layout(content: bytes) -> None:
     """Raises MetadataFormatException unless this is the layout that Bookgate knows."""
     layout = _message_of_text(content, LedgerRereplicationLayoutFormat(), "the layout of auto-recovery")

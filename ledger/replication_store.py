@@ -17,11 +17,12 @@ and one that changes something UnknownOutcomeException if its answer was lost; e
 from __future__ import annotations
 
 import enum
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bookgate.ledger.errors import MetadataVersionException
+from bookgate.ledger.errors import IncorrectParameterException, MetadataVersionException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord, Versioned
 from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger
@@ -118,6 +119,21 @@ class RecordKind(enum.Enum):
 
 
 ANY_VERSION = -1
+
+_KEY = re.compile(r"[A-Za-z0-9:._-]{1,255}")
+
+
+def check_key(key: str) -> str:
+    """Returns the key of a record unchanged. Raises IncorrectParameterException for one that no record can have."""
+    if not _KEY.fullmatch(key) or key.strip(".") == "":
+        raise IncorrectParameterException(f"{key!r} is no key of a record: letters, digits and : . _ - only")
+    return key
+
+
+def record_conflict(kind: RecordKind, key: str, expected_version: int | None) -> MetadataVersionException:
+    """The error of a change whose expected version (None: that there is none) is not the stored one."""
+    wanted = "there already" if expected_version is None else f"not at version {expected_version}"
+    return MetadataVersionException(f"the record {kind.value}/{key} is {wanted}")
 
 
 class ReplicationMetadata(ABC):

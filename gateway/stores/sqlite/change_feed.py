@@ -15,7 +15,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bookgate.gateway.stores.sqlite.store import BOOKIES_CHANGE, SqliteStore, revision_of
+from bookgate.gateway.stores.sqlite.store import (
+    BOOKIES_CHANGE,
+    LEDGER_CHANGE,
+    REPLICATION_CHANGE,
+    ReplicationChange,
+    SqliteStore,
+    revision_of,
+)
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime.background import keep_running
@@ -42,6 +49,7 @@ class Changes:
     ledgers: frozenset[LedgerId] = frozenset()
     bookies: bool = False
     anything: bool = False
+    replication: frozenset[ReplicationChange] = frozenset()
 
 
 class ChangeFeed:
@@ -119,5 +127,10 @@ class ChangeFeed:
         self._revision = rows[-1][0]
         if pruned:
             return Changes(anything=True)
-        ledgers = frozenset(ledger_id_of(key) for _, kind, key in rows if kind != BOOKIES_CHANGE)
-        return Changes(ledgers, bookies=any(kind == BOOKIES_CHANGE for _, kind, _ in rows))
+        return Changes(
+            frozenset(ledger_id_of(key) for _, kind, key in rows if kind == LEDGER_CHANGE),
+            bookies=any(kind == BOOKIES_CHANGE for _, kind, _ in rows),
+            replication=frozenset(
+                ReplicationChange(ledger_id_of(key).ledger_id) for _, kind, key in rows if kind == REPLICATION_CHANGE
+            ),
+        )

@@ -121,7 +121,7 @@ def _summary(connection: sqlite3.Connection) -> ClusterSummary:
 
 
 def _format(transaction: Transaction) -> None:
-    for table in ("ledgers", "cookies", "registrations"):
+    for table in ("ledgers", "cookies", "registrations", "replication_marks", "replication_claims"):
         transaction.execute(f"DELETE FROM {table}")
     transaction.execute("UPDATE meta SET value = ? WHERE name = 'instance_id'", (str(uuid.uuid4()),))
     transaction.execute("UPDATE meta SET value = 0 WHERE name = 'next_ledger_id'")

@@ -10,10 +10,12 @@ from bookgate.gateway.stores.sqlite.cluster_admin import SqliteClusterAdmin
 from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
 from bookgate.gateway.stores.sqlite.ledger_manager import SqliteLedgerManager
 from bookgate.gateway.stores.sqlite.registration import DEFAULT_LEASE_SECONDS, SqliteRegistrationManager
-from bookgate.gateway.stores.sqlite.store import SqliteStore, revision_of
+from bookgate.gateway.stores.sqlite.replication import SqliteReplicationMetadata
+from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore, revision_of
 from bookgate.gateway.stores.sqlite.uri import parse_sqlite
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
+from bookgate.ledger.replication_store import ReplicationMetadata
 
 
 class SqliteLedgerManagerFactory(LedgerManagerFactory):
@@ -24,6 +26,7 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         self._manager = SqliteLedgerManager(self._store, self._interest_changed)
         self._discovery = SqliteServiceDiscovery(self._store, self._interest_changed)
         self._registration = SqliteRegistrationManager(self._store, lease_seconds)
+        self._replication = SqliteReplicationMetadata(self._store, self._interest_changed, lease_seconds)
         self._feed = ChangeFeed(self._store, self._changed)
 
     async def initialize(self) -> None:
@@ -41,6 +44,10 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
     @property
     def registration_manager(self) -> RegistrationManager:
         return self._registration
+
+    @property
+    def replication_metadata(self) -> ReplicationMetadata:
+        return self._replication
 
     @property
     def connected(self) -> bool:
@@ -63,11 +70,14 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         await self._discovery.close()
         # Where the file is out of reach the leases end by themselves.
         with contextlib.suppress(BKException):
+            await self._replication.close()
+        with contextlib.suppress(BKException):
             await self._registration.close()
         await self._store.close()
 
     def _interest_changed(self) -> None:
-        self._feed.want(bool(len(self._manager.listeners) or len(self._discovery.listeners)))
+        listeners = (self._manager.listeners, self._discovery.listeners, self._replication.listeners)
+        self._feed.want(any(len(each) for each in listeners) or self._replication.claims_anything)
 
     def _changed(self, changes: Changes) -> None:
         if changes.anything:
@@ -76,6 +86,7 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
             self._manager.listeners.changed(ledger_id)
         if changes.bookies or changes.anything:
             self._discovery.listeners.changed()
+        self._replication.changed(frozenset(ReplicationChange) if changes.anything else changes.replication)
 
 
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteLedgerManagerFactory:

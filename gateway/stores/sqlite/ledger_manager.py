@@ -96,14 +96,7 @@ class SqliteLedgerManager(LedgerManager):
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         data = encode(metadata)
 
-        def update(transaction: Transaction) -> None:
-            _require_version(transaction, ledger_id, expected_version)
-            transaction.ledger_changed(ledger_key(ledger_id))
-            transaction.execute(
-                "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
-            )
-
-        await self._store.change(update)
+        await self._store.change(lambda change: replace_metadata(change, ledger_id, data, expected_version))
         return LedgerRecord(ledger_id, metadata, expected_version + 1)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
@@ -144,6 +137,15 @@ class SqliteLedgerManager(LedgerManager):
     async def _read_stored(self, ledger_id: LedgerId) -> Stored | None:
         row = await self._store.read(lambda connection: _row(connection, ledger_id))
         return None if row is None else _stored(ledger_id, row)
+
+
+def replace_metadata(transaction: Transaction, ledger_id: LedgerId, data: bytes, expected_version: int) -> None:
+    """Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException."""
+    _require_version(transaction, ledger_id, expected_version)
+    transaction.ledger_changed(ledger_key(ledger_id))
+    transaction.execute(
+        "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
+    )
 
 
 _Row = tuple[int, int, bytes, int | None]

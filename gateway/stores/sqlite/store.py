@@ -6,6 +6,8 @@ Tables:
 * `ledgers` - one row a ledger. The key is 16 bytes, scope then ledger id, big-endian, so that scopes never alias (D1)
   and byte order is the order of unsigned ids. The metadata has the same bytes as a znode would have.
 * `cookies`, `registrations` - what bookies tell of themselves; a registration is a lease (see `registration`).
+* `replication_marks`, `replication_values`, `replication_claims` - auto-recovery's marks, its switches, times and
+  records, and its locks and votes, which are leases. Files of earlier versions get these tables when they are opened.
 * `changes` - what changed at which revision, so that other processes can tell their listeners. Only the newest
   `CHANGES_KEPT` rows stay; who has slept longer reads everything anew.
 
@@ -17,9 +19,11 @@ more after each change. The file belongs to one worker thread a process; asyncio
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import os
 import sqlite3
+import struct
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +45,7 @@ _LOOK_FOR_ROOM_SECONDS = 1.0
 
 LEDGER_CHANGE = 0
 BOOKIES_CHANGE = 1
+REPLICATION_CHANGE = 2
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -53,6 +58,27 @@ CREATE TABLE registrations (
     owner TEXT NOT NULL, process TEXT NOT NULL, expires_at_ms INTEGER NOT NULL);
 CREATE TABLE changes (revision INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key BLOB);
 """
+
+_REPLICATION_SCHEMA = """
+CREATE TABLE IF NOT EXISTS replication_marks (
+    ledger_id INTEGER PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS replication_values (
+    kind TEXT NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, content BLOB NOT NULL,
+    PRIMARY KEY (kind, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS replication_claims (
+    kind TEXT NOT NULL, key INTEGER NOT NULL, number INTEGER NOT NULL, content BLOB NOT NULL,
+    owner TEXT NOT NULL, process TEXT NOT NULL, expires_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (kind, key)) WITHOUT ROWID;
+"""
+
+
+class ReplicationChange(enum.IntEnum):
+    """What of auto-recovery has changed."""
+
+    MARKS = 0
+    SWITCH = 1
+    DELAY = 2
+    CLAIMS = 3
 
 
 class SqliteStore:
@@ -252,6 +278,13 @@ class Transaction:
         """Notes a change of cookies or registrations; returns its revision."""
         return self._changed(BOOKIES_CHANGE, None)
 
+    def replication_changed(self, what: ReplicationChange) -> int:
+        """Notes a change of auto-recovery's metadata; returns its revision.
+
+        Its key has the form of a ledger's, as earlier versions with the same file expect of what they do not know.
+        """
+        return self._changed(REPLICATION_CHANGE, struct.pack(">qq", 0, what))
+
     def _changed(self, kind: int, key: bytes | None) -> int:
         revision: int = self.execute(
             "UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value"
@@ -295,6 +328,7 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
             "use the version of Bookgate that wrote it"
         )
     _add_creation_time(connection)
+    _add_replication(connection)
 
 
 def _is_cluster(connection: sqlite3.Connection, path: str) -> bool:
@@ -313,12 +347,18 @@ def _add_creation_time(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE ledgers ADD COLUMN created_ms INTEGER")
 
 
+def _add_replication(connection: sqlite3.Connection) -> None:
+    for statement in _REPLICATION_SCHEMA.split(";"):
+        connection.execute(statement)
+
+
 def _create(connection: sqlite3.Connection, path: str) -> None:
     """Of several that try at once one makes it. Raises LedgerExistException, MetaStoreException."""
     if _is_cluster(connection, path):
         raise LedgerExistException(f"{path} is a cluster's already; to begin anew, use `bookgate cluster nuke` first")
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)
+    _add_replication(connection)
     connection.executemany(
         "INSERT INTO meta (name, value) VALUES (?, ?)",
         [("instance_id", str(uuid.uuid4())), ("revision", 0), ("next_ledger_id", 0)],

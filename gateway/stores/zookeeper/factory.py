@@ -26,11 +26,13 @@ from bookgate.gateway.stores.zookeeper.ledger_manager import ZooKeeperLedgerMana
 from bookgate.gateway.stores.zookeeper.ledger_paths import paths_of
 from bookgate.gateway.stores.zookeeper.nodes import parent_of
 from bookgate.gateway.stores.zookeeper.registration import ZooKeeperRegistrationManager
+from bookgate.gateway.stores.zookeeper.replication import ZooKeeperReplicationMetadata
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
 from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri, parse_zookeeper
 from bookgate.ledger.errors import IncorrectParameterException, MetaStoreException
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
+from bookgate.ledger.replication_store import ReplicationMetadata
 
 _REARM_SPREAD_SECONDS = 0.2
 
@@ -57,6 +59,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         self._revision = 0
         self._manager_name: str | None = None
         self._manager: ZooKeeperLedgerManager | None = None
+        self._replication: ZooKeeperReplicationMetadata | None = None
         self._discovery = ZooKeeperServiceDiscovery(self._session, self._paths, self._require_manager_name)
         self._registration = ZooKeeperRegistrationManager(self._session, self._paths)
 
@@ -74,6 +77,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         self._manager = ZooKeeperLedgerManager(
             self._session, ledger_paths, id_generator_of(self._manager_name, self._session, self._paths.root)
         )
+        self._replication = ZooKeeperReplicationMetadata(self._session, self._paths.root, ledger_paths)
 
     @property
     def ledger_manager(self) -> LedgerManager:
@@ -88,6 +92,12 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     @property
     def registration_manager(self) -> RegistrationManager:
         return self._registration
+
+    @property
+    def replication_metadata(self) -> ReplicationMetadata:
+        if self._replication is None:
+            raise MetaStoreException("the metadata store was not initialised")
+        return self._replication
 
     @property
     def connected(self) -> bool:
@@ -121,6 +131,8 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
             self._rearm_timer.cancel()
         if self._manager is not None:
             await self._manager.close()
+        if self._replication is not None:
+            await self._replication.close()
         await self._discovery.listeners.close()
         await self._registration.close()
         await self._session.close()
@@ -135,6 +147,8 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         loop = asyncio.get_running_loop()
         if new_session:
             self._registration.session_renewed()
+        if self._replication is not None:
+            self._replication.reconnected(new_session)
         if self._rearm_timer is None:
             self._rearm_timer = loop.call_later(random.uniform(0, _REARM_SPREAD_SECONDS), self._rearm)
 

@@ -47,7 +47,17 @@ from kazoo.exceptions import (
     SessionMovedError,
     ZookeeperError,
 )
-from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, GetData, SetData, Sync, Transaction
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    SetData,
+    Sync,
+    Transaction,
+)
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -89,8 +99,13 @@ _CONNECTION_ERRORS = (
 _NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
 _EPHEMERAL = 1
+_EPHEMERAL_SEQUENTIAL = 3
 _RETRY_SECONDS = 1.0
 """From one client to the next, and from one attempt to catch up with the leader to the next."""
+
+
+class GuardGoneError(Exception):
+    """The node on whose presence a change depends is not there any more as it was; nothing was changed."""
 
 
 class ZooKeeperSession:
@@ -222,9 +237,42 @@ class ZooKeeperSession:
         operations = [Delete(path, version), Create(path, data, self._node_acl, _EPHEMERAL)]
         if version == 0:
             operations.append(SetData(path, data, -1))
-        results = await self._change(Transaction(operations))
-        # The others are rolled back with a filler error; the culprit says more.
-        _raise_errors([each for each in results if not isinstance(each, (RolledBackError, RuntimeInconsistency))])
+        _raise_culprit(await self._change(Transaction(operations)))
+
+    async def create_ephemeral_at(self, path: str, data: bytes, version: int) -> None:
+        """Creates an ephemeral node that begins at `version`, which tells it from one created plainly.
+
+        Raises NodeExistsError, NoNodeError (no parent).
+        """
+        changes = [SetData(path, data, -1)] * version
+        _raise_culprit(await self._change(Transaction([Create(path, data, self._node_acl, _EPHEMERAL), *changes])))
+
+    async def create_sequential(self, prefix: str, data: bytes) -> str:
+        """Creates an ephemeral node named `prefix` and a number; returns its path. Raises NoNodeError (no parent)."""
+        path: str = await self._change(Create(prefix, data, self._node_acl, _EPHEMERAL_SEQUENTIAL))
+        return path
+
+    async def set_guarded(
+        self, path: str, data: bytes, version: int, guard: tuple[str, int], session_id: int
+    ) -> ZnodeStat:
+        """`set`, in one transaction with the check that the node `guard` is there at its version.
+
+        It is sent in the session `session_id` only. Raises GuardGoneError if the guard or that session is gone,
+        otherwise as `set`.
+        """
+        operations: Request = Transaction([CheckVersion(*guard), SetData(path, data, version)])
+
+        def in_session(kazoo: KazooThread) -> Request:
+            if self.session_id != session_id:
+                raise GuardGoneError
+            return operations
+
+        checked, changed = await self._change_made(in_session)
+        if isinstance(checked, (NoNodeError, BadVersionError)):
+            raise GuardGoneError
+        _raise_culprit([checked, changed])
+        stat: ZnodeStat = changed
+        return stat
 
     async def delete_together(self, paths: Sequence[str]) -> None:
         """Deletes all nodes or none. Raises the error of the one that failed."""
@@ -272,8 +320,11 @@ class ZooKeeperSession:
             raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
 
     async def _change(self, request: Request) -> Any:
+        return await self._change_made(lambda _: request)
+
+    async def _change_made(self, make: Callable[[KazooThread], Request]) -> Any:
         try:
-            return await self._call(lambda _: request)
+            return await self._call(make)
         except (*_CONNECTION_ERRORS, TimeoutError) as error:
             raise UnknownOutcomeException(
                 f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {_describe(error)}"
@@ -394,6 +445,11 @@ def _raise_errors(results: Sequence[Any]) -> None:
             raise result
         if isinstance(result, Exception):
             raise ZKException(f"ZooKeeper refused a transaction: {_describe(result)}") from result
+
+
+def _raise_culprit(results: Sequence[Any]) -> None:
+    """Of a transaction: what did not fail by itself is rolled back with a filler error; the culprit says more."""
+    _raise_errors([each for each in results if not isinstance(each, (RolledBackError, RuntimeInconsistency))])
 
 
 def _describe(error: BaseException) -> str:

@@ -1,0 +1,83 @@
+"""Who listens to changes of auto-recovery, over any store.
+
+The table keeps the last known position of the switch and the last delay, so that a new listener is told them; a store
+that knows none yet tells them as soon as it has read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from bookgate.ledger.replication_store import (
+    DelayChanged,
+    MarksChanged,
+    ReplicationEvent,
+    ReplicationListener,
+    SwitchChanged,
+)
+from bookgate.runtime.logs import log_bug
+
+_LOG = logging.getLogger(__name__)
+
+
+class ReplicationListeners:
+    """Listeners to one store. Lives on one event loop."""
+
+    def __init__(self, interest_changed: Callable[[], None]) -> None:
+        """`interest_changed` is told of the first listener and of the end of the last one."""
+        self._interest_changed = interest_changed
+        self._listeners: dict[object, ReplicationListener] = {}
+        self._switch: SwitchChanged | None = None
+        self._delay: DelayChanged | None = None
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def add(self, listener: ReplicationListener) -> Callable[[], None]:
+        """Returns a function that removes the listener."""
+        key = object()
+        if not self._listeners:
+            # What was known when nobody listened may be old.
+            self._switch = self._delay = None
+        self._listeners[key] = listener
+        asyncio.get_running_loop().call_soon(self._tell_known, key)
+        if len(self._listeners) == 1:
+            self._interest_changed()
+
+        def remove() -> None:
+            if self._listeners.pop(key, None) is not None and not self._listeners:
+                self._interest_changed()
+
+        return remove
+
+    def clear(self) -> None:
+        """Nobody is told anything from now on."""
+        self._listeners.clear()
+
+    def tell(self, event: ReplicationEvent) -> None:
+        """Tells all; a position of the switch that is known already is not told again."""
+        if isinstance(event, SwitchChanged):
+            if event == self._switch:
+                return
+            self._switch = event
+        elif isinstance(event, DelayChanged):
+            self._delay = event
+        for key in list(self._listeners):
+            self._tell_one(key, event)
+
+    def _tell_known(self, key: object) -> None:
+        known = (MarksChanged(), self._switch, self._delay)
+        for event in known:
+            if event is not None:
+                self._tell_one(key, event)
+
+    def _tell_one(self, key: object, event: ReplicationEvent) -> None:
+        listener = self._listeners.get(key)
+        if listener is None:
+            return
+        try:
+            listener(event)
+        except Exception as error:
+            log_bug(_LOG, "replication_listener_failed", error)

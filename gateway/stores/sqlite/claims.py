@@ -1,0 +1,205 @@
+"""Locks and votes of auto-recovery in the embedded store: leases in place of ZooKeeper's ephemeral nodes.
+
+A claim is a row that belongs to an owner (one object of this class) and ends at a wall-clock time unless the owner
+renews it, which it does three times a lease. Transitions: absent → held (claim) → held (renew) → absent (give up), or
+ended by time, which counts as absent for everyone. An ended claim is never renewed: its owner has lost it, and is told.
+A claim of a process that has died on this machine counts as ended at once. A claim whose making was not heard of is not
+renewed, and so ends. Each claim has a number, higher than those of all claims before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_dead
+from bookgate.gateway.stores.sqlite.registration import wall_clock_ms
+from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore, Transaction
+from bookgate.ledger.errors import BKException
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+LOCK = "lock"
+VOTE = "vote"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lock (key: the ledger id) or a vote (key: its number)."""
+
+    kind: str
+    key: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """A claim that stands, whoever's, and when it ends unless it is renewed."""
+
+    claim: Claim
+    content: bytes
+    expires_at_ms: int
+
+
+class ReplicationClaims:
+    """The claims of one owner, and a view of everybody's."""
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        lost: Callable[[Claim], None],
+        interest_changed: Callable[[], None],
+        lease_seconds: float,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """`lost` is told of a claim that ended without `give_up`."""
+        self._store = store
+        self._lost = lost
+        self._interest_changed = interest_changed
+        self._lease_seconds = lease_seconds
+        self.now_ms = now_ms
+        self._owner = str(uuid.uuid4())
+        self._process = identity_of(os.getpid())
+        self._held: dict[Claim, None] = {}
+        self._renewal: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    async def claim(self, kind: str, key: int | None, content: bytes) -> Claim | None:
+        """Makes a claim; None if somebody's stands. Without a key the claim's number is its key."""
+        claim = await self._store.change(lambda transaction: self._insert(transaction, kind, key, content))
+        if claim is not None:
+            self._held[claim] = None
+            self._interest_changed()
+            if self._renewal is None:
+                self._renewal = keep_running("renewal of locks and votes", self._renew_forever)
+        return claim
+
+    async def give_up(self, claim: Claim) -> None:
+        """Removes a claim of this owner; where that fails it ends by itself."""
+        if claim not in self._held:
+            return
+        del self._held[claim]
+        self._interest_changed()
+        await self._store.change(lambda transaction: self._delete(transaction, [claim]))
+
+    async def stands(self, claim: Claim) -> bool:
+        """Whether the store still has this claim of this owner."""
+        if claim not in self._held:
+            return False
+        if await self._store.read(lambda connection: self.is_own(connection, claim)):
+            return True
+        self.lose(claim)
+        return False
+
+    def is_own(self, connection: sqlite3.Connection | Transaction, claim: Claim) -> bool:
+        """On the store's thread: whether the claim is this owner's and has not ended."""
+        row = connection.execute(
+            "SELECT 1 FROM replication_claims "
+            "WHERE kind = ? AND key = ? AND number = ? AND owner = ? AND expires_at_ms > ?",
+            (claim.kind, claim.key, claim.number, self._owner, self.now_ms()),
+        ).fetchone()
+        return row is not None
+
+    def lose(self, claim: Claim) -> None:
+        """The claim was found to have ended."""
+        if claim in self._held:
+            del self._held[claim]
+            log_event(_LOG, "claim_lost", logging.WARNING, kind=claim.kind, key=claim.key)
+            self._lost(claim)
+            self._interest_changed()
+
+    async def standing(self, kind: str) -> list[ClaimRow]:
+        """Everybody's claims of a kind, the oldest first."""
+        return await self._store.read(lambda connection: self._standing(connection, kind))
+
+    async def look(self) -> None:
+        """Finds those of the held claims that have ended."""
+        held = list(self._held)
+        standing = await self._store.read(lambda connection: [self.is_own(connection, claim) for claim in held])
+        for claim, stands in zip(held, standing, strict=True):
+            if not stands:
+                self.lose(claim)
+
+    async def close(self) -> None:
+        """Gives every claim up."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+            self._renewal = None
+        held, self._held = list(self._held), {}
+        if held:
+            await self._store.change(lambda transaction: self._delete(transaction, held))
+
+    def _insert(self, transaction: Transaction, kind: str, key: int | None, content: bytes) -> Claim | None:
+        if key is not None:
+            row = transaction.execute(
+                "SELECT process, expires_at_ms FROM replication_claims WHERE kind = ? AND key = ?", (kind, key)
+            ).fetchone()
+            if row is not None and row[1] > self.now_ms() and not surely_dead(row[0]):
+                return None
+        number = transaction.replication_changed(ReplicationChange.CLAIMS)
+        claim = Claim(kind, number if key is None else key, number)
+        transaction.execute(
+            "INSERT OR REPLACE INTO replication_claims (kind, key, number, content, owner, process, expires_at_ms) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (kind, claim.key, number, content, self._owner, self._process, self._end_ms()),
+        )
+        return claim
+
+    def _delete(self, transaction: Transaction, claims: list[Claim]) -> None:
+        for claim in claims:
+            transaction.execute(
+                "DELETE FROM replication_claims WHERE kind = ? AND key = ? AND number = ? AND owner = ?",
+                (claim.kind, claim.key, claim.number, self._owner),
+            )
+        transaction.replication_changed(ReplicationChange.CLAIMS)
+
+    def _standing(self, connection: sqlite3.Connection, kind: str) -> list[ClaimRow]:
+        rows = connection.execute(
+            "SELECT key, number, content, process, expires_at_ms FROM replication_claims "
+            "WHERE kind = ? AND expires_at_ms > ? ORDER BY number",
+            (kind, self.now_ms()),
+        ).fetchall()
+        return [
+            ClaimRow(Claim(kind, key, number), content, expires)
+            for key, number, content, process, expires in rows
+            if not surely_dead(process)
+        ]
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            if not self._held:
+                continue
+            try:
+                lost = await self._store.change(self._renew_all)
+            except BKException as error:
+                log_event(_LOG, "claims_not_renewed", logging.WARNING, error=error, note="it is tried again")
+                continue
+            for claim in lost:
+                self.lose(claim)
+
+    def _renew_all(self, transaction: Transaction) -> list[Claim]:
+        """Renews what stands; returns what does not."""
+        lost = []
+        for claim in list(self._held):
+            if self.is_own(transaction, claim):
+                transaction.execute(
+                    "UPDATE replication_claims SET expires_at_ms = ? WHERE kind = ? AND key = ?",
+                    (self._end_ms(), claim.kind, claim.key),
+                )
+            else:
+                lost.append(claim)
+        return lost
+
+    def _end_ms(self) -> int:
+        return self.now_ms() + int(self._lease_seconds * 1000)

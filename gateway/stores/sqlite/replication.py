@@ -1,0 +1,375 @@
+"""Auto-recovery's metadata in the embedded store: rows with the bytes that ZooKeeper's nodes would have.
+
+Source: docs/protocol/auto-recovery.md#contents. Not its job: how locks and votes end (`claims`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+
+from bookgate.gateway.stores.auditor_votes import Vote
+from bookgate.gateway.stores.replication_listeners import ReplicationListeners
+from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ClaimRow, ReplicationClaims
+from bookgate.gateway.stores.sqlite.ledger_manager import replace_metadata
+from bookgate.gateway.stores.sqlite.registration import DEFAULT_LEASE_SECONDS
+from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore, Transaction
+from bookgate.ledger.errors import BKException, IllegalOpException, LockLostException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import LedgerRecord, Versioned
+from bookgate.ledger.replication import (
+    PeriodicCheck,
+    UnderreplicatedLedger,
+    check_markable,
+    decode_delay,
+    decode_lock,
+    decode_vote,
+    encode_delay,
+    encode_lock,
+    encode_vote,
+)
+from bookgate.ledger.replication_store import (
+    ANY_VERSION,
+    AuditorVote,
+    DelayChanged,
+    LedgerLock,
+    LockLost,
+    Mark,
+    MarksChanged,
+    RecordKind,
+    ReplicationListener,
+    ReplicationMetadata,
+    SwitchChanged,
+    VoteListener,
+    VoteState,
+    check_key,
+    record_conflict,
+)
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+_CLUSTER = "cluster"
+"""Kind of the values that BookKeeper keeps itself: switch, delay, times of checks."""
+_DISABLE, _DELAY = "disable", "lostBookieRecoveryDelay"
+
+
+class SqliteReplicationMetadata(ReplicationMetadata):
+    """See the module. The factory feeds it with changes."""
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        interest_changed: Callable[[], None],
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+    ) -> None:
+        self._store = store
+        self._interest_changed = interest_changed
+        self.listeners = ReplicationListeners(self._listeners_changed)
+        self._claims = ReplicationClaims(store, self._claim_lost, interest_changed, lease_seconds)
+        self._votes: dict[Claim, Vote] = {}
+        self._due: set[ReplicationChange] = set()
+        self._wake = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def claims_anything(self) -> bool:
+        """Whether this process holds a lock or a vote, and so has to hear of changes."""
+        return len(self._claims) > 0
+
+    def changed(self, what: Collection[ReplicationChange]) -> None:
+        """Reads again what has changed, and tells it."""
+        if not what or not (len(self.listeners) or self.claims_anything):
+            return
+        self._due.update(what)
+        self._wake.set()
+        if self._reader is None:
+            self._reader = keep_running("changes of auto-recovery", self._read_changes)
+
+    async def close(self) -> None:
+        """Gives locks and votes back."""
+        self.listeners.clear()
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        await self._claims.close()
+
+    # --- marks --------------------------------------------------------------------------------------------------
+
+    async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int | None = None) -> Mark:
+        check_markable(ledger_id)
+
+        def put(transaction: Transaction) -> Mark:
+            before = _mark(transaction, ledger_id) or Versioned(UnderreplicatedLedger(ledger_id), -1)
+            mark = before.value.with_replicas(replicas, ctime_ms)
+            transaction.replication_changed(ReplicationChange.MARKS)
+            transaction.execute(
+                "INSERT OR REPLACE INTO replication_marks (ledger_id, version, content) VALUES (?, ?, ?)",
+                (ledger_id, before.version + 1, mark.encode()),
+            )
+            return Versioned(mark, before.version + 1)
+
+        return await self._store.change(put)
+
+    async def read_mark(self, ledger_id: int) -> Mark | None:
+        check_markable(ledger_id)
+        return await self._store.read(lambda connection: _mark(connection, ledger_id))
+
+    async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
+        last = -1 if start_after is None else start_after
+
+        def page(connection: sqlite3.Connection) -> list[tuple[int, int, bytes]]:
+            return connection.execute(
+                "SELECT ledger_id, version, content FROM replication_marks WHERE ledger_id > ? "
+                "ORDER BY ledger_id LIMIT ?",
+                (last, page_size),
+            ).fetchall()
+
+        while rows := await self._store.read(page):
+            yield [Versioned(UnderreplicatedLedger.decode(number, data), version) for number, version, data in rows]
+            last = rows[-1][0]
+
+    async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
+        def delete(transaction: Transaction) -> bool:
+            row = transaction.execute(
+                "SELECT version FROM replication_marks WHERE ledger_id = ?", (ledger_id,)
+            ).fetchone()
+            if row is None or row[0] != expected_version:
+                return row is None
+            transaction.replication_changed(ReplicationChange.MARKS)
+            transaction.execute("DELETE FROM replication_marks WHERE ledger_id = ?", (ledger_id,))
+            return True
+
+        check_markable(ledger_id)
+        return await self._store.change(delete)
+
+    # --- locks and votes ----------------------------------------------------------------------------------------
+
+    async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
+        claim = await self._claims.claim(LOCK, check_markable(ledger_id), encode_lock(holder))
+        return None if claim is None else _lock(claim)
+
+    async def release(self, lock: LedgerLock) -> None:
+        await self._claims.give_up(_claim(lock))
+
+    async def is_held(self, lock: LedgerLock) -> bool:
+        return await self._claims.stands(_claim(lock))
+
+    async def lock_holders(self) -> Mapping[int, str]:
+        return {row.claim.key: decode_lock(row.content) for row in await self._claims.standing(LOCK)}
+
+    async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        ledger_id, data, claim = LedgerId.unscoped(lock.ledger_id), encode(metadata), _claim(lock)
+
+        def write(transaction: Transaction) -> None:
+            if not self._claims.is_own(transaction, claim):
+                raise LockLostException(f"the lock of ledger {ledger_id} is lost: nothing was written under it")
+            replace_metadata(transaction, ledger_id, data, expected_version)
+
+        try:
+            await self._store.change(write)
+        except LockLostException:
+            self._claims.lose(claim)
+            raise
+        return LedgerRecord(ledger_id, metadata, expected_version + 1)
+
+    async def stand_for_auditor(self, voter: str, listener: VoteListener) -> AuditorVote:
+        claim = await self._claims.claim(VOTE, None, encode_vote(voter))
+        assert claim is not None, "a vote is a row of its own"
+
+        async def take_back(vote: Vote) -> None:
+            self._votes.pop(claim, None)
+            await self._claims.give_up(claim)
+
+        vote = Vote(voter, str(claim.number), listener, take_back)
+        self._votes[claim] = vote
+        self.changed([ReplicationChange.CLAIMS])
+        return vote
+
+    async def auditor(self) -> str | None:
+        votes = await self._claims.standing(VOTE)
+        return decode_vote(votes[0].content) if votes else None
+
+    # --- switches, times, records -------------------------------------------------------------------------------
+
+    async def is_enabled(self) -> bool:
+        return await self._value(_CLUSTER, _DISABLE) is None
+
+    async def set_enabled(self, enabled: bool) -> None:
+        def switch(transaction: Transaction) -> None:
+            if (_value(transaction, _CLUSTER, _DISABLE) is None) == enabled:
+                raise IllegalOpException(f"auto-recovery is {'enabled' if enabled else 'disabled'} already")
+            transaction.replication_changed(ReplicationChange.SWITCH)
+            if enabled:
+                _remove(transaction, _CLUSTER, _DISABLE)
+            else:
+                _put(transaction, _CLUSTER, _DISABLE, b"", 0)
+
+        await self._store.change(switch)
+
+    async def lost_bookie_delay(self) -> int | None:
+        found = await self._value(_CLUSTER, _DELAY)
+        return None if found is None else decode_delay(found.value)
+
+    async def set_lost_bookie_delay(self, seconds: int, *, only_if_absent: bool = False) -> int:
+        content = encode_delay(seconds)
+
+        def put(transaction: Transaction) -> int:
+            found = _value(transaction, _CLUSTER, _DELAY)
+            if found is not None and only_if_absent:
+                return decode_delay(found.value)
+            transaction.replication_changed(ReplicationChange.DELAY)
+            _put(transaction, _CLUSTER, _DELAY, content, 0 if found is None else found.version + 1)
+            return seconds
+
+        return await self._store.change(put)
+
+    async def check_time(self, check: PeriodicCheck) -> int | None:
+        found = await self._value(_CLUSTER, check.value)
+        return None if found is None else check.decode(found.value)
+
+    async def set_check_time(self, check: PeriodicCheck, ctime_ms: int) -> None:
+        await self._store.change(
+            lambda transaction: _put(transaction, _CLUSTER, check.value, check.encode(ctime_ms), 0)
+        )
+
+    async def records(self, kind: RecordKind) -> Mapping[str, Versioned[bytes]]:
+        def select(connection: sqlite3.Connection) -> dict[str, Versioned[bytes]]:
+            rows = connection.execute(
+                "SELECT key, content, version FROM replication_values WHERE kind = ? ORDER BY key", (kind.value,)
+            )
+            return {key: Versioned(content, version) for key, content, version in rows}
+
+        return await self._store.read(select)
+
+    async def read_record(self, kind: RecordKind, key: str) -> Versioned[bytes] | None:
+        return await self._value(kind.value, check_key(key))
+
+    async def write_record(self, kind: RecordKind, key: str, value: bytes, expected_version: int | None) -> int:
+        check_key(key)
+
+        def put(transaction: Transaction) -> int:
+            found = _value(transaction, kind.value, key)
+            version = None if found is None else found.version
+            if expected_version not in (ANY_VERSION, version):
+                raise record_conflict(kind, key, expected_version)
+            written = 0 if version is None else version + 1
+            _put(transaction, kind.value, key, value, written)
+            return written
+
+        return await self._store.change(put)
+
+    async def remove_record(self, kind: RecordKind, key: str, expected_version: int = ANY_VERSION) -> None:
+        check_key(key)
+
+        def remove(transaction: Transaction) -> None:
+            found = _value(transaction, kind.value, key)
+            if found is None:
+                return
+            if expected_version not in (ANY_VERSION, found.version):
+                raise record_conflict(kind, key, expected_version)
+            _remove(transaction, kind.value, key)
+
+        await self._store.change(remove)
+
+    async def _value(self, kind: str, key: str) -> Versioned[bytes] | None:
+        return await self._store.read(lambda connection: _value(connection, kind, key))
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def watch(self, listener: ReplicationListener) -> Callable[[], None]:
+        return self.listeners.add(listener)
+
+    def _listeners_changed(self) -> None:
+        self._interest_changed()
+        self.changed([ReplicationChange.SWITCH, ReplicationChange.DELAY])
+
+    def _claim_lost(self, claim: Claim) -> None:
+        vote = self._votes.pop(claim, None)
+        if vote is not None:
+            vote.become(VoteState.LOST)
+        if claim.kind == LOCK:
+            self.listeners.tell(LockLost(_lock(claim)))
+
+    async def _read_changes(self) -> None:
+        """One change after the other; also looks when the next vote would end, of which nobody tells."""
+        next_look: float | None = None
+        while True:
+            try:
+                async with asyncio.timeout(next_look):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._due.add(ReplicationChange.CLAIMS)
+            self._wake.clear()
+            due, self._due = self._due, set()
+            try:
+                await self._tell(due)
+                next_look = await self._follow_election()
+            except BKException as error:
+                log_event(_LOG, "auto_recovery_not_watched", logging.WARNING, error=error, note="it is tried again")
+                self._due |= due
+                next_look = _RETRY_SECONDS
+
+    async def _tell(self, due: Collection[ReplicationChange]) -> None:
+        if ReplicationChange.CLAIMS in due:
+            await self._claims.look()
+        if ReplicationChange.SWITCH in due:
+            self.listeners.tell(SwitchChanged(await self.is_enabled()))
+        if ReplicationChange.DELAY in due:
+            self.listeners.tell(DelayChanged(await self.lost_bookie_delay()))
+        if ReplicationChange.MARKS in due:
+            self.listeners.tell(MarksChanged())
+
+    async def _follow_election(self) -> float | None:
+        """Tells own votes where they stand; returns in how many seconds to look again."""
+        if not self._votes:
+            return None
+        standing = await self._claims.standing(VOTE)
+        for place, row in enumerate(standing):
+            vote = self._votes.get(row.claim)
+            if vote is not None:
+                vote.become(VoteState.WAITING if place else VoteState.ELECTED)
+        return self._until_end(standing[0]) if standing else _RETRY_SECONDS
+
+    def _until_end(self, first: ClaimRow) -> float:
+        """Seconds to the end of the first vote's lease, but for a moment less than which looking makes no sense."""
+        return max(0.05, (first.expires_at_ms - self._claims.now_ms() + 1) / 1000)
+
+
+def _lock(claim: Claim) -> LedgerLock:
+    return LedgerLock(claim.key, str(claim.number))
+
+
+def _claim(lock: LedgerLock) -> Claim:
+    return Claim(LOCK, lock.ledger_id, int(lock.token) if lock.token.isdigit() else 0)
+
+
+def _mark(connection: sqlite3.Connection | Transaction, ledger_id: int) -> Mark | None:
+    row = connection.execute(
+        "SELECT content, version FROM replication_marks WHERE ledger_id = ?", (ledger_id,)
+    ).fetchone()
+    return None if row is None else Versioned(UnderreplicatedLedger.decode(ledger_id, row[0]), row[1])
+
+
+def _value(connection: sqlite3.Connection | Transaction, kind: str, key: str) -> Versioned[bytes] | None:
+    row = connection.execute(
+        "SELECT content, version FROM replication_values WHERE kind = ? AND key = ?", (kind, key)
+    ).fetchone()
+    return None if row is None else Versioned(row[0], row[1])
+
+
+def _put(transaction: Transaction, kind: str, key: str, content: bytes, version: int) -> None:
+    transaction.execute(
+        "INSERT OR REPLACE INTO replication_values (kind, key, version, content) VALUES (?, ?, ?, ?)",
+        (kind, key, version, content),
+    )
+
+
+def _remove(transaction: Transaction, kind: str, key: str) -> None:
+    transaction.execute("DELETE FROM replication_values WHERE kind = ? AND key = ?", (kind, key))

@@ -1,0 +1,380 @@
+"""Auto-recovery's metadata in ZooKeeper, where BookKeeper's auditors and workers keep it too.
+
+A mark's version is its node's. A mark is written anew whenever its ledger is marked, also where it says nothing new, so
+that a worker that looked before does not delete it (R8). All directories of a first mark are made with it in one
+transaction. Directories that were left empty, as by a process that died between two deletions, are removed when two
+listings a while apart have found them empty.
+Source: docs/protocol/auto-recovery.md#tree, docs/protocol/auto-recovery.md#marks.
+
+Not its job: locks (`ledger_locks`), the election (`auditor_election`), watches (`replication_changes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
+
+from bookgate.gateway.stores.zookeeper.auditor_election import AuditorElection
+from bookgate.gateway.stores.zookeeper.ledger_locks import LedgerLocks
+from bookgate.gateway.stores.zookeeper.ledger_paths import LedgerPaths
+from bookgate.gateway.stores.zookeeper.nodes import (
+    children_or_none,
+    create_with_parents,
+    ensure_node,
+    parent_of,
+    remove_empty_parents,
+)
+from bookgate.gateway.stores.zookeeper.replication_changes import ReplicationChanges
+from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths
+from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    MetadataFormatException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import LedgerRecord, Versioned
+from bookgate.ledger.replication import (
+    LAYOUT,
+    PeriodicCheck,
+    UnderreplicatedLedger,
+    check_layout,
+    decode_delay,
+    encode_delay,
+    mark_name,
+)
+from bookgate.ledger.replication_store import (
+    ANY_VERSION,
+    AuditorVote,
+    LedgerLock,
+    LockLost,
+    Mark,
+    RecordKind,
+    ReplicationListener,
+    ReplicationMetadata,
+    VoteListener,
+    check_key,
+    record_conflict,
+)
+
+_READ_TOGETHER = 200
+_SWEEP_SECONDS = 60.0
+_DIRECTORY = re.compile(r"[0-9a-f]{4}")
+
+
+class ZooKeeperReplicationMetadata(ReplicationMetadata):
+    """See the module. The factory tells it of regained connections and new sessions."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        root: str,
+        ledger_paths: LedgerPaths,
+        sweep_seconds: float = _SWEEP_SECONDS,
+    ) -> None:
+        self._session = session
+        self._ledger_paths = ledger_paths
+        self._paths = ReplicationPaths(root)
+        self._sweep_seconds = sweep_seconds
+        self._empty: dict[str, float] = {}
+        self._layout_checked = False
+        self._changes = ReplicationChanges(session, self._paths)
+        self._locks = LedgerLocks(session, self._paths, lambda lock: self._changes.listeners.tell(LockLost(lock)))
+        self._election = AuditorElection(session, self._paths)
+
+    def reconnected(self, new_session: bool) -> None:
+        self._locks.reconnected(new_session)
+        if new_session:
+            self._election.session_renewed()
+        self._changes.reconnected()
+
+    async def close(self) -> None:
+        """Stops all work. Locks and votes go with the session."""
+        await self._changes.close()
+        await self._election.close()
+        await self._locks.close()
+
+    # --- marks --------------------------------------------------------------------------------------------------
+
+    async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int | None = None) -> Mark:
+        path = self._paths.mark(ledger_id)
+        await self._check_layout()
+        while True:
+            try:
+                content, stat = await self._session.get(path)
+                mark = UnderreplicatedLedger.decode(ledger_id, content).with_replicas(replicas, ctime_ms)
+                stat = await self._session.set(path, mark.encode(), stat.version)
+                return Versioned(mark, stat.version)
+            except BadVersionError:
+                continue
+            except NoNodeError:
+                mark = UnderreplicatedLedger(ledger_id).with_replicas(replicas, ctime_ms)
+            if await self._create_mark(path, mark.encode()):
+                return Versioned(mark, 0)
+
+    async def read_mark(self, ledger_id: int) -> Mark | None:
+        try:
+            content, stat = await self._session.get(self._paths.mark(ledger_id))
+        except NoNodeError:
+            return None
+        return Versioned(UnderreplicatedLedger.decode(ledger_id, content), stat.version)
+
+    async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
+        await self._session.sync(self._paths.root)
+        page: list[Mark] = []
+        first = "" if start_after is None else f"{start_after + 1:016x}"
+        async for prefix in self._prefixes(first):
+            names = await self._directories(self._directory(prefix))
+            ids = [int(prefix + name, 16) for name in names if prefix + name >= first]
+            for start in range(0, len(ids), _READ_TOGETHER):
+                page += await self._read_marks(ids[start : start + _READ_TOGETHER])
+                while len(page) >= page_size:
+                    yield page[:page_size]
+                    page = page[page_size:]
+        if page:
+            yield page
+        await self._sweep()
+
+    async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
+        path = self._paths.mark(ledger_id)
+        try:
+            if expected_version < 0:
+                return await self._session.exists(path) is None
+            await self._session.delete(path, _storable(expected_version))
+        except BadVersionError:
+            return False
+        except NoNodeError:
+            return True
+        with contextlib.suppress(BKException):
+            # The mark is gone; an empty directory above it is found by the next listings.
+            await remove_empty_parents(self._session, path, self._paths.marks)
+        return True
+
+    async def _create_mark(self, path: str, content: bytes) -> bool:
+        """False where that has to be tried again: somebody made or removed a node meanwhile."""
+        lowest = parent_of(path)
+        with contextlib.suppress(NodeExistsError, NoNodeError):
+            # Among many marks most share what is above.
+            await self._session.create_together([(lowest, b""), (path, content)])
+            return True
+        missing = [(path, content)]
+        directory = lowest
+        while len(directory) > len(self._paths.base) and await self._session.exists(directory) is None:
+            missing.append((directory, b""))
+            directory = parent_of(directory)
+        if len(directory) <= len(self._paths.base):
+            await ensure_node(self._session, self._paths.base, self._paths.root)
+        try:
+            await self._session.create_together(missing[::-1])
+        except (NodeExistsError, NoNodeError):
+            return False
+        return True
+
+    async def _prefixes(self, first: str) -> AsyncIterator[str]:
+        """The hexadecimal digits of the directories above the lowest level, ascending, from `first` on."""
+        for one in await self._directories(self._paths.marks, first[:4]):
+            for two in await self._directories(self._directory(one), first[4:8] if one == first[:4] else ""):
+                above = one + two
+                lowest = first[8:12] if above == first[:8] else ""
+                for three in await self._directories(self._directory(above), lowest):
+                    yield above + three
+
+    async def _directories(self, path: str, first: str = "") -> list[str]:
+        names = await children_or_none(self._session, path)
+        found = sorted(name for name in names or () if _DIRECTORY.fullmatch(name))
+        if names is not None and not names and path != self._paths.marks:
+            self._note_empty(path)
+        return [name for name in found if name >= first]
+
+    def _directory(self, digits: str) -> str:
+        return "/".join((self._paths.marks, *(digits[at : at + 4] for at in range(0, len(digits), 4))))
+
+    async def _read_marks(self, ids: Sequence[int]) -> list[Mark]:
+        marks = []
+        contents = await self._session.get_many([self._paths.mark(ledger_id) for ledger_id in ids])
+        for ledger_id, content in zip(ids, contents, strict=True):
+            if isinstance(content, NoNodeError):
+                self._note_empty(parent_of(self._paths.mark(ledger_id)))
+            elif isinstance(content, Exception):
+                raise MetadataFormatException(f"the mark of ledger {ledger_id} can't be read: {content!r}")
+            else:
+                marks.append(Versioned(UnderreplicatedLedger.decode(ledger_id, content[0]), content[1].version))
+        return marks
+
+    def _note_empty(self, path: str) -> None:
+        self._empty.setdefault(path, asyncio.get_running_loop().time())
+
+    async def _sweep(self) -> None:
+        """Removes directories that were empty long enough; one that is used again is not empty, and stays."""
+        latest = asyncio.get_running_loop().time() - self._sweep_seconds
+        for path in [path for path, since in self._empty.items() if since <= latest]:
+            del self._empty[path]
+            try:
+                await self._session.delete(path)
+                await remove_empty_parents(self._session, path, self._paths.marks)
+            except (NotEmptyError, NoNodeError):
+                continue
+
+    async def _check_layout(self) -> None:
+        """Makes the tree where it is missing. Raises MetadataFormatException for one of another layout."""
+        if self._layout_checked:
+            return
+        for path, content in ((self._paths.layout, LAYOUT), (self._paths.marks, b""), (self._paths.locks, b"")):
+            with contextlib.suppress(NodeExistsError):
+                await create_with_parents(self._session, path, content, self._paths.root)
+        content, _ = await self._session.get(self._paths.layout)
+        check_layout(content)
+        self._layout_checked = True
+
+    # --- locks and votes ----------------------------------------------------------------------------------------
+
+    async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
+        mark_name(ledger_id)
+        await self._check_layout()
+        return await self._locks.try_lock(ledger_id, holder)
+
+    async def release(self, lock: LedgerLock) -> None:
+        await self._locks.release(lock)
+
+    async def is_held(self, lock: LedgerLock) -> bool:
+        return await self._locks.is_held(lock)
+
+    async def lock_holders(self) -> Mapping[int, str]:
+        return await self._locks.holders()
+
+    async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        ledger_id = LedgerId.unscoped(lock.ledger_id)
+        path, data = self._ledger_paths.path(lock.ledger_id), encode(metadata)
+        if not 0 <= expected_version < 1 << 31:
+            raise MetadataVersionException(f"ledger {ledger_id} is never at version {expected_version}")
+        try:
+            stat = await self._locks.set_under(lock, path, data, expected_version)
+        except NoNodeError:
+            raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}") from None
+        except BadVersionError:
+            raise MetadataVersionException(f"ledger {ledger_id} is not at version {expected_version}") from None
+        return LedgerRecord(ledger_id, metadata, stat.version)
+
+    async def stand_for_auditor(self, voter: str, listener: VoteListener) -> AuditorVote:
+        return await self._election.stand(voter, listener)
+
+    async def auditor(self) -> str | None:
+        return await self._election.auditor()
+
+    # --- switches, times, records -------------------------------------------------------------------------------
+
+    async def is_enabled(self) -> bool:
+        return await self._session.exists(self._paths.disable) is None
+
+    async def set_enabled(self, enabled: bool) -> None:
+        try:
+            if enabled:
+                await self._session.delete(self._paths.disable)
+            else:
+                await create_with_parents(self._session, self._paths.disable, b"", self._paths.root)
+        except (NoNodeError, NodeExistsError):
+            raise IllegalOpException(f"auto-recovery is {'enabled' if enabled else 'disabled'} already") from None
+
+    async def lost_bookie_delay(self) -> int | None:
+        content = await self._get(self._paths.delay)
+        return None if content is None else decode_delay(content)
+
+    async def set_lost_bookie_delay(self, seconds: int, *, only_if_absent: bool = False) -> int:
+        content = encode_delay(seconds)
+        while True:
+            if only_if_absent and (present := await self.lost_bookie_delay()) is not None:
+                return present
+            if await self._put(self._paths.delay, content, replace=not only_if_absent, open_to_all=True):
+                return seconds
+
+    async def check_time(self, check: PeriodicCheck) -> int | None:
+        content = await self._get(self._paths.check(check))
+        return None if content is None else check.decode(content)
+
+    async def set_check_time(self, check: PeriodicCheck, ctime_ms: int) -> None:
+        await self._put(self._paths.check(check), check.encode(ctime_ms))
+
+    async def records(self, kind: RecordKind) -> Mapping[str, Versioned[bytes]]:
+        directory = self._paths.records(kind)
+        keys = sorted(await children_or_none(self._session, directory) or ())
+        found: dict[str, Versioned[bytes]] = {}
+        for start in range(0, len(keys), _READ_TOGETHER):
+            part = keys[start : start + _READ_TOGETHER]
+            contents = await self._session.get_many([f"{directory}/{key}" for key in part])
+            for key, content in zip(part, contents, strict=True):
+                if not isinstance(content, Exception):
+                    found[key] = Versioned(content[0], content[1].version)
+        return found
+
+    async def read_record(self, kind: RecordKind, key: str) -> Versioned[bytes] | None:
+        try:
+            content, stat = await self._session.get(f"{self._paths.records(kind)}/{check_key(key)}")
+        except NoNodeError:
+            return None
+        return Versioned(content, stat.version)
+
+    async def write_record(self, kind: RecordKind, key: str, value: bytes, expected_version: int | None) -> int:
+        path = f"{self._paths.records(kind)}/{check_key(key)}"
+        while True:
+            try:
+                if expected_version is None:
+                    await create_with_parents(self._session, path, value, self._paths.root)
+                    return 0
+                stat = await self._session.set(path, value, _storable(expected_version))
+                return int(stat.version)
+            except NodeExistsError:
+                raise record_conflict(kind, key, expected_version) from None
+            except BadVersionError:
+                raise record_conflict(kind, key, expected_version) from None
+            except NoNodeError:
+                if expected_version != ANY_VERSION:
+                    raise record_conflict(kind, key, expected_version) from None
+            with contextlib.suppress(NodeExistsError):
+                await create_with_parents(self._session, path, value, self._paths.root)
+                return 0
+
+    async def remove_record(self, kind: RecordKind, key: str, expected_version: int = ANY_VERSION) -> None:
+        try:
+            await self._session.delete(f"{self._paths.records(kind)}/{check_key(key)}", _storable(expected_version))
+        except NoNodeError:
+            return
+        except BadVersionError:
+            raise record_conflict(kind, key, expected_version) from None
+
+    def watch(self, listener: ReplicationListener) -> Callable[[], None]:
+        return self._changes.listeners.add(listener)
+
+    async def _get(self, path: str) -> bytes | None:
+        try:
+            return (await self._session.get(path))[0]
+        except NoNodeError:
+            return None
+
+    async def _put(self, path: str, content: bytes, *, replace: bool = True, open_to_all: bool = False) -> bool:
+        """Replaces a node's content, or creates it; false if it is there and `replace` is not wanted."""
+        while True:
+            if replace:
+                with contextlib.suppress(NoNodeError):
+                    await self._session.set(path, content, -1)
+                    return True
+            try:
+                await self._session.create(path, content, open_to_all=open_to_all)
+                return True
+            except NodeExistsError:
+                if not replace:
+                    return False
+            except NoNodeError:
+                await ensure_node(self._session, self._paths.base, self._paths.root)
+
+
+def _storable(version: int) -> int:
+    """ZooKeeper's versions have 32 bits; the highest stands for those that no node ever has."""
+    return min(version, (1 << 31) - 1)

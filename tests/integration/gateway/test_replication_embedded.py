@@ -1,0 +1,132 @@
+"""Locks and votes of the embedded store are leases, which end by time and with their process."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ReplicationClaims
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.gateway.stores.sqlite.process_identity import identity_of
+from bookgate.gateway.stores.sqlite.store import SqliteStore
+from bookgate.ledger.replication_store import VoteState
+from tests.integration.gateway.test_replication_contract import Told, listed_ids
+from tests.stores import made
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = f"{tmp_path}/metadata.db"
+    made(f"sqlite://{path}")
+    return path
+
+
+@pytest_asyncio.fixture
+async def store(path: str) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class TestLeases:
+    async def test_ended_claim_is_anybodys_and_its_owner_is_told(self, store: SqliteStore) -> None:
+        clock, lost = Clock(), list[Claim]()
+        first = ReplicationClaims(store, lost.append, lambda: None, 10, clock)
+        second = ReplicationClaims(store, lost.append, lambda: None, 10, clock)
+        claim = await first.claim(LOCK, 7, b"")
+        assert claim is not None
+        clock.now += 9_999
+        assert await second.claim(LOCK, 7, b"") is None
+        assert await first.stands(claim)
+        clock.now += 1
+        assert await second.standing(LOCK) == []
+        taken = await second.claim(LOCK, 7, b"")
+        assert taken is not None
+        assert taken != claim
+        assert not await first.stands(claim)
+        assert lost == [claim]
+        await first.give_up(claim)
+        assert await second.stands(taken)
+        await first.close()
+        await second.close()
+
+    async def test_claim_that_ended_unnoticed_is_not_revived(self, store: SqliteStore) -> None:
+        clock, lost = Clock(), list[Claim]()
+        claims = ReplicationClaims(store, lost.append, lambda: None, 10, clock)
+        claim = await claims.claim(VOTE, None, b"")
+        clock.now += 10_000
+        await claims.look()
+        assert lost == [claim]
+        clock.now -= 10_000
+        assert claim is not None
+        assert not await claims.stands(claim)
+        await claims.close()
+
+    async def test_claims_of_a_dead_process_are_gone(self, store: SqliteStore) -> None:
+        """Also where its lease ends far ahead, as after the clock was put back."""
+        clock = Clock()
+        claims = ReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
+        await claims.claim(LOCK, 7, b"")
+        dead = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+        identity = identity_of(dead.pid)
+        await store.change(lambda change: change.execute("UPDATE replication_claims SET process = ?", (identity,)))
+        other = ReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
+        assert await other.claim(LOCK, 7, b"") is None
+        dead.kill()
+        dead.wait()
+        assert await other.standing(LOCK) == []
+        assert await other.claim(LOCK, 7, b"") is not None
+        await claims.close()
+        await other.close()
+
+    async def test_living_owner_keeps_its_claims_beyond_a_lease(self, path: str) -> None:
+        """And the next candidate follows one who never renews, though nothing changes in the file then."""
+        living = SqliteLedgerManagerFactory(path, lease_seconds=0.6)
+        await living.initialize()
+        store = SqliteStore(path)
+        await store.open()
+        silent = ReplicationClaims(store, lambda claim: None, lambda: None, 0.9)
+        await silent.claim(VOTE, None, b'bookieId: "silent:1"\n')
+        assert silent._renewal is not None
+        silent._renewal.cancel()
+        lock = await living.replication_metadata.try_lock(7, "h")
+        told = Told()
+        await living.replication_metadata.stand_for_auditor("b:1", told)
+        await told.until(VoteState.WAITING)
+        await told.until(VoteState.ELECTED)
+        assert lock is not None
+        assert await living.replication_metadata.is_held(lock)
+        await living.close()
+        await store.close()
+
+
+async def test_file_of_an_earlier_version_gets_the_tables(path: str) -> None:
+    connection = sqlite3.connect(path)
+    for table in ("replication_marks", "replication_values", "replication_claims"):
+        connection.execute(f"DROP TABLE {table}")
+    connection.close()
+    factory = SqliteLedgerManagerFactory(path)
+    await factory.initialize()
+    await factory.replication_metadata.mark(7, ["a:1"], 5)
+    assert await listed_ids(factory.replication_metadata) == [7]
+    await factory.close()
+    connection = sqlite3.connect(path)
+    row = connection.execute("SELECT * FROM replication_marks").fetchone()
+    connection.close()
+    assert row == (7, 0, b'replica: "a:1"\nctime: 5\n')
