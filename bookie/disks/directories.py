@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bookgate.bookie.disks.rules import DirectoryUsage
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
+from bookgate.bookie.system.files import NEW_SUFFIX, REAL_FILE_SYSTEM, FileSystem, read_whole, write_beside
 
 CURRENT = "current"
 LOCK_FILE = "bookie.lock"
@@ -122,10 +122,13 @@ def read_version_files(files: FileSystem, directories: Iterable[Path]) -> dict[P
 
 
 def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> None:
+    """Each as a whole, so that a first start that fails leaves no empty cookie, which the next one would refuse."""
     for path, content in cookies.items():
-        write_in_place(files, current(path) / VERSION_FILE, content)
+        write_beside(files, current(path) / VERSION_FILE, content)
+        files.sync_directory(current(path))
 
 
 def empty_directories(files: FileSystem, directories: Iterable[Path]) -> frozenset[Path]:
     """Those whose `current` holds nothing, or nothing but a cookie: no bookie was ever opened on them."""
-    return frozenset(path for path in directories if set(files.list_directory(current(path))) <= {VERSION_FILE})
+    cookies = {VERSION_FILE, VERSION_FILE + NEW_SUFFIX}
+    return frozenset(path for path in directories if set(files.list_directory(current(path))) <= cookies)

@@ -275,7 +275,7 @@ def write_in_place(files: FileSystem, path: Path, data: bytes, *, sync: bool = T
         files.sync_directory(path.parent)
 
 
-_NEW_SUFFIX = ".new"
+NEW_SUFFIX = ".new"
 
 
 def write_beside(files: FileSystem, path: Path, data: bytes) -> None:
@@ -284,7 +284,7 @@ def write_beside(files: FileSystem, path: Path, data: bytes) -> None:
     After a failure or a loss of power the file is the old one (or missing, as before) or the new one. The name is
     durable once the caller has synced the directory.
     """
-    new = path.with_name(path.name + _NEW_SUFFIX)
+    new = path.with_name(path.name + NEW_SUFFIX)
     fd = files.open(new, os.O_RDWR | os.O_CREAT)
     try:
         files.truncate(fd, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,16 @@ def test_version_files(tmp_path: Path) -> None:
     assert directories.empty_directories(REAL_FILE_SYSTEM, paths) == set(paths)
     (directories.current(paths[0]) / "lastId").write_text("0\n")
     assert directories.empty_directories(REAL_FILE_SYSTEM, paths) == {paths[1]}
+
+
+class FailingSync(FileSystem):
+    def fsync(self, fd: int) -> None:
+        raise OSError(errno.EIO, "the disk says no")
+
+
+def test_a_first_start_that_fails_leaves_no_empty_cookie(tmp_path: Path) -> None:
+    directories.prepare(tmp_path / "a")
+    with pytest.raises(OSError, match="the disk says no"):
+        directories.write_version_files(FailingSync(), {tmp_path / "a": b"cookie"})
+    assert directories.read_version_files(REAL_FILE_SYSTEM, [tmp_path / "a"]) == {tmp_path / "a": None}
+    assert directories.empty_directories(REAL_FILE_SYSTEM, [tmp_path / "a"]) == {tmp_path / "a"}
