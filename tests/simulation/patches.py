@@ -10,15 +10,30 @@ import os
 import random
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import kazoo.client
 
 from bookgate.bookie.journal import format as journal_format
 from bookgate.ledger.wire import frames
 
 _BUFFER = 16 * 1024
 """Of connections, and of a journal's replay: there are hundreds in a world, and the ends of small ones are reached."""
+
+
+class _OrderedSet(dict[object, None]):
+    """A set that is walked in the order of its additions, not in that of addresses."""
+
+    def add(self, member: object) -> None:
+        self[member] = None
+
+
+def _ordered_watchers(_of: type[set[object]]) -> defaultdict[str, _OrderedSet]:
+    """What kazoo keeps its watchers in, by path. Those of one path it calls in the order of the set."""
+    return defaultdict(_OrderedSet)
 
 
 @contextmanager
@@ -38,6 +53,7 @@ def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Cal
     changes.append((socket, "getaddrinfo", lambda host, port, *_: [(socket.AF_INET, 1, 6, "", (host, port))]))
     changes += [(frames, "_BUFFER_SIZE", _BUFFER), (journal_format, "_SCAN_CHUNK", _BUFFER)]
     changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
+    changes.append((kazoo.client, "defaultdict", _ordered_watchers))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     state = random.getstate()
     random.seed(rng.getrandbits(64))
