@@ -227,6 +227,9 @@ class Faults:
         if not isinstance(store, MemoryMetadata):
             return
         bookie = self.bookies[fault.target % len(self.bookies)]
+        if not bookie.joined:
+            # It would join whatever cluster it is shown first, and belong there.
+            return
         seconds = fault.lasts * _WRONG_STORE_LASTS
         match fault.kind:
             case "store-older":
@@ -242,7 +245,7 @@ class Faults:
                 wrong = OtherStore("another", ledgers, dict(store.cookies))
             case _:
                 wrong = OtherStore("just made", {}, {})
-        if bookie.name in self._gone:
+        if bookie.name in self._gone or not bookie.joined:
             return
         self.counts[fault.kind] += 1
         self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{seconds:.2f} s"))

@@ -54,6 +54,8 @@ class SimulatedBookie:
         self.process: Process | None = None
         self.server: BookieServer | None = None
         self.serving = False
+        self.joined = False
+        """Whether a start has succeeded with the disk that it has: its directories belong to the cluster."""
         self.accept_loss = False
         """Of the next start that succeeds."""
         self.failure: BaseException | None = None
@@ -86,7 +88,7 @@ class SimulatedBookie:
         server = self.server = BookieServer(self.config, environment=self._doors(process), accept_loss=self.accept_loss)
         try:
             await server.start()
-            self.serving, self.accept_loss = True, False
+            self.serving, self.joined, self.accept_loss = True, True, False
             world.note(self.name, "serves")
             _settle(settled, True)
             await server.run_until_stopped()
@@ -151,6 +153,7 @@ class SimulatedBookie:
         self.kill()
         self._world.note(self.name, "gets an empty disk")
         self.disk.wipe()
+        self.joined = False
 
     async def restart(self) -> bool:
         """Kills it if it runs, and starts it again."""

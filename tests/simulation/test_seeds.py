@@ -154,6 +154,29 @@ def test_healing_waits_for_what_a_bookie_told_a_wrong_store(plan: Plan) -> None:
     assert outcome.faults["store-older"] == 1
 
 
+STARTS_FIRST_ELSEWHERE = Plan(
+    seed=20002480,
+    bookies=3,
+    duration=6.0,
+    writers=(WriterPlan("w0", 0.3, (3, 3, 2), (3,), 100, 0.5, "close"),),
+    visits=(),
+    faults=(
+        FaultPlan("f0", 1.0, "add-bookie", 0, 0.3),
+        FaultPlan("s0", 1.0001, "store-empty", 3, 0.3),
+    ),
+    rates=(),
+    gateways=0,
+)
+"""A new bookie would join the cluster that it is shown first, and it would be right to."""
+
+
+def test_only_a_bookie_that_has_joined_comes_upon_a_wrong_store() -> None:
+    outcome = run_seed(STARTS_FIRST_ELSEWHERE.seed, STARTS_FIRST_ELSEWHERE)
+    assert not outcome.failed, outcome.problem
+    assert outcome.faults["add-bookie"] == 1
+    assert "store-empty" not in outcome.faults
+
+
 def test_a_bookie_that_never_misses_its_registration_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(_manager: StateManager) -> None:
         return
