@@ -30,6 +30,7 @@ from bookgate.gateway.services.interceptor import CallInterceptor
 from bookgate.gateway.services.ledger_metadata import MetadataService
 from bookgate.gateway.services.metadata_cache import MetadataCache
 from bookgate.gateway.services.registration import DEFAULT_LEASE_SECONDS, RegistrationService
+from bookgate.gateway.services.replication import ReplicationService
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.services.watch import BOOKMARK_SECONDS, WatchService
 from bookgate.gateway.tls import ServerCertificates
@@ -38,6 +39,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.gateway.v1 import (
     ledger_metadata_service_pb2,
     registration_service_pb2,
+    replication_service_pb2,
     service_discovery_pb2,
 )
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import (
@@ -46,6 +48,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc impo
 from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import (
     add_RegistrationServiceServicer_to_server,
 )
+from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import add_ReplicationServiceServicer_to_server
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import address_of, check_bindable
@@ -60,6 +63,7 @@ SERVICES = (
     ledger_metadata_service_pb2.DESCRIPTOR.services_by_name["LedgerMetadataService"].full_name,
     service_discovery_pb2.DESCRIPTOR.services_by_name["ServiceDiscovery"].full_name,
     registration_service_pb2.DESCRIPTOR.services_by_name["RegistrationService"].full_name,
+    replication_service_pb2.DESCRIPTOR.services_by_name["ReplicationService"].full_name,
 )
 """Full names; each has its own health entry, beside the empty name for the whole server."""
 
@@ -180,8 +184,10 @@ class GatewayServer:
         self.watches.drain()
         self._discovery.drain()
         self.registrations.drain()
+        self.replication.drain()
         await server.stop(grace_seconds)
         await self.registrations.close()
+        await self.replication.close()
         await self._cache.close()
         log_event(_LOG, "gateway", state="stopped", address=self.address)
 
@@ -193,6 +199,9 @@ class GatewayServer:
         self.watches = WatchService(self._factory, self._bookmark_seconds, limits.subscriptions_a_stream, freshness)
         self._discovery = DiscoveryService(self._factory)
         self.registrations = RegistrationService(self._factory, self._lease_seconds)
+        self.replication = ReplicationService(
+            self._factory, self._budget, self._cache.changed_here, self._lease_seconds, limits.metadata_bytes
+        )
         self._health = health_aio.HealthServicer()
         metadata = MetadataService(
             self._factory, self.watches, self._cache, freshness, self._budget, limits, self._instance
@@ -200,6 +209,7 @@ class GatewayServer:
         add_LedgerMetadataServiceServicer_to_server(metadata, server)
         add_ServiceDiscoveryServicer_to_server(self._discovery, server)
         add_RegistrationServiceServicer_to_server(self.registrations, server)
+        add_ReplicationServiceServicer_to_server(self.replication, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
@@ -228,6 +238,7 @@ class GatewayServer:
             ),
             Reading("bookie_watch_streams", "WatchBookies streams", lambda: self._discovery.stream_count),
             Reading("bookie_leases", "bookies kept registered", lambda: self.registrations.leases),
+            Reading("replication_leases", "auditors and workers with a session", lambda: self.replication.leases),
             Reading("store_sessions", "sessions with the metadata store that stand", lambda: int(factory.connected)),
             Reading("store_losses", "connections to the store lost", lambda: factory.connection_epoch, True),
             Reading(

@@ -18,6 +18,7 @@ from bookgate.protos.bookkeeper.common.v1 import status_pb2
 from bookgate.protos.bookkeeper.gateway.v1 import (
     ledger_metadata_service_pb2,
     registration_service_pb2,
+    replication_service_pb2,
     service_discovery_pb2,
 )
 from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2, data_formats_pb2, db_ledger_storage_pb2
@@ -33,6 +34,7 @@ FILES: list[FileDescriptor] = [
         ledger_metadata_service_pb2,
         service_discovery_pb2,
         registration_service_pb2,
+        replication_service_pb2,
     )
 ]
 _IN_TEXT = re.compile(r"(\d+) `(\w+)`")

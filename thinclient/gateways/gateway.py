@@ -20,6 +20,7 @@ from grpc.aio import AioRpcError, Channel, UnaryUnaryCall
 from bookgate.ledger.wire.gateway_headers import INSTANCE
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
+from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceStub
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
@@ -28,6 +29,7 @@ from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPoli
 if TYPE_CHECKING:  # the asynchronous stubs exist for the type checker only
     from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
     from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceAsyncStub
+    from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceAsyncStub
     from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryAsyncStub
 
 T = TypeVar("T")
@@ -63,6 +65,7 @@ class Gateway:
         self._metadata: LedgerMetadataServiceAsyncStub | None = None
         self._discovery: ServiceDiscoveryAsyncStub | None = None
         self._registration: RegistrationServiceAsyncStub | None = None
+        self._replication: ReplicationServiceAsyncStub | None = None
         self._failures = 0
         self._asked_last_until = 0.0
 
@@ -89,6 +92,12 @@ class Gateway:
         if self._registration is None:
             self._registration = RegistrationServiceStub(self.channel)
         return self._registration
+
+    @property
+    def replication(self) -> ReplicationServiceAsyncStub:
+        if self._replication is None:
+            self._replication = ReplicationServiceStub(self.channel)
+        return self._replication
 
     @property
     def connected(self) -> bool:

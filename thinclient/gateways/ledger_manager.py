@@ -38,6 +38,7 @@ from bookgate.ledger.metadata_store import (
     RegistrationManager,
     ServiceDiscovery,
 )
+from bookgate.ledger.replication_store import ReplicationMetadata
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.thinclient.gateways.channel import GatewayChannel
@@ -48,6 +49,7 @@ from bookgate.thinclient.gateways.membership import GatewayList
 from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
 from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.registration import RpcRegistrationManager
+from bookgate.thinclient.gateways.replication import RpcReplicationMetadata
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_scope
 from bookgate.thinclient.gateways.uri import TlsFiles
@@ -329,6 +331,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         self._discovery = RpcServiceDiscovery(self.gateways)
         self._manager = RpcLedgerManager(self.gateways)
         self._registration = RpcRegistrationManager(self.gateways, self._discovery)
+        self._replication = RpcReplicationMetadata(self.gateways, self._manager)
         self._list = GatewayList(self.gateways, self._discovery)
         self._connected = False
 
@@ -352,6 +355,10 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
     @property
     def registration_manager(self) -> RegistrationManager:
         return self._registration
+
+    @property
+    def replication_metadata(self) -> ReplicationMetadata:
+        return self._replication
 
     @property
     def connected(self) -> bool:
@@ -378,6 +385,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
     async def close(self) -> None:
         self._connected = False
         await self._list.close()
+        await self._replication.close()
         await self._registration.close()
         await self._manager.close()
         await self._discovery.close()

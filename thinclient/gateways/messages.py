@@ -8,6 +8,7 @@ from bookgate.ledger.errors import (
     IllegalOpException,
     IncorrectParameterException,
     LedgerExistException,
+    LockLostException,
     MetadataFormatException,
     MetadataVersionException,
     MetaStoreException,
@@ -25,6 +26,8 @@ _EXCEPTIONS: dict[int, type[BKException]] = {
     StatusCode.LEDGER_EXISTS: LedgerExistException,
     StatusCode.LEDGER_NOT_FOUND: NoSuchLedgerExistsOnMetadataServerException,
     StatusCode.BAD_VERSION: MetadataVersionException,
+    StatusCode.LOCK_LOST: LockLostException,
+    StatusCode.ILLEGAL_OPERATION: IllegalOpException,
 }
 
 

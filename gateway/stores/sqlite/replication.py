@@ -10,8 +10,6 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
-from bookgate.gateway.stores.auditor_votes import Vote
-from bookgate.gateway.stores.replication_listeners import ReplicationListeners
 from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ClaimRow, ReplicationClaims
 from bookgate.gateway.stores.sqlite.ledger_manager import replace_metadata
 from bookgate.gateway.stores.sqlite.registration import DEFAULT_LEASE_SECONDS
@@ -49,8 +47,10 @@ from bookgate.ledger.replication_store import (
     check_key,
     record_conflict,
 )
+from bookgate.runtime.auditor_votes import Vote
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.replication_listeners import ReplicationListeners
 
 _LOG = logging.getLogger(__name__)
 

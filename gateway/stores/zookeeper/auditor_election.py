@@ -17,13 +17,13 @@ import re
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
-from bookgate.gateway.stores.auditor_votes import Vote
 from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node
 from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import BKException, MetadataFormatException, UnknownOutcomeException
 from bookgate.ledger.replication import decode_vote, encode_vote
 from bookgate.ledger.replication_store import AuditorVote, VoteListener, VoteState
+from bookgate.runtime.auditor_votes import Vote
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
 

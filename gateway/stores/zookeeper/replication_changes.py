@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
-from bookgate.gateway.stores.replication_listeners import ReplicationListeners
 from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import BKException, MetadataFormatException
@@ -27,6 +26,7 @@ from bookgate.ledger.replication import decode_delay
 from bookgate.ledger.replication_store import DelayChanged, MarksChanged, SwitchChanged
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.replication_listeners import ReplicationListeners
 
 _LOG = logging.getLogger(__name__)
 

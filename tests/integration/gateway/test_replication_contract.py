@@ -51,22 +51,25 @@ async def stores(factories: tuple[LedgerManagerFactory, LedgerManagerFactory]) -
     return factories[0].replication_metadata, factories[1].replication_metadata
 
 
+async def end_claims_of(request: pytest.FixtureRequest, factory: LedgerManagerFactory) -> None:
+    """Ends what a factory holds in the store without asking it, as a pause beyond its session or lease would."""
+    if isinstance(factory, ZooKeeperLedgerManagerFactory):
+        server: LocalZooKeeper = request.getfixturevalue("zookeeper")
+        await expire(server, factory)
+        return
+    assert isinstance(factory, SqliteLedgerManagerFactory)
+
+    def end_all(transaction: Transaction) -> None:
+        transaction.execute("UPDATE replication_claims SET expires_at_ms = 0")
+        transaction.replication_changed(ReplicationChange.CLAIMS)
+
+    await factory._store.change(end_all)
+
+
 @pytest.fixture
 def end_claims(request: pytest.FixtureRequest) -> Ender:
-    """Ends what a factory holds in the store without asking it, as a pause beyond its session or lease would."""
-
     async def end(factory: LedgerManagerFactory) -> None:
-        if isinstance(factory, ZooKeeperLedgerManagerFactory):
-            server: LocalZooKeeper = request.getfixturevalue("zookeeper")
-            await expire(server, factory)
-            return
-        assert isinstance(factory, SqliteLedgerManagerFactory)
-
-        def end_all(transaction: Transaction) -> None:
-            transaction.execute("UPDATE replication_claims SET expires_at_ms = 0")
-            transaction.replication_changed(ReplicationChange.CLAIMS)
-
-        await factory._store.change(end_all)
+        await end_claims_of(request, factory)
 
     return end
 
@@ -109,6 +112,9 @@ async def listed_ids(store: ReplicationMetadata, **arguments: Any) -> list[int]:
 
 
 class TestMarks:
+    many = 10_000
+    page = 1_000
+
     async def test_first_mark_has_version_0_and_its_content(self, stores: Stores) -> None:
         first, second = stores
         mark = await first.mark(7, ["a:1", "b:1"], 1_700_000_000_000)
@@ -176,13 +182,13 @@ class TestMarks:
             with pytest.raises(IncorrectParameterException):
                 await call
 
-    async def test_ten_thousand_marks(self, stores: Stores) -> None:
+    async def test_thousands_of_marks(self, stores: Stores) -> None:
         first, second = stores
-        ids = [n * 7 for n in range(10_000)]
+        ids = [n * 7 for n in range(self.many)]
         for start in range(0, len(ids), 500):
             await asyncio.gather(*(first.mark(ledger_id, ["a:1"]) for ledger_id in ids[start : start + 500]))
-        pages = [[mark.value.ledger_id for mark in page] async for page in second.marks(page_size=1000)]
-        assert [len(page) for page in pages] == [1000] * 10
+        pages = [[mark.value.ledger_id for mark in page] async for page in second.marks(page_size=self.page)]
+        assert [len(page) for page in pages] == [self.page] * 10
         assert [ledger_id for page in pages for ledger_id in page] == ids
 
 

@@ -15,6 +15,9 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEDGER_EXISTS: _ClassVar[StatusCode]
     LEDGER_NOT_FOUND: _ClassVar[StatusCode]
     BAD_VERSION: _ClassVar[StatusCode]
+    LOCK_LOST: _ClassVar[StatusCode]
+    SESSION_UNKNOWN: _ClassVar[StatusCode]
+    ILLEGAL_OPERATION: _ClassVar[StatusCode]
 SUCCESS: StatusCode
 BAD_REQUEST: StatusCode
 INTERNAL_SERVER_ERROR: StatusCode
@@ -24,3 +27,6 @@ LEDGER_METADATA_ERROR: StatusCode
 LEDGER_EXISTS: StatusCode
 LEDGER_NOT_FOUND: StatusCode
 BAD_VERSION: StatusCode
+LOCK_LOST: StatusCode
+SESSION_UNKNOWN: StatusCode
+ILLEGAL_OPERATION: StatusCode

@@ -1,0 +1,271 @@
+"""The leases by which auditors and workers hold locks and votes at this gateway.
+
+States of a session: attended (its stream is open) ⇄ left (the stream broke) → over; attended → over. It is over when
+nothing was heard of its owner for a lease, or when the gateway closes; what it held is then given back to the store. A
+lock or vote that the store itself ended is told to the owner. The store knows this gateway as the holder; which session
+a lock belongs to is known here only. Of a session id only the digest is kept: whoever knows the id can act as its
+owner.
+
+A request to take something may arrive after its owner gave up on it and gave the thing back: the numbers of the
+requests tell, and it is refused.
+
+Not its job: the messages (`replication`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+from bookgate.ledger.errors import BKException, IncorrectParameterException, LockLostException
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.replication_store import (
+    AuditorVote,
+    LedgerLock,
+    LockLost,
+    ReplicationEvent,
+    ReplicationMetadata,
+    VoteState,
+)
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_event
+
+_LOG = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+_MOST_RELEASED = 10_000
+_MOST_KEPT = 10_000
+"""Ends of locks and votes that are kept for an owner whose stream broke."""
+_DIGITS_LOGGED = 12
+
+VoteEvent = tuple[int, VoteState]
+"""The number of a vote and its state."""
+
+Tell = Callable[[ReplicationEvent | VoteEvent], None]
+"""Takes what a session's owner is told."""
+
+
+class LateRequestException(IncorrectParameterException):
+    """A request to take what was given back since."""
+
+
+class ReplicationSession:
+    """One session; see the module."""
+
+    def __init__(self, store: ReplicationMetadata, digest: str, expires: float) -> None:
+        self.digest = digest
+        self.expires = expires
+        self.over = False
+        self._store = store
+        self._locks: dict[int, LedgerLock] = {}
+        self._votes: dict[int, AuditorVote] = {}
+        self._released: OrderedDict[int, int] = OrderedDict()
+        self._withdrawn = 0
+        self._busy = asyncio.Lock()
+        self._tell: Tell | None = None
+        self._latest: dict[object, ReplicationEvent | VoteEvent] = {}
+        self._end_watch = store.watch(self._on_event)
+
+    def attend(self, tell: Tell) -> None:
+        """A stream of the owner has begun: it is told what it may have missed, and what follows."""
+        self._tell = tell
+        for event in self._latest.values():
+            tell(event)
+
+    def leave(self, tell: Tell) -> None:
+        """The stream has ended, unless another one has taken its place."""
+        if self._tell is tell:
+            self._tell = None
+
+    @property
+    def lock_tokens(self) -> frozenset[str]:
+        return frozenset(lock.token for lock in self._locks.values())
+
+    async def try_lock(self, number: int, ledger_id: int, holder: str) -> LedgerLock | None:
+        """The lock that the session has or takes; None if another has it."""
+        async with self._busy:
+            if number <= self._released.get(ledger_id, 0):
+                raise LateRequestException(f"the lock of ledger {ledger_id} was given back since")
+            lock = self._locks.get(ledger_id) or await self._store.try_lock(ledger_id, holder)
+            if lock is None:
+                return None
+            self._locks[ledger_id] = lock
+            if self.over:
+                await self._give_back()
+                return None
+            return lock
+
+    async def release(self, number: int, ledger_id: int) -> None:
+        """Gives back the lock of a ledger, if the session has it."""
+        async with self._busy:
+            self._released.pop(ledger_id, None)
+            self._released[ledger_id] = number
+            if len(self._released) > _MOST_RELEASED:
+                self._released.popitem(last=False)
+            lock = self._locks.pop(ledger_id, None)
+            if lock is not None:
+                await self._store.release(lock)
+
+    async def is_held(self, token: str) -> bool:
+        lock = self._lock(token)
+        return lock is not None and await self._store.is_held(lock)
+
+    def locked_ledger(self, token: str) -> int:
+        """The ledger of a lock. Raises LockLostException for one that is not this session's."""
+        lock = self._lock(token)
+        if lock is None:
+            raise LockLostException("the lock is not this session's any more: nothing was written under it")
+        return lock.ledger_id
+
+    async def write_ledger(self, token: str, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """As the store does. Raises LockLostException also for a lock that is not this session's."""
+        lock = self._lock(token)
+        if lock is None:
+            raise LockLostException("the lock is not this session's any more: nothing was written under it")
+        return await self._store.write_ledger(lock, metadata, expected_version)
+
+    async def stand(self, number: int, voter: str) -> None:
+        """Casts the vote `number`; repeated, it is the same vote."""
+        async with self._busy:
+            if number <= self._withdrawn:
+                raise LateRequestException(f"vote {number} was withdrawn since")
+            if number in self._votes:
+                return
+            self._votes[number] = await self._store.stand_for_auditor(voter, partial(self._on_vote, number))
+            if self.over:
+                await self._give_back()
+
+    async def withdraw(self, number: int) -> None:
+        async with self._busy:
+            self._withdrawn = max(self._withdrawn, number)
+            vote = self._votes.pop(number, None)
+            if vote is not None:
+                await vote.withdraw()
+
+    async def end(self) -> None:
+        """Gives everything back; a store out of reach is tried on."""
+        self.over = True
+        self._end_watch()
+        while True:
+            async with self._busy:
+                try:
+                    await self._give_back()
+                except BKException as error:
+                    log_event(_LOG, "claims_not_given_back", logging.WARNING, error=error, note="it is tried again")
+                else:
+                    return
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _give_back(self) -> None:
+        while self._locks:
+            # The store goes on with a release that failed.
+            await self._store.release(self._locks.popitem()[1])
+        while self._votes:
+            await self._votes.popitem()[1].withdraw()
+
+    def _lock(self, token: str) -> LedgerLock | None:
+        return next((lock for lock in self._locks.values() if lock.token == token), None)
+
+    def _on_event(self, event: ReplicationEvent) -> None:
+        if isinstance(event, LockLost):
+            if self._locks.get(event.lock.ledger_id) != event.lock:
+                return
+            del self._locks[event.lock.ledger_id]
+        self._say(event)
+
+    def _on_vote(self, number: int, state: VoteState) -> None:
+        if state is VoteState.LOST:
+            self._votes.pop(number, None)
+        self._say((number, state))
+
+    def _say(self, what: ReplicationEvent | VoteEvent) -> None:
+        """Also keeps it for the next stream: what an owner was told on one that broke may not have arrived."""
+        kind: object = type(what)
+        if isinstance(what, LockLost):
+            kind = what.lock
+        elif isinstance(what, tuple):
+            kind = what[0]
+        self._latest.pop(kind, None)
+        self._latest[kind] = what
+        if len(self._latest) > _MOST_KEPT:
+            self._latest.pop(next(kept for kept in self._latest if isinstance(kept, (LedgerLock, int))))
+        if self._tell is not None:
+            self._tell(what)
+
+
+class ReplicationSessions:
+    """All sessions of one gateway."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._lease_seconds = lease_seconds
+        self._sessions: dict[str, ReplicationSession] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, store: ReplicationMetadata, session_id: str) -> ReplicationSession:
+        """A new session, or the one of this id."""
+        digest = _digest(session_id)
+        session = self._sessions.get(digest)
+        if session is None:
+            session = ReplicationSession(store, digest, self._deadline())
+            self._sessions[digest] = session
+            self._set_timer(session)
+            log_event(_LOG, "replication_lease", state="opened", lease=digest[:_DIGITS_LOGGED])
+        return session
+
+    def find(self, session_id: str) -> ReplicationSession | None:
+        """The session, or None if it is over."""
+        return self._sessions.get(_digest(session_id))
+
+    def heard(self, session: ReplicationSession) -> None:
+        """Its owner lives."""
+        session.expires = self._deadline()
+
+    async def end(self, session: ReplicationSession) -> None:
+        """Ends a session at its owner's wish; returns when it holds nothing any more."""
+        if self._sessions.get(session.digest) is session:
+            await asyncio.shield(self._end(session))
+
+    async def close(self) -> None:
+        """Ends every session, as far as the store can be reached."""
+        for session in list(self._sessions.values()):
+            self._end(session)
+        if self._endings:
+            _, late = await asyncio.wait(self._endings, timeout=1.0)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._lease_seconds
+
+    def _set_timer(self, session: ReplicationSession) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[session.digest] = loop.call_at(session.expires, self._look, session)
+
+    def _look(self, session: ReplicationSession) -> None:
+        if session.expires > asyncio.get_running_loop().time():
+            self._set_timer(session)
+            return
+        log_event(_LOG, "replication_lease", logging.WARNING, state="over", lease=session.digest[:_DIGITS_LOGGED])
+        self._end(session)
+
+    def _end(self, session: ReplicationSession) -> asyncio.Task[None]:
+        self._timers.pop(session.digest).cancel()
+        del self._sessions[session.digest]
+        task = keep_running("end of a replication lease", session.end)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+
+def _digest(session_id: str) -> str:
+    return hashlib.sha256(session_id.encode()).hexdigest()
