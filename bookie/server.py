@@ -151,7 +151,7 @@ class BookieServer:
 
         await self._serve_entries(storage, entry_listener)
         self._collect_garbage(storage, factory)
-        self._verify_limbo(storage, factory, bookie_id)
+        self._verify_limbo(storage, factory)
         if http_listener is not None:
             await self._serve_http(storage, http_listener, factory, bookie_id)
         self._stack.push_async_callback(self._state.close)
@@ -237,7 +237,7 @@ class BookieServer:
         await _in_thread(self._state.restore)
         await _in_thread(self._monitor.check_now)
         self._follow_disks()
-        lost = await all_ledgers(factory) if self._accept_loss else None
+        lost = await all_ledgers(factory, self._membership) if self._accept_loss else None
         await _in_thread(lambda: storage.open(lost))
         if await _in_thread(lambda: mark_dirty(self._doors.files, config.ledgers)):
             log_event(
@@ -340,10 +340,17 @@ class BookieServer:
         self._monitor.follow(collector.on_disk_event)
         self._stack.push_async_callback(collector.stop)
 
-    def _verify_limbo(self, storage: LedgerStorage, factory: LedgerManagerFactory, bookie_id: str) -> None:
-        config = self._config
-        check = LimboCheck(storage, factory, bookie_id, config.gc_metadata_op_rate_limit, _in_thread)
-        task = keep_running("check of ledgers in limbo", lambda: check.run(config.gc_wait_seconds))
+    def _verify_limbo(self, storage: LedgerStorage, factory: LedgerManagerFactory) -> None:
+        check = LimboCheck(
+            storage,
+            factory,
+            self._membership,
+            self._config.gc_wait_seconds,
+            self._config.gc_metadata_op_rate_limit,
+            self._doors.threads.monotonic,
+            _in_thread,
+        )
+        task = keep_running("check of ledgers in limbo", check.run)
         self._stack.callback(task.cancel)
 
     def _server_status(self) -> int:

@@ -11,12 +11,19 @@ import pytest
 
 from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
 from bookgate.bookie.limbo.placed_entries import placed_entries
-from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    BKException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    WrongClusterException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
-from tests.unit.bookie.storage.storage_support import opened
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from tests.unit.bookie.storage.storage_support import OpenStorage, opened
 
+MEMBERSHIP = Membership("a:1", "own")
+WAIT_SECONDS = 60.0
 BOOKIES = ("a:1", "b:1", "c:1", "d:1")
 
 
@@ -43,14 +50,18 @@ class Store:
     """The part of a metadata store that is asked."""
 
     def __init__(self, ledgers: dict[int, LedgerMetadata | BKException]) -> None:
-        self._ledgers = ledgers
-        self.ledger_manager = self
+        self.ledgers = ledgers
+        self.instance_id = "own"
+        self.ledger_manager = self.registration_manager = self
+
+    async def verify(self, membership: Membership) -> None:
+        membership.check(self.instance_id, b"cookie")
 
     async def catch_up(self, revision: int | None) -> None:
         assert revision is None
 
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        found = [(each, self._ledgers.get(each.ledger_id)) for each in ids]
+        found = [(each, self.ledgers.get(each.ledger_id)) for each in ids]
         return [
             LedgerRecord(each, known, 1)
             if isinstance(known, LedgerMetadata)
@@ -59,13 +70,31 @@ class Store:
         ]
 
     async def ledger_ranges(self) -> AsyncIterator[Sequence[int]]:
-        ids = sorted(self._ledgers)
+        ids = sorted(self.ledgers)
         yield ids[:2]
         yield ids[2:]
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
     return work()
+
+
+class Checked:
+    """A check with a clock of its own, over a store."""
+
+    def __init__(self, bookie: OpenStorage, store: Store) -> None:
+        self.now = 0.0
+        self._check = LimboCheck(
+            bookie.storage, cast(LedgerManagerFactory, store), MEMBERSHIP, WAIT_SECONDS, 0, lambda: self.now, at_once
+        )
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+        asyncio.run(self._check.verify())
+
+
+def listed(store: Store) -> list[int]:
+    return asyncio.run(all_ledgers(cast(LedgerManagerFactory, store), MEMBERSHIP))
 
 
 def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
@@ -85,10 +114,44 @@ def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0, 1, 2)
         bookie.add(2, 0, 1)
-        bookie.storage._limbo.add([*asyncio.run(all_ledgers(cast(LedgerManagerFactory, store))), 9])
-        check = LimboCheck(bookie.storage, cast(LedgerManagerFactory, store), "a:1", 0, at_once)
-        asyncio.run(check.verify())
-        assert bookie.storage.limbo() == [2, 5, 6, 7, 8]
+        bookie.storage._limbo.add([*listed(store), 9])
+        check = Checked(bookie, store)
+        check.after(0)
+        assert bookie.storage.limbo() == [2, 5, 6, 7, 8, 9]
         bookie.add(2, 2)
-        asyncio.run(check.verify())
+        check.after(WAIT_SECONDS)
         assert bookie.storage.limbo() == [5, 6, 7, 8]
+
+
+def test_what_an_older_store_lacks_for_a_while_stays(tmp_path: Path) -> None:
+    closed = metadata(LedgerState.CLOSED, 2, (0, "abc"), quorum=3)
+    store = Store({1: closed})
+    with opened(tmp_path) as bookie:
+        bookie.storage._limbo.add([1])
+        check = Checked(bookie, store)
+        for there in ({}, {1: closed}, {}, {1: closed}):
+            store.ledgers = dict(there)
+            check.after(WAIT_SECONDS)
+        assert bookie.storage.limbo() == [1]
+        store.ledgers = {}
+        check.after(WAIT_SECONDS)
+        check.after(WAIT_SECONDS / 2)
+        assert bookie.storage.limbo() == [1]
+        check.after(WAIT_SECONDS / 2)
+        assert bookie.storage.limbo() == []
+
+
+def test_the_metadata_of_another_cluster_do_not_count(tmp_path: Path) -> None:
+    """They once emptied the list: what was lost was answered "no such ledger" afterwards."""
+    elsewhere = metadata(LedgerState.CLOSED, 2, (0, "bcd"), quorum=3)
+    store = Store({1: elsewhere})
+    store.instance_id = "another"
+    with opened(tmp_path) as bookie:
+        bookie.storage._limbo.add([1, 2])
+        check = Checked(bookie, store)
+        for _ in range(3):
+            with pytest.raises(WrongClusterException):
+                check.after(WAIT_SECONDS)
+        assert bookie.storage.limbo() == [1, 2]
+    with pytest.raises(WrongClusterException):
+        listed(store)
