@@ -1,0 +1,117 @@
+"""`bookgate autorecovery` and `bookgate ledger under-replicated`, in a store and through a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.commands import main
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def store(metadata_uri: str) -> AsyncIterator[LedgerManagerFactory]:
+    factory = create_factory(metadata_uri)
+    await factory.initialize()
+    yield factory
+    await factory.close()
+
+
+@pytest_asyncio.fixture(params=["store", "gateway"])
+async def uri(request: pytest.FixtureRequest, store: LedgerManagerFactory, metadata_uri: str) -> AsyncIterator[str]:
+    if request.param == "store":
+        yield metadata_uri
+        return
+    server = GatewayServer(store)
+    yield f"grpc://127.0.0.1:{await server.start()}"
+    await server.stop(0)
+
+
+async def run(uri: str, *arguments: str) -> str:
+    """What a command prints."""
+    result = await asyncio.to_thread(CliRunner().invoke, main.app, [*arguments, "--gateways", uri])
+    assert result.exit_code == 0, result.output + str(result.exception)
+    return result.stdout
+
+
+async def answer(uri: str, *arguments: str) -> Any:
+    return json.loads(await run(uri, *arguments, "--json"))
+
+
+async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
+    replication = store.replication_metadata
+    await replication.mark(7, ["a:1", "b:1"], 1_700_000_000_000)
+    await replication.mark(9, ["b:1"])
+    await replication.try_lock(9, "worker7")
+    first: dict[str, Any] = {
+        "ledger_id": 7,
+        "missing_replicas": ["a:1", "b:1"],
+        "marked_ms": 1_700_000_000_000,
+        "locked_by": None,
+    }
+    second = {"ledger_id": 9, "missing_replicas": ["b:1"], "marked_ms": None, "locked_by": "worker7"}
+    assert await answer(uri, "ledger", "under-replicated") == [first, second]
+    assert await answer(uri, "ledger", "under-replicated", "--missing", "a:1") == [first]
+    assert await answer(uri, "ledger", "under-replicated", "--not-missing", "a:1") == [second]
+    shown = await run(uri, "ledger", "under-replicated")
+    for text in ("a:1, b:1", "2023-11-14 22:13:20+00:00", "worker7", "2 ledgers"):
+        assert text in shown
+
+
+async def test_switch_and_delay(uri: str, store: LedgerManagerFactory) -> None:
+    replication = store.replication_metadata
+    assert await answer(uri, "autorecovery", "disable") == {"enabled": False, "changed": True}
+    assert not await replication.is_enabled()
+    assert await answer(uri, "autorecovery", "disable") == {"enabled": False, "changed": False}
+    assert await run(uri, "autorecovery", "enable") == "auto-recovery is enabled\n"
+    assert await run(uri, "autorecovery", "enable") == "auto-recovery is enabled already\n"
+    assert await answer(uri, "autorecovery", "delay") == {"lost_bookie_delay_seconds": None}
+    for seconds in (600, 0):
+        assert await answer(uri, "autorecovery", "delay", str(seconds)) == {"lost_bookie_delay_seconds": seconds}
+    assert await replication.lost_bookie_delay() == 0
+
+
+async def test_status(uri: str, store: LedgerManagerFactory) -> None:
+    replication = store.replication_metadata
+    await replication.mark(7, ["a:1"])
+    await replication.try_lock(7, "h")
+    await replication.stand_for_auditor("b:1", lambda state: None)
+    await replication.missed_since("a:1", 5)
+    await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "3", b"", None)
+    await replication.set_check_time(PeriodicCheck.ALL_LEDGERS, 1_700_000_000_000)
+    assert await answer(uri, "autorecovery", "status") == {
+        "enabled": True,
+        "auditor": "b:1",
+        "under_replicated_ledgers": 1,
+        "locked_ledgers": 1,
+        "unrecoverable_ledgers": 1,
+        "missed_bookies": ["a:1"],
+        "draining_bookies": [],
+        "lost_bookie_delay_seconds": None,
+        "ledgers_checked": "2023-11-14 22:13:20+00:00",
+        "placement_checked": None,
+        "replicas_checked": None,
+    }
+
+
+async def test_audit_is_triggered_only_where_there_is_an_auditor(uri: str, store: LedgerManagerFactory) -> None:
+    replication = store.replication_metadata
+    result = await asyncio.to_thread(CliRunner().invoke, main.app, ["autorecovery", "trigger-audit", "--gateways", uri])
+    assert result.exit_code == 1
+    assert "there is no auditor" in result.stderr
+    await replication.stand_for_auditor("b:1", lambda state: None)
+    await replication.set_lost_bookie_delay(5)
+    assert await answer(uri, "autorecovery", "trigger-audit") == {"auditor": "b:1"}
+    assert await replication.lost_bookie_delay() == 5

@@ -1,0 +1,208 @@
+"""`bookgate autorecovery`, and what `bookgate ledger` knows of it: as far as the metadata alone can tell.
+
+They work through gateways or in the store itself, also in a cluster whose auditor and workers are BookKeeper's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_store import RecordKind
+from bookgate.runtime.command_line.groups import new_group
+from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
+from bookgate.thinclient.commands.client_options import Gateways, with_metadata
+
+autorecovery_app = new_group("Auto-recovery: copies again what lost bookies held.")
+marks_app = new_group("Ledgers that need repair.")
+
+_CHECKS = {
+    PeriodicCheck.ALL_LEDGERS: "ledgers_checked",
+    PeriodicCheck.PLACEMENT_POLICY: "placement_checked",
+    PeriodicCheck.REPLICAS: "replicas_checked",
+}
+
+
+@autorecovery_app.callback()
+@marks_app.callback()
+def group() -> None:
+    """Keeps these groups with few commands."""
+
+
+@marks_app.command("under-replicated")
+def under_replicated(
+    context: typer.Context,
+    missing: Annotated[str | None, typer.Option(metavar="BOOKIE", help="Only marks that name this bookie.")] = None,
+    not_missing: Annotated[
+        str | None, typer.Option(metavar="BOOKIE", help="Only marks that do not name this bookie.")
+    ] = None,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the ledgers that are marked for repair: the bookies whose copies are missing, since when, who works on it.
+
+    A mark without bookies says that the ledger is only misplaced.
+
+    JSON: a list of {"ledger_id", "missing_replicas": [bookie ids], "marked_ms": milliseconds or null, "locked_by":
+    host or null}.
+
+    \b
+    Example: bookgate ledger under-replicated --missing bookie-3:3181
+    """
+
+    async def work(factory: LedgerManagerFactory) -> list[dict[str, object]]:
+        store = factory.replication_metadata
+        holders = await store.lock_holders()
+        return [
+            {
+                "ledger_id": mark.value.ledger_id,
+                "missing_replicas": list(mark.value.replicas),
+                "marked_ms": mark.value.ctime_ms,
+                "locked_by": holders.get(mark.value.ledger_id),
+            }
+            async for page in store.marks()
+            for mark in page
+            if missing in (None, *mark.value.replicas) and not_missing not in mark.value.replicas
+        ]
+
+    rows = with_metadata(context, gateways, work)
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("ledger", "missing replicas", "marked", "locked by")
+    for row in rows:
+        replicas, marked = row["missing_replicas"], row["marked_ms"]
+        names = ", ".join(replicas) if isinstance(replicas, list) else ""
+        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(str(row["locked_by"] or "")))
+    print_table(table)
+    print(f"{len(rows)} ledgers")
+
+
+@autorecovery_app.command()
+def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+    """Shows whether auto-recovery is enabled, who is auditor, how much is marked, and when checks last ended.
+
+    JSON: {"enabled", "auditor": bookie id or null, "under_replicated_ledgers", "locked_ledgers",
+    "unrecoverable_ledgers", "missed_bookies": [ids], "draining_bookies": [ids], "lost_bookie_delay_seconds",
+    "ledgers_checked", "placement_checked", "replicas_checked": time or null}.
+
+    \b
+    Example: bookgate autorecovery status --gateways grpc://gw-1:4181
+    """
+
+    async def work(factory: LedgerManagerFactory) -> dict[str, object]:
+        store = factory.replication_metadata
+        times = {name: await store.check_time(check) for check, name in _CHECKS.items()}
+        return {
+            "enabled": await store.is_enabled(),
+            "auditor": await store.auditor(),
+            "under_replicated_ledgers": sum([len(page) async for page in store.marks()]),
+            "locked_ledgers": len(await store.lock_holders()),
+            "unrecoverable_ledgers": len(await store.records(RecordKind.UNRECOVERABLE_LEDGER)),
+            "missed_bookies": list(await store.records(RecordKind.MISSED_BOOKIE)),
+            "draining_bookies": list(await store.records(RecordKind.DRAINING_BOOKIE)),
+            "lost_bookie_delay_seconds": await store.lost_bookie_delay(),
+            **{name: None if time is None else _time(time) for name, time in times.items()},
+        }
+
+    print_result(with_metadata(context, gateways, work), as_json)
+
+
+@autorecovery_app.command()
+def enable(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+    """Switches auto-recovery on for the whole cluster.
+
+    JSON: {"enabled": true, "changed": whether it was off}.
+
+    \b
+    Example: bookgate autorecovery enable
+    """
+    _switch(context, gateways, as_json, enabled=True)
+
+
+@autorecovery_app.command()
+def disable(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+    """Switches auto-recovery off for the whole cluster, as for maintenance: nothing is marked or repaired anew.
+
+    JSON: {"enabled": false, "changed": whether it was on}.
+
+    \b
+    Example: bookgate autorecovery disable
+    """
+    _switch(context, gateways, as_json, enabled=False)
+
+
+def _switch(context: typer.Context, gateways: str | None, as_json: bool, *, enabled: bool) -> None:
+    async def work(factory: LedgerManagerFactory) -> bool:
+        try:
+            await factory.replication_metadata.set_enabled(enabled)
+        except IllegalOpException:
+            if await factory.replication_metadata.is_enabled() is enabled:
+                return False
+            raise
+        return True
+
+    changed = with_metadata(context, gateways, work)
+    if as_json:
+        print_json({"enabled": enabled, "changed": changed})
+        return
+    print(f"auto-recovery is {'enabled' if enabled else 'disabled'}{'' if changed else ' already'}")
+
+
+@autorecovery_app.command()
+def delay(
+    context: typer.Context,
+    seconds: Annotated[int | None, typer.Argument(metavar="[SECONDS]", min=0, help="The new delay.")] = None,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows or sets how long a bookie may be away before its ledgers are marked. Once set it overrides the settings.
+
+    JSON: {"lost_bookie_delay_seconds": number or null}.
+
+    \b
+    Example: bookgate autorecovery delay 600
+    """
+
+    async def work(factory: LedgerManagerFactory) -> int | None:
+        store = factory.replication_metadata
+        return await store.lost_bookie_delay() if seconds is None else await store.set_lost_bookie_delay(seconds)
+
+    print_result({"lost_bookie_delay_seconds": with_metadata(context, gateways, work)}, as_json)
+
+
+@autorecovery_app.command("trigger-audit")
+def trigger_audit(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+    """Makes the auditor look for lost bookies now. Returns at once.
+
+    JSON: {"auditor": bookie id}.
+
+    \b
+    Example: bookgate autorecovery trigger-audit
+    """
+
+    async def work(factory: LedgerManagerFactory) -> str:
+        store = factory.replication_metadata
+        if not await store.is_enabled():
+            fail("auto-recovery is disabled; `bookgate autorecovery enable` switches it on")
+        auditor, seconds = await store.auditor(), await store.lost_bookie_delay()
+        if auditor is None or seconds is None:
+            fail("there is no auditor: auto-recovery does not run in this cluster")
+        # By writing the same value again, as BookKeeper's tools do.
+        await store.set_lost_bookie_delay(seconds)
+        return auditor
+
+    print_result({"auditor": with_metadata(context, gateways, work)}, as_json)
+
+
+def _time(milliseconds: object) -> str:
+    if not isinstance(milliseconds, int):
+        return ""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
