@@ -197,10 +197,12 @@ class RangeReader:
         if not self._unasked and not self._repeats:
             return []
         effects, self._repeats = self._repeats, []
-        while self._unasked and self._failed_at is None:
+        end = self._last + 1 if self._failed_at is None else self._failed_at
+        # What a short batch left out is still to be delivered before a failure behind it.
+        while self._unasked and self._unasked[0][0] < end:
             first, last = self._unasked[0]
             orders = self._orders.enter(first, now)
-            last = min(last, self._orders.fragment_end - 1)
+            last = min(last, end - 1, self._orders.fragment_end - 1)
             if self._orders.batches and last > first:
                 asked = self._ask_batch(first, last, now, effects)
             else:
