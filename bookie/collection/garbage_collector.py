@@ -1,8 +1,8 @@
 """Garbage collection of one bookie: when it runs, what it does in which order, and who may ask for it.
 
-A run, in this order: leftovers of compactions; ledgers that the metadata no longer has (`ledger_collector`); entry logs
-without an existing ledger; one compaction if one is due. A run begins every `wait_seconds`, or when somebody triggers
-it.
+A run, in this order: leftovers of compactions; ledgers that the metadata no longer has (`ledger_collector`); if wanted
+and due, ledgers that were moved elsewhere (`over_replicated`); entry logs without an existing ledger; one compaction if
+one is due. A run begins every `wait_seconds`, or when somebody triggers it.
 
 Which logs are complete is taken down before which ledgers the index has: all that a complete log holds is in the index
 (`entry_logs`), so a log is never taken for dead because a flush has not come to its index yet.
@@ -28,6 +28,7 @@ from typing import TypeVar
 from bookgate.bookie.collection.entry_log_collector import EntryLogCollector
 from bookgate.bookie.collection.ledger_collector import LedgerCollector
 from bookgate.bookie.collection.options import GarbageCollectionConfig
+from bookgate.bookie.collection.over_replicated import OverReplicatedCollector
 from bookgate.bookie.collection.rules import CompactionKind, CompactionSchedule, Trigger
 from bookgate.bookie.collection.statistics import GcPhase, GcStatistics
 from bookgate.bookie.collection.suspension import LedgerSuspension
@@ -105,6 +106,9 @@ class GarbageCollector:
         self._thread: Executor | None = None
         self._suspension = LedgerSuspension(files, storage.config.ledger_directories)
         self._ledgers = LedgerCollector(
+            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
+        )
+        self._over_replicated = OverReplicatedCollector(
             config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
         )
         self.logs = EntryLogCollector(
@@ -294,6 +298,7 @@ class GarbageCollector:
                 log_event(_log, "ledgers_not_collected", reason="an operator has suspended it")
             else:
                 await self._ledgers.collect(forced=trigger.ledgers)
+                await self._over_replicated.collect_if_due()
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)

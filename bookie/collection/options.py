@@ -30,5 +30,7 @@ class GarbageCollectionConfig:
     force_when_no_space: bool = False
     target_log_bytes: int = 0
     """Entry logs smaller than this are taken for logs of this size: compaction merges them."""
+    over_replicated_wait_seconds: float = 0.0
+    """Between looks for copies that no metadata names; 0 or less: none."""
     location_compaction_seconds: float = 0.0
     """Between compactions of the index in RocksDB; 0 or less: none."""

@@ -36,6 +36,8 @@ class GcStatistics:
     """All of them."""
     active_ledgers: int = 0
     deleted_ledgers: int = 0
+    over_replicated_ledgers: int = 0
+    """Ledgers deleted since no fragment named this bookie any more."""
     kept_candidates: int = 0
     """Ledgers that a listing lacked and that were kept: their metadata is there, or could not be read."""
     failed_listings: int = 0
@@ -86,6 +88,9 @@ class GcCollector(Collector):
         )
         yield _gauge("ACTIVE_LEDGER_TOTAL", "ledgers held", s.active_ledgers)
         yield _counter("DELETED_LEDGER_TOTAL", "ledgers collected", s.deleted_ledgers)
+        yield _counter(
+            "OVER_REPLICATED_LEDGERS", "ledgers deleted that were moved elsewhere", s.over_replicated_ledgers
+        )
         yield counter(
             _PREFIX + "KEPT_CANDIDATES", "ledgers missing in a listing that were not collected", s.kept_candidates
         )

@@ -41,6 +41,11 @@ class GcSettings(BaseSettings, ConsistentSettings):
     gc_mass_deletion_ledgers: int = Field(
         10, ge=1, description="runs that would delete fewer ledgers are never held back"
     )
+    gc_over_replicated_wait_seconds: float = Field(
+        0.0,
+        description="gcOverreplicatedLedgerWaitTime: between looks for closed ledgers that were moved elsewhere, whose "
+        "copies here then go under the lock of auto-recovery; 0 or less: off; BookKeeper's default: a day",
+    )
     gc_metadata_op_rate_limit: float = Field(1000.0, ge=0, description="gcMetadataOpRateLimit a second; 0: none")
     minor_compaction_max_time_millis: float = Field(
         -1, description="minorCompactionMaxTimeMillis: after which a run begins no further log; 0 or less: no limit"
@@ -73,6 +78,7 @@ class GcSettings(BaseSettings, ConsistentSettings):
             verify_metadata=self.verify_metadata_on_gc,
             metadata_rate=self.gc_metadata_op_rate_limit,
             collect_ledgers=self.gc_collect_ledgers,
+            over_replicated_wait_seconds=self.gc_over_replicated_wait_seconds,
             max_deleted_share=self.gc_max_deleted_share,
             mass_deletion_ledgers=self.gc_mass_deletion_ledgers,
             force_when_no_space=self.is_force_gc_allow_when_no_space,

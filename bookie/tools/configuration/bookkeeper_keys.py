@@ -221,7 +221,9 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "journalFormatVersionToWrite": Without("version 6 is written; the earlier ones are read"),
     "fileInfoFormatVersionToWrite": Without("version 1 is written; version 0 is read"),
     "gcWaitTime": To("gc_wait_seconds", seconds, "in seconds"),
-    "gcOverreplicatedLedgerWaitTime": Without("a ledger stays until its metadata are gone, whoever holds it"),
+    "gcOverreplicatedLedgerWaitTime": To(
+        "gc_over_replicated_wait_seconds", seconds, "in seconds; the default here is off"
+    ),
     "gcMetadataOpRateLimit": To("gc_metadata_op_rate_limit", number),
     "verifyMetadataOnGC": To("verify_metadata_on_gc", boolean, "the default here is true, which is safer"),
     "minorCompactionThreshold": To("minor_compaction_threshold", number),
