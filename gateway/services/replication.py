@@ -108,6 +108,7 @@ class ReplicationService(ReplicationServiceServicer):
         self._max_metadata_bytes = max_metadata_bytes
         self._sessions = ReplicationSessions(lease_seconds)
         self._streams: dict[_Responses, None] = {}
+        self._claims: set[asyncio.Task[pb.ClaimResponse]] = set()
         self._draining = False
 
     # The generated base class names the methods as the proto file does.
@@ -197,7 +198,20 @@ class ReplicationService(ReplicationServiceServicer):
                 return pb.ClaimResponse()
             return await _claim(session, request)
 
-        return await self._answer(context, "Claim", pb.ClaimResponse, work)
+        async def to_the_end() -> pb.ClaimResponse:
+            # Also if its caller has gone: what it takes is the session's then, and the owner gives it back.
+            task = asyncio.get_running_loop().create_task(work())
+            self._claims.add(task)
+            task.add_done_callback(self._claim_done)
+            return await asyncio.shield(task)
+
+        return await self._answer(context, "Claim", pb.ClaimResponse, to_the_end)
+
+    def _claim_done(self, task: asyncio.Task[pb.ClaimResponse]) -> None:
+        self._claims.discard(task)
+        if not task.cancelled():
+            # Nobody may wait for it any more.
+            task.exception()
 
     async def WriteLedger(self, request: pb.WriteLedgerRequest, context: Context) -> pb.WriteLedgerResponse:
         async def work() -> pb.WriteLedgerResponse:

@@ -79,7 +79,7 @@ class ReplicationSession:
 
     def leave(self, tell: Tell) -> None:
         """The stream has ended, unless another one has taken its place."""
-        if self._tell is tell:
+        if self._tell == tell:
             self._tell = None
 
     @property

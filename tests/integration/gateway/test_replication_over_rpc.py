@@ -17,7 +17,7 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_codec import to_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.ledger.replication_store import LockLost, RecordKind, SwitchChanged, VoteState
+from bookgate.ledger.replication_store import LedgerLock, LockLost, RecordKind, SwitchChanged, VoteState
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceStub
@@ -178,17 +178,26 @@ class TestLostAnswers:
         await store.remove_record(RecordKind.SETTING, "budget", 0)
         assert one.answers.lost == 5
 
-    async def test_lock_that_was_given_up_is_not_kept(self, one: OneGateway, client: LedgerManagerFactory) -> None:
+    async def test_lock_that_was_given_up_is_not_kept(
+        self, one: OneGateway, client: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Its caller was cancelled while the gateway was at it."""
-        store = client.replication_metadata
-        await one.store.replication_metadata.try_lock(8, "other")
-        assert await store.try_lock(8, "h") is None
+        store, behind = client.replication_metadata, one.store.replication_metadata
+        begun, go_on, try_lock = asyncio.Event(), asyncio.Event(), behind.try_lock
+
+        async def slow(ledger_id: int, holder: str) -> LedgerLock | None:
+            begun.set()
+            await go_on.wait()
+            return await try_lock(ledger_id, holder)
+
+        monkeypatch.setattr(behind, "try_lock", slow)
         taking = asyncio.ensure_future(store.try_lock(7, "h"))
-        await asyncio.sleep(0)
+        await begun.wait()
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
-        await store.release(await lock_when_free(store, 7))
-        await lock_when_free(one.store.replication_metadata, 7)
+        go_on.set()
+        monkeypatch.undo()
+        await lock_when_free(behind, 7)
 
 
 class TestSessions:
