@@ -118,6 +118,8 @@ class ReplicationSession:
 
     async def _requests(self, resume: bool) -> AsyncIterator[wire.AttendRequest]:
         yield self._next(wire.AttendRequest(session_id=self.session_id, resume=resume))
+        # The first answer tells the lease, which may be shorter than the interval until then.
+        await asyncio.wait([self.ready], timeout=_FIRST_HEARTBEAT_SECONDS)
         while True:
             await asyncio.sleep(self._heartbeat)
             yield self._next(wire.AttendRequest())

@@ -183,12 +183,14 @@ class TestLostAnswers:
     ) -> None:
         """Its caller was cancelled while the gateway was at it."""
         store, behind = client.replication_metadata, one.store.replication_metadata
-        begun, go_on, try_lock = asyncio.Event(), asyncio.Event(), behind.try_lock
+        begun, go_on, taken, try_lock = asyncio.Event(), asyncio.Event(), asyncio.Event(), behind.try_lock
 
         async def slow(ledger_id: int, holder: str) -> LedgerLock | None:
             begun.set()
             await go_on.wait()
-            return await try_lock(ledger_id, holder)
+            lock = await try_lock(ledger_id, holder)
+            taken.set()
+            return lock
 
         monkeypatch.setattr(behind, "try_lock", slow)
         taking = asyncio.ensure_future(store.try_lock(7, "h"))
@@ -196,6 +198,7 @@ class TestLostAnswers:
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         go_on.set()
+        await taken.wait()
         monkeypatch.undo()
         await lock_when_free(behind, 7)
 
