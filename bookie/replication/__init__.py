@@ -1,0 +1,5 @@
+"""Auto-recovery: the auditor, which marks ledgers whose copies are lost, and the worker, which repairs what is marked.
+
+Both meet in the metadata store only (`bookgate.ledger.replication_store`), so that either may be BookKeeper's.
+Source: docs/protocol/auto-recovery.md#auto-recovery.
+"""
