@@ -100,6 +100,10 @@ RATES = {
 seconds they are wrong at most. Requests that are repeated come again later on the same connection, as from a client
 that has not heard of the first one's answer."""
 
+_CLOCK_JUMPS = (0, 1, 2)
+"""How often a clock that is wrong is set while the plan runs."""
+_JUMP_SECONDS = 100_000.0
+"""More than a day, to either side."""
 _OF_INDEXES = 20.0
 """So many times as often a sync of an index file fails."""
 _FLIPPED_READS = (0.05, 0.5)
@@ -168,9 +172,18 @@ class Faults:
             self._world.metadata.failing = rate
 
     def _set_clocks(self, seconds: float) -> None:
-        """Every host has a time of day of its own."""
+        """Every host has a time of day of its own, which may jump, as when somebody sets it."""
+        jumps = self._world.random("clock jumps")
+        loop = asyncio.get_running_loop()
         for host in (*self._world.network.hosts, *client_hosts(self._plan)):
             self._world.loop.clocks_ahead[host] = self._rng.uniform(-seconds, seconds)
+            for _ in range(jumps.choice(_CLOCK_JUMPS)):
+                by = jumps.uniform(-_JUMP_SECONDS, _JUMP_SECONDS)
+                loop.call_later(jumps.uniform(0.0, self._plan.duration), self._jump, host, by)
+
+    def _jump(self, host: str, seconds: float) -> None:
+        self._world.loop.clocks_ahead[host] += seconds
+        self.counts["clock jump"] += 1
 
     def _set_disk_rate(self, bookie: SimulatedBookie, kind: str, rate: float) -> None:
         faults = bookie.disk.faults
