@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutations.__main__ import run_probe
-from tests.simulation.mutations.table import DATA, METADATA, MUTATIONS, Edit, Mutation
-from tests.simulation.mutations.tests_run import TestsNotRunError, check_tests, run_tests
+from tests.simulation.mutations.mutation import DATA, METADATA, Edit, Mutation
+from tests.simulation.mutations.table import MUTATIONS
+from tests.simulation.mutations.tests_run import NotRunError, check_tests, run_tests
 from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
 
 _QUICK = ("fence-not-checked", "ack-below-quorum")
@@ -46,7 +47,7 @@ def test_a_bug_in_what_is_not_simulated_is_noticed_by_the_tests_that_it_names(tm
     check_tests(tree.directory, mutation.tests, _PATIENCE_SECONDS)
     with tree.holding(mutation) as directory:
         found = run_tests(directory, mutation.tests, _PATIENCE_SECONDS)
-        with pytest.raises(TestsNotRunError, match="without any mutation"):
+        with pytest.raises(NotRunError, match="without any mutation"):
             check_tests(directory, mutation.tests, _PATIENCE_SECONDS)
     assert found.invariant is not None
     assert found.invariant.startswith("tests/unit/thinclient/spark/reading/test_planning.py::test_"), found

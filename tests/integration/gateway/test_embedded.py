@@ -231,6 +231,20 @@ class TestFile:
         assert await store.read(revision_of) == 1
         await store.close()
 
+    async def test_a_change_that_fails_leaves_nothing_of_itself(self, path: str) -> None:
+        store = SqliteStore(path)
+        await store.open()
+
+        def half_done(transaction: Transaction) -> None:
+            transaction.bookies_changed()
+            raise MetaStoreException("in the middle")
+
+        with pytest.raises(MetaStoreException, match="in the middle"):
+            await store.change(half_done)
+        assert await store.read(revision_of) == 0
+        assert await store.change(Transaction.bookies_changed) == 1
+        await store.close()
+
 
 class TestKill:
     async def test_what_a_killed_process_had_done_is_there(self, path: str) -> None:

@@ -21,9 +21,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from tests.simulation.mutations.mutation import Mutation
 from tests.simulation.mutations.probe import Found
-from tests.simulation.mutations.table import MUTATIONS, Mutation
-from tests.simulation.mutations.tests_run import TestsNotRunError, check_tests, run_tests
+from tests.simulation.mutations.table import MUTATIONS
+from tests.simulation.mutations.tests_run import NotRunError, check_tests, run_tests
 from tests.simulation.mutations.tree import ROOT, Tree, environment
 
 PAGE = ROOT / "tests" / "simulation" / "MUTATIONS.md"
@@ -70,7 +71,7 @@ def _check_tests(trees: queue.Queue[Tree], wanted: Sequence[Mutation], seconds: 
     tree = trees.get()
     try:
         check_tests(tree.directory, tests, seconds)
-    except TestsNotRunError as error:
+    except NotRunError as error:
         _console.print(str(error), markup=False, highlight=False)
         raise typer.Exit(2) from error
     finally:

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from tests.simulation.kinds import Kind, run_one
-from tests.simulation.mutations.table import METADATA
+from tests.simulation.mutations.mutation import METADATA
 
 
 @dataclass

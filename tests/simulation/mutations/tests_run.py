@@ -15,12 +15,12 @@ _CHOSEN = "not zookeeper"
 """Of tests that are there for both stores, the ones that need no server."""
 
 
-class TestsNotRunError(Exception):
+class NotRunError(Exception):
     """pytest could not run them, or they fail without any mutation."""
 
 
 def run_tests(directory: Path, tests: Sequence[str], seconds: float) -> Found:
-    """Stops at the first that fails, which is in the place of the invariant. Raises TestsNotRunError."""
+    """Stops at the first that fails, which is in the place of the invariant. Raises NotRunError."""
     options = ("-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-k", _CHOSEN)
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
@@ -40,13 +40,13 @@ def run_tests(directory: Path, tests: Sequence[str], seconds: float) -> Found:
         return Found()
     lines = [line for line in ended.stdout.splitlines() if line.startswith(_FAILED)]
     if ended.returncode != 1 or not lines:
-        raise TestsNotRunError(f"{' '.join(tests)}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+        raise NotRunError(f"{' '.join(tests)}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
     _, node, *reason = lines[0].split(maxsplit=2)
     return Found(0, node.partition("[")[0], " ".join(reason).removeprefix("- "))
 
 
 def check_tests(directory: Path, tests: Sequence[str], seconds: float) -> None:
-    """Raises TestsNotRunError unless all pass: what fails anyhow notices nothing."""
+    """Raises NotRunError unless all pass: what fails anyhow notices nothing."""
     found = run_tests(directory, tests, seconds)
     if found.invariant is not None:
-        raise TestsNotRunError(f"without any mutation {found.invariant} fails: {found.problem}")
+        raise NotRunError(f"without any mutation {found.invariant} fails: {found.problem}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.simulation.mutations.table import Edit, Mutation
+from tests.simulation.mutations.mutation import Edit, Mutation
 
 ROOT = Path(__file__).parents[3]
 _PACKAGES = (

@@ -1,0 +1,47 @@
+"""Bugs to plant: each is a change of a few characters of the product that breaks what an invariant promises.
+
+A mutation is text in one file that is replaced by other text; the text must stand there exactly once, so that the table
+can't rot. `world` says which simulation has the code in it: `data` (clients, bookies, disks; `run.run_seed`) or
+`metadata` (gateways, ZooKeeper, watchers; `metadata_run.run_seed`). `expected` are the invariants that it should break;
+another one may be the first to notice. What no simulation has in it (Spark, SQLite, TLS), and what few seeds meet,
+names the `tests` that are to notice instead: unit tests, or a plan of `regressions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+DATA = "data"
+METADATA = "metadata"
+
+
+class Edit(NamedTuple):
+    """Text of one file, which stands there once, and what takes its place."""
+
+    file: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One bug. `breaks` is a sentence for the table; `more` are edits that it takes beside the first.
+
+    `tests`: pytest's files and nodes, one of which must fail; no seeds are run then.
+    """
+
+    name: str
+    area: str
+    expected: tuple[str, ...]
+    breaks: str
+    file: str
+    before: str
+    after: str
+    world: str = DATA
+    more: tuple[Edit, ...] = ()
+    tests: tuple[str, ...] = ()
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        return Edit(self.file, self.before, self.after), *self.more

@@ -1,0 +1,1 @@
+"""The bugs to plant, an area a module."""

@@ -1,0 +1,188 @@
+"""The client: writing, recovery, reading."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.mutation import Edit, Mutation
+
+_PLAN = "tests/simulation/test_seeds.py::test_no_invariant_is_broken"
+_UNHEARD_FENCE = f"{_PLAN}[fence-of-a-recovery-that-a-bookie-does-not-hear]"
+_BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
+_RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
+
+MUTATIONS = (
+    # The writer
+    Mutation(
+        "ack-below-quorum",
+        "client",
+        ("P1", "P9"),
+        "an add is acknowledged one bookie short of the ack quorum",
+        "thinclient/core/writing.py",
+        "        while pending and pending[0].acks >= ack_quorum_size:\n",
+        "        while pending and pending[0].acks >= max(1, ack_quorum_size - 1):\n",
+    ),
+    Mutation(
+        "ack-out-of-order",
+        "client",
+        ("P9",),
+        "an add that is complete is acknowledged before the ones in front of it",
+        "thinclient/core/writing.py",
+        "        if not pending or pending[0] is not add or self.changing:\n            return _NONE\n",
+        "        if not pending or self.changing:\n            return _NONE\n"
+        "        if pending[0] is not add:\n            pending.remove(add)\n            return [add]\n",
+    ),
+    Mutation(
+        "lac-runs-ahead",
+        "client",
+        ("P2", "P10"),
+        "entries carry a last add confirmed that includes entries which are still on their way",
+        "thinclient/core/writing.py",
+        "        add = PendingAdd(entry_id, size, self.length, self.last_add_confirmed, indexes)\n",
+        "        add = PendingAdd(entry_id, size, self.length, entry_id - 1, indexes)\n",
+    ),
+    Mutation(
+        "change-from-lac-plus-2",
+        "client",
+        ("P1", "P3"),
+        "an ensemble change begins one entry too late: the first entry on the new bookies is not where readers look",
+        "thinclient/handles/ensemble_changer.py",
+        "        first_entry_id = self._writer.last_add_confirmed + 1\n",
+        "        first_entry_id = self._writer.last_add_confirmed + 2\n",
+    ),
+    Mutation(
+        "no-resend-after-change",
+        "client",
+        ("P1", "P3"),
+        "what a replaced bookie had stored counts for its successor, which never gets it",
+        "thinclient/core/writing.py",
+        "            add.acked &= kept\n",
+        "            add.acked &= -1\n",
+        more=(
+            Edit(
+                "thinclient/core/writing.py",
+                "            resend += [(add, index) for index in self._write_set(add) if index in new]\n",
+                "            resend += []\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "bookie-twice-in-ensemble",
+        "client",
+        ("P5",),
+        "a failed bookie is replaced by one that is in the ensemble already",
+        "thinclient/core/ensemble_change.py",
+        "        if bookie_id is not None and bookie_id not in members:\n            members[index] = bookie_id\n",
+        "        if bookie_id is not None:\n            members[index] = members[index - 1]\n",
+    ),
+    Mutation(
+        "fenced-writer-goes-on",
+        "client",
+        ("P1", "P2"),
+        "a writer takes the answer 'fenced' for a success",
+        "thinclient/handles/base_write_handle.py",
+        "        if response is not None and response.status == 0:\n            confirmed",
+        "        if response is not None and response.status in (0, 504):\n            confirmed",
+    ),
+    # Recovery
+    Mutation(
+        "recovery-does-not-fence",
+        "client",
+        ("P2", "P8"),
+        "recovery fences nobody, neither with its first reads nor with those of entries",
+        "thinclient/handles/recovery.py",
+        "messages.ReadRequest(txn_id, ledger_id, LAST_ENTRY, True, key)",
+        "messages.ReadRequest(txn_id, ledger_id, LAST_ENTRY)",
+        more=(
+            Edit(
+                "thinclient/handles/recovery.py",
+                "        self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)\n",
+                "        self._reads = ReadRequestEncoder(number)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "recovery-reads-do-not-fence",
+        "client",
+        (),
+        "recovery reads do not fence: a bookie that answered 'no such entry' may accept it afterwards",
+        "thinclient/handles/recovery.py",
+        "        self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)\n",
+        "        self._reads = ReadRequestEncoder(number)\n",
+        tests=(_UNHEARD_FENCE,),  # one seed in a hundred meets it
+    ),
+    Mutation(
+        "bad-digest-counts-as-missing",
+        "client",
+        ("P1", "P2"),
+        "a recovery read counts a damaged copy as 'no such entry'",
+        "thinclient/handles/recovery.py",
+        '            return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))\n',
+        "            return Missing.MISSING\n",
+    ),
+    Mutation(
+        "silence-counts-as-missing",
+        "client",
+        ("P2",),
+        "a bookie that gives no answer counts as 'no such entry'",
+        "thinclient/handles/recovery.py",
+        '            return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))\n',
+        "            return Missing.MISSING\n",
+    ),
+    Mutation(
+        "one-missing-ends-recovery",
+        "client",
+        ("P2",),
+        "recovery ends at the first bookie that lacks an entry",
+        "thinclient/core/recovery.py",
+        "        self._misses_needed = metadata.write_quorum_size - metadata.ack_quorum_size + 1\n",
+        "        self._misses_needed = 1\n",
+    ),
+    Mutation(
+        "recovery-tells-its-own-lac",
+        "client",
+        (),
+        "recovery adds carry the last add confirmed of the recoverer, which may die or lose, not that of its start",
+        "thinclient/core/recovery.py",
+        "        add.last_add_confirmed = self._start\n",
+        "",
+        tests=(_RECOVERY,),
+    ),
+    Mutation(
+        "recovery-starts-too-late",
+        "client",
+        ("P2", "P3"),
+        "recovery begins to read one entry behind where it should",
+        "thinclient/core/recovery.py",
+        "        self._next_to_read = self._next_to_add = self._start + 1\n",
+        "        self._next_to_read = self._next_to_add = self._start + 2\n",
+    ),
+    Mutation(
+        "recovery-does-not-write-back",
+        "client",
+        ("P3",),
+        "recovery closes the ledger behind entries without writing them to the ack quorum",
+        "thinclient/core/recovery.py",
+        "        if not self._end_found or writer is None or writer.pending_count or self._sizing is not None:\n",
+        "        if not self._end_found or writer is None or self._sizing is not None:\n",
+    ),
+    # The reader
+    Mutation(
+        "reads-beyond-the-lac",
+        "client",
+        ("P10",),
+        "a reader takes the last entry that a bookie holds for confirmed, not what that entry says of its predecessors",
+        "thinclient/handles/recovery.py",
+        "        lac = max(lac, decode_entry(secrets.digest, response.last_entry_body, ledger_id, None)"
+        ".last_add_confirmed)\n",
+        "        lac = max(lac, decode_entry(secrets.digest, response.last_entry_body, ledger_id, None).entry_id)\n",
+    ),
+    Mutation(
+        "short-batch-left-behind",
+        "client",
+        (),
+        "once a batch has failed, what a short one before it left out is never asked for, and the read does not end",
+        "thinclient/core/reading.py",
+        "        while self._unasked and self._unasked[0][0] < end:\n",
+        "        while self._unasked and self._failed_at is None:\n",
+        tests=(_BATCH_READING,),
+    ),
+)

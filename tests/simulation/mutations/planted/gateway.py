@@ -1,0 +1,156 @@
+"""The gateway and its store in ZooKeeper."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.mutation import METADATA, Edit, Mutation
+
+MUTATIONS = (
+    # The gateway
+    Mutation(
+        "iterate-ends-on-an-error",
+        "gateway",
+        ("M5",),
+        "a listing that fails in the middle ends as if it were whole",
+        "gateway/services/iterate.py",
+        "            async for response in responses:\n                if held is not None:\n"
+        "                    yield held.of(cluster)\n                held = response\n",
+        "            try:\n                async for response in responses:\n                    if held is not None:\n"
+        "                        yield held\n                    held = response\n"
+        "            except MetaStoreException:\n                pass\n",
+        METADATA,
+    ),
+    Mutation(
+        "any-cluster-is-believed",
+        "bookie",
+        ("S2",),
+        "garbage collection does not ask whose metadata it lists",
+        "bookie/collection/ledger_collector.py",
+        "        await self._within_timeout(self._metadata.registration_manager.verify(self._membership))\n",
+        "        return\n",
+    ),
+    Mutation(
+        "no-quarantine",
+        "bookie",
+        ("S2",),
+        "a ledger that one run misses is deleted by that run",
+        "bookie/collection/deletion_rules.py",
+        "        waited = SortedIds(self._candidates)\n",
+        "        waited = SortedIds(missing)\n",
+        more=(
+            Edit(
+                "bookie/collection/deletion_rules.py",
+                "        if self._since is not None and now - self._since < self._wait_seconds:\n",
+                "        if self._since is not None and now < self._since:\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "version-told-again",
+        "gateway",
+        ("M1",),
+        "a watch tells a version once more whenever the ledger was read again, as after a lost connection",
+        "gateway/services/watch_hub.py",
+        "        if known is not None and (record.version == known.version"
+        " or DAMAGED < record.version < known.version):\n            return []\n",
+        "",
+        METADATA,
+        (
+            Edit("gateway/services/watch_hub.py", "        return version != self.version\n", "        return True\n"),
+            Edit(
+                "gateway/stores/ledger_listeners.py",
+                "            if record.version > seen and listener in watched.listeners:\n",
+                "            if listener in watched.listeners:\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "watch-not-armed-again",
+        "gateway",
+        ("M2", "M3"),
+        "after the store's connection was lost nobody asks what changed meanwhile",
+        "gateway/stores/ledger_listeners.py",
+        "            watched.outdated()\n        if self._sweep is None:\n",
+        "            break\n        if False:\n",
+        METADATA,
+    ),
+    Mutation(
+        "removal-not-told",
+        "gateway",
+        ("M2",),
+        "a watch falls silent when its ledger is deleted",
+        "gateway/services/watch_hub.py",
+        "            stream.removed[ledger_id] = None\n        return list(ledger.streams)\n",
+        "        return list(ledger.streams)\n",
+        METADATA,
+    ),
+    Mutation(
+        "cache-serves-what-was-overwritten",
+        "gateway",
+        ("M4",),
+        "the cache keeps the answer that it has made of a ledger when it hears that somebody has changed it",
+        "gateway/services/metadata_cache.py",
+        "        self.answer = self.ledger = None\n",
+        "        self.ledger = None\n",
+        METADATA,
+    ),
+    Mutation(
+        "freshness-not-asked",
+        "gateway",
+        ("M4",),
+        "a gateway answers from what it holds, whatever its client has seen at another one",
+        "gateway/services/freshness.py",
+        "        if revision <= self._reached:\n            return\n",
+        "        if revision >= 0:\n            return\n",
+        METADATA,
+    ),
+    Mutation(
+        "blind-write",
+        "gateway",
+        ("P6", "M6"),
+        "a write does not look at the version it was made from",
+        "gateway/stores/zookeeper/ledger_manager.py",
+        "            stat = await self._session.set(self._path(ledger_id), data, expected_version)\n",
+        "            stat = await self._session.set(self._path(ledger_id), data, -1)\n",
+        METADATA,
+    ),
+    Mutation(
+        "any-creator-owns",
+        "gateway",
+        ("M6",),
+        "a Create that finds the ledger there takes it for its own",
+        "gateway/stores/zookeeper/ledger_manager.py",
+        "            return creator_of(await self.read(ledger_id), metadata)\n",
+        "            return Creator.SELF\n",
+        METADATA,
+    ),
+    Mutation(
+        "watches-never-released",
+        "gateway",
+        ("M7",),
+        "the store's watch stays when the last subscriber has gone",
+        "gateway/stores/ledger_listeners.py",
+        "        del self._ledgers[ledger_id]\n        if not watched.busy:\n            self._released(ledger_id)\n",
+        "        return\n",
+        METADATA,
+    ),
+    Mutation(
+        "loop-waits-for-the-store",
+        "gateway",
+        ("P12",),
+        "each request wakes the thread of the store's client by a byte of its own, which waits for room",
+        "gateway/stores/zookeeper/kazoo_thread.py",
+        "        if not self._woken:\n",
+        "        self._wake_sock.setblocking(True)\n        if True:\n",
+        METADATA,
+    ),
+    Mutation(
+        "client-not-made-anew",
+        "gateway",
+        ("P12",),
+        "a gateway whose client of the store has ended by an error goes on without one",
+        "gateway/stores/zookeeper/session.py",
+        "        loop.call_at(max(loop.time(), self._started_at + _RETRY_SECONDS), self._start_anew)\n",
+        "        return\n",
+        METADATA,
+    ),
+)

@@ -1,0 +1,189 @@
+"""The bookie's storage."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.mutation import Edit, Mutation
+
+_LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
+_INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
+
+MUTATIONS = (
+    # Storage
+    Mutation(
+        "ack-before-fdatasync",
+        "storage",
+        ("S5",),
+        "adds are acknowledged once they are written, before the sync",
+        "bookie/journal/journal.py",
+        "            if deferred:\n                self._events.stored(deferred)\n            self._file.sync()\n",
+        "            self._events.stored([*deferred, *completions])\n            completions = []\n"
+        "            self._file.sync()\n",
+    ),
+    Mutation(
+        "no-fdatasync",
+        "storage",
+        ("S5", "S1"),
+        "the journal is not synced at all",
+        "bookie/journal/file.py",
+        "            self._files.fdatasync(self._fd)\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "mark-moves-too-early",
+        "storage",
+        ("S1",),
+        "a checkpoint takes its mark after the cache was flushed, so that it passes records that came meanwhile",
+        "bookie/storage/checkpoint.py",
+        "            marks = [journal.synced_mark for journal in self._journals]\n"
+        "            if self._flusher.flush():\n                self._events.capacity_available()\n",
+        "            if self._flusher.flush():\n                self._events.capacity_available()\n"
+        "            marks = [journal.synced_mark for journal in self._journals]\n",
+    ),
+    Mutation(
+        "flush-drops-entries",
+        "storage",
+        ("S1", "P1"),
+        "a checkpoint writes index headers only and lets the cached entries go",
+        "bookie/storage/checkpoint.py",
+        "        kept = {ledger: table for ledger, table in snapshot.tables.items() if not ledger.deleted}\n",
+        "        kept = {ledger: table for ledger, table in snapshot.tables.items() if ledger.deleted}\n",
+    ),
+    Mutation(
+        "index-before-log-is-synced",
+        "storage",
+        ("S1", "P1"),
+        "the entry log is not synced before the mark moves",
+        "bookie/storage/ledger_store.py",
+        "        slots = self._write_entries(tables)\n        self.logs.sync()\n",
+        "        slots = self._write_entries(tables)\n",
+    ),
+    Mutation(
+        "index-not-synced",
+        "storage",
+        ("S1", "P1"),
+        "the index is not synced before the mark moves",
+        "bookie/storage/ledger_store.py",
+        "        self.index.sync()\n        self._statistics.flush_index",
+        "        self._statistics.flush_index",
+    ),
+    Mutation(
+        "replay-starts-behind-the-mark",
+        "storage",
+        ("S1",),
+        "replay begins with the journal file after the one that the mark names",
+        "bookie/storage/replay.py",
+        "        for journal_id in journals:\n            start =",
+        "        for journal_id in journals[1:]:\n            start =",
+    ),
+    Mutation(
+        "collects-what-was-not-listed",
+        "storage",
+        ("S2",),
+        "garbage collection takes a listing that ended in an error for the whole",
+        "bookie/collection/ledger_collector.py",
+        "        while (ids := await self._next_range(ranges)) is not None:\n            comparison.add_range(ids)\n"
+        "            await self._pace(1)\n        missing = comparison.finish()\n",
+        "        try:\n"
+        "            while (ids := await self._next_range(ranges)) is not None:\n                "
+        "comparison.add_range(ids)\n"
+        "        except BKException:\n            pass\n        missing = comparison.finish()\n",
+        more=(
+            Edit(
+                "bookie/collection/ledger_collector.py",
+                "        if not self._config.verify_metadata:\n            return list(candidates)\n",
+                "        return list(candidates)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "log-removed-while-referenced",
+        "storage",
+        ("S2", "P1"),
+        "compaction removes the old log before the index points at the copies",
+        "bookie/collection/compactor.py",
+        "                    self._point_at_copies(LedgerId.unscoped(number), moves[number])\n",
+        "                    pass\n",
+        more=(
+            Edit(
+                "bookie/collection/log_removal.py",
+                "        unreferenced = sorted(wanted - referenced)\n",
+                "        unreferenced = sorted(wanted)\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "any-mark-believed",
+        "storage",
+        ("S8", "P1", "P2"),
+        "a start replays from where the mark says, whether or not the journal reaches to it",
+        "bookie/storage/replay_start.py",
+        "        problem = _problem(files, directory, stored) if stored.mark.journal_id > 0 else None\n",
+        "        problem = None\n",
+    ),
+    Mutation(
+        "limbo-denies",
+        "storage",
+        ("S8", "P1", "P2"),
+        "a bookie that was started with its loss accepted says that there is no such entry",
+        "bookie/storage/reader.py",
+        "    if ledger.limbo:\n        raise DataUnknownException(\n",
+        "    if False:\n        raise DataUnknownException(\n",
+    ),
+    Mutation(
+        "list-of-index-files-not-asked",
+        "storage",
+        ("S8", "P1", "P2"),
+        "a start does not ask the list of index files for those that are missing",
+        "bookie/index/file_index.py",
+        "        lost = list(listed - id_set(found))\n",
+        "        lost = list(listed - listed)\n",
+    ),
+    Mutation(
+        "older-index-file-believed",
+        "storage",
+        (),
+        "an index file that is older than the list of index files says is taken for right",
+        "bookie/index/file_index.py",
+        " or header.generation < (generation or UNKNOWN)\n",
+        "\n",
+        tests=(f"{_INDEX_LIST}::test_a_ledger_whose_index_file_is_an_older_copy_is_in_limbo",),
+    ),
+    Mutation(
+        "log-removed-on-the-word-of-memory",
+        "storage",
+        ("S1", "P1"),
+        "a log goes because memory shows that its entries were moved, which a killed process did not make durable",
+        "bookie/collection/log_removal.py",
+        "            self._store.index.read_back([LedgerId.unscoped(number) for number in numbers])\n",
+        "            self._store.index.sync()\n",
+    ),
+    Mutation(
+        "damage-answered-as-missing",
+        "bookie",
+        ("S3",),
+        "an entry that can't be read is answered as 'no such entry'",
+        "bookie/protocol/read_scheduler.py",
+        "            return _refusal(request, Status.EIO)\n\n    def _known_lac",
+        "            return _refusal(request, Status.ENOENTRY)\n\n    def _known_lac",
+    ),
+    Mutation(
+        "limbo-asks-any-cluster",
+        "storage",
+        (),
+        "the check of limbo lets ledgers go on the word of a store that is not the bookie's cluster's",
+        "bookie/limbo/check.py",
+        "        if numbers:\n            await self._metadata.registration_manager.verify(self._membership)\n",
+        "        if numbers:\n",
+        tests=(_LIMBO_CHECK,),
+    ),
+    Mutation(
+        "limbo-gone-at-once",
+        "storage",
+        (),
+        "a ledger leaves limbo when its metadata are missed once",
+        "bookie/limbo/check.py",
+        "        left += await self._leave(self._quarantine.due(sorted(gone), self._clock()).tolist())\n",
+        "        left += await self._leave(sorted(gone))\n",
+        tests=(_LIMBO_CHECK,),
+    ),
+)
