@@ -38,7 +38,9 @@ from bookgate.ledger.metadata_store import (
     ServiceDiscovery,
     Versioned,
 )
+from bookgate.ledger.replication_store import ReplicationMetadata
 from tests.simulation.loop import CURRENT, Process, WorldLoop
+from tests.simulation.memory_replication import MemoryReplication, ReplicationState
 from tests.simulation.network import Network
 
 HOST = "metadata"
@@ -91,6 +93,7 @@ class MemoryMetadata:
         self.failing = 0.0
         """Share of requests, and of answers, that are lost."""
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
+        self.replication = ReplicationState(self, session_seconds)
         network.host(HOST)
 
     def factory(self, uri: str, config: GatewayConfig | None = None) -> LedgerManagerFactory:
@@ -114,10 +117,32 @@ class MemoryMetadata:
         if self.failing and self._network.rng.random() < self.failing:
             raise MetaStoreException(f"lost on its way from {source} to {target}")
 
+    def hears(self, process: Process) -> bool:
+        """Whether a process that lives and runs has a way to the store and back."""
+        if not process.alive or process.paused:
+            return False
+        return self._network.passes(process.host, HOST) and self._network.passes(HOST, process.host)
+
     @property
     def seen(self) -> OtherStore | MemoryMetadata:
         """The store that whoever calls has come upon."""
         return self.elsewhere.get(CURRENT.get().host, self)
+
+    def found(self, ledger_id: LedgerId) -> LedgerRecord:
+        """Of the store that whoever calls has come upon. Raises NoSuchLedgerExistsOnMetadataServerException."""
+        record = self.seen.ledgers.get(ledger_id)
+        if record is None:
+            raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
+        return record
+
+    def replace(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """Raises also MetadataVersionException."""
+        before = self.found(ledger_id)
+        if before.version != expected_version:
+            raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
+        record = self.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, expected_version + 1)
+        self.changed(ledger_id, before, record)
+        return record
 
     def changed(self, ledger_id: LedgerId, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
         for observe in self.on_change:
@@ -191,32 +216,24 @@ class _Ledgers(LedgerManager):
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         await self._store.request()
-        record = self._found(ledger_id)
+        record = self._store.found(ledger_id)
         await self._store.answer()
         return record
 
-    def _found(self, ledger_id: LedgerId) -> LedgerRecord:
-        record = self._store.seen.ledgers.get(ledger_id)
-        if record is None:
-            raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
-        return record
-
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        store = self._store
-        await store.request()
-        before = self._found(ledger_id)
-        if before.version != expected_version:
-            await store.answer()
-            raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
-        record = store.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, expected_version + 1)
-        store.changed(ledger_id, before, record)
-        await store.answer()
+        await self._store.request()
+        try:
+            record = self._store.replace(ledger_id, metadata, expected_version)
+        except MetadataVersionException:
+            await self._store.answer()
+            raise
+        await self._store.answer()
         return record
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         store = self._store
         await store.request()
-        before = self._found(ledger_id)
+        before = self._store.found(ledger_id)
         if expected_version is not None and before.version != expected_version:
             await store.answer()
             raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
@@ -340,6 +357,7 @@ class _Factory(LedgerManagerFactory):
         self._ledgers = _Ledgers(store)
         self._discovery = _Discovery(store)
         self._registrations = _Registrations(store)
+        self._replication: MemoryReplication | None = None
 
     async def initialize(self) -> None:
         await self._store.request()
@@ -358,6 +376,12 @@ class _Factory(LedgerManagerFactory):
         return self._registrations
 
     @property
+    def replication_metadata(self) -> ReplicationMetadata:
+        if self._replication is None:
+            self._replication = self._store.replication.client()
+        return self._replication
+
+    @property
     def connected(self) -> bool:
         return True
 
@@ -365,4 +389,5 @@ class _Factory(LedgerManagerFactory):
         return 0
 
     async def close(self) -> None:
-        return
+        if self._replication is not None:
+            await self._replication.close()

@@ -1,0 +1,399 @@
+"""Auto-recovery's metadata in the simple store of `metadata`: a round trip away, and its claims end with their session.
+
+A process's locks and votes end when the store has not heard of it for a session's time: it died, stands still or is cut
+off. A process that is heard of again is told then what it has lost.
+
+Not its job: ZooKeeper's nodes and SQLite's leases, which pass the same contract (`test_memory_replication`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    LockLostException,
+    MetaStoreException,
+    UnknownOutcomeException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord, Versioned
+from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger, check_markable, encode_delay
+from bookgate.ledger.replication_store import (
+    ANY_VERSION,
+    AuditorVote,
+    DelayChanged,
+    LedgerLock,
+    LockLost,
+    Mark,
+    MarksChanged,
+    RecordKind,
+    ReplicationEvent,
+    ReplicationListener,
+    ReplicationMetadata,
+    SwitchChanged,
+    VoteListener,
+    VoteState,
+    check_key,
+    record_conflict,
+)
+from bookgate.runtime.auditor_votes import Vote
+from bookgate.runtime.replication_listeners import ReplicationListeners
+from tests.simulation.loop import CURRENT, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.metadata import MemoryMetadata
+
+T = TypeVar("T")
+
+_HEARTBEAT_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class _Session:
+    """What the store knows of one process."""
+
+    process: Process
+    heard_at: float
+    locks: dict[int, LedgerLock] = field(default_factory=dict)
+    votes: dict[str, str] = field(default_factory=dict)
+    """Voters by the names of their votes."""
+
+
+class ReplicationState:
+    """The store's side, one a world."""
+
+    def __init__(self, store: MemoryMetadata, session_seconds: float) -> None:
+        self.store = store
+        self.marks: dict[int, Mark] = {}
+        self.locks: dict[int, tuple[LedgerLock, str]] = {}
+        """With the names of their holders."""
+        self.votes: dict[str, str] = {}
+        """Voters by the names of their votes, the oldest first."""
+        self.enabled = True
+        self.delay: int | None = None
+        self.check_times: dict[PeriodicCheck, int] = {}
+        self.records: dict[tuple[RecordKind, str], Versioned[bytes]] = {}
+        self._session_seconds = session_seconds
+        self._clients: list[MemoryReplication] = []
+        self._numbers = itertools.count(1)
+        self._beating = False
+
+    def client(self) -> MemoryReplication:
+        """For the process that calls."""
+        client = MemoryReplication(self, CURRENT.get())
+        self._clients.append(client)
+        return client
+
+    def token(self) -> str:
+        return f"{next(self._numbers):010d}"
+
+    def end_sessions_of(self, process: Process) -> None:
+        """As if the store had not heard of a process for a session's time."""
+        for client in self._clients:
+            if client.session.process is process:
+                client.session.heard_at = -self._session_seconds
+                self._look_at(client)
+
+    def claimed(self) -> None:
+        """From the first claim on the store looks which processes it hears of."""
+        if not self._beating:
+            self._beating = True
+            self._beat()
+
+    def _beat(self) -> None:
+        for client in self._clients:
+            self._look_at(client)
+        self._clients = [client for client in self._clients if client.session.process.alive or client.session.locks]
+        loop = self.store.loop
+        loop.call_at_exact(loop.time() + _HEARTBEAT_SECONDS, self._beat, context=loop.outside.context)
+
+    def _look_at(self, client: MemoryReplication) -> None:
+        session, now = client.session, self.store.loop.time()
+        if now - session.heard_at > self._session_seconds:
+            self.end_claims(session)
+        if self.store.hears(session.process):
+            session.heard_at = now
+            self.store.tell(session.process, client.hear_of_losses)
+
+    def end_claims(self, session: _Session) -> None:
+        for ledger_id, lock in list(session.locks.items()):
+            self.drop_lock(session, ledger_id, lock)
+        for name in list(session.votes):
+            self.drop_vote(session, name)
+
+    def drop_lock(self, session: _Session, ledger_id: int, lock: LedgerLock) -> None:
+        if session.locks.get(ledger_id) == lock:
+            del session.locks[ledger_id], self.locks[ledger_id]
+
+    def drop_vote(self, session: _Session, name: str) -> None:
+        if session.votes.pop(name, None) is not None:
+            del self.votes[name]
+            self.votes_changed()
+
+    def votes_changed(self) -> None:
+        first = next(iter(self.votes), None)
+        for client in self._clients:
+            if first in client.session.votes:
+                self.store.tell(client.session.process, client.hear_of_election, first)
+
+    def tell(self, event: ReplicationEvent) -> None:
+        for client in self._clients:
+            if len(client.listeners):
+                self.store.tell(client.session.process, client.listeners.tell, event)
+
+
+class MemoryReplication(ReplicationMetadata):
+    """One process's way to it."""
+
+    def __init__(self, state: ReplicationState, process: Process) -> None:
+        self._state = state
+        self._store = state.store
+        self.session = _Session(process, self._store.loop.time())
+        self.listeners = ReplicationListeners(lambda: None)
+        self._held: dict[int, LedgerLock] = {}
+        """Locks that this process believes to hold."""
+        self._votes: dict[str, Vote] = {}
+
+    def hear_of_losses(self) -> None:
+        """What the store has ended without this process."""
+        for ledger_id, lock in list(self._held.items()):
+            if self.session.locks.get(ledger_id) != lock:
+                del self._held[ledger_id]
+                self.listeners.tell(LockLost(lock))
+        for name, vote in list(self._votes.items()):
+            if name not in self.session.votes:
+                del self._votes[name]
+                vote.become(VoteState.LOST)
+
+    def hear_of_election(self, name: str) -> None:
+        vote = self._votes.get(name)
+        if vote is not None:
+            vote.become(VoteState.ELECTED)
+
+    async def close(self) -> None:
+        """Gives locks and votes back."""
+        self.listeners.clear()
+        self._held.clear()
+        self._votes.clear()
+        self._state.end_claims(self.session)
+
+    async def _read(self, look: Callable[[], T]) -> T:
+        await self._store.request()
+        found = look()
+        await self._store.answer()
+        return found
+
+    async def _change(self, change: Callable[[], T]) -> T:
+        await self._store.request()
+        outcome: T | BKException
+        try:
+            outcome = change()
+        except BKException as error:
+            outcome = error
+        try:
+            await self._store.answer()
+        except MetaStoreException as error:
+            raise UnknownOutcomeException(str(error)) from error
+        if isinstance(outcome, BKException):
+            raise outcome
+        return outcome
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self._store.seen is not self._store
+
+    # --- marks
+
+    async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int | None = None) -> Mark:
+        check_markable(ledger_id)
+
+        def put() -> Mark:
+            marks = {} if self._elsewhere else self._state.marks
+            before = marks.get(ledger_id) or Versioned(UnderreplicatedLedger(ledger_id), -1)
+            marks[ledger_id] = Versioned(before.value.with_replicas(replicas, ctime_ms), before.version + 1)
+            if not self._elsewhere:
+                self._state.tell(MarksChanged())
+            return marks[ledger_id]
+
+        return await self._change(put)
+
+    async def read_mark(self, ledger_id: int) -> Mark | None:
+        return await self._read(lambda: None if self._elsewhere else self._state.marks.get(ledger_id))
+
+    async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
+        after = -1 if start_after is None else start_after
+
+        def page() -> list[Mark]:
+            marks = {} if self._elsewhere else self._state.marks
+            return [marks[ledger_id] for ledger_id in sorted(marks) if ledger_id > after][:page_size]
+
+        while found := await self._read(page):
+            yield found
+            after = found[-1].value.ledger_id
+
+    async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
+        def delete() -> bool:
+            mark = None if self._elsewhere else self._state.marks.get(ledger_id)
+            if mark is None:
+                return True
+            if mark.version != expected_version:
+                return False
+            del self._state.marks[ledger_id]
+            return True
+
+        return await self._change(delete)
+
+    # --- locks
+
+    async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
+        check_markable(ledger_id)
+        state, lock = self._state, LedgerLock(ledger_id, self._state.token())
+
+        def take() -> LedgerLock | None:
+            if self._elsewhere or ledger_id in state.locks:
+                return None
+            state.locks[ledger_id] = lock, holder
+            self.session.locks[ledger_id] = self._held[ledger_id] = lock
+            state.claimed()
+            return lock
+
+        try:
+            return await self._change(take)
+        except BaseException:
+            self._forget(lock)
+            raise
+
+    def _forget(self, lock: LedgerLock) -> None:
+        if self._held.get(lock.ledger_id) == lock:
+            del self._held[lock.ledger_id]
+        self._state.drop_lock(self.session, lock.ledger_id, lock)
+
+    async def release(self, lock: LedgerLock) -> None:
+        if self._held.get(lock.ledger_id) == lock:
+            del self._held[lock.ledger_id]
+        await self._change(lambda: self._state.drop_lock(self.session, lock.ledger_id, lock))
+
+    async def is_held(self, lock: LedgerLock) -> bool:
+        return await self._read(lambda: self.session.locks.get(lock.ledger_id) == lock)
+
+    async def lock_holders(self) -> Mapping[int, str]:
+        return await self._read(lambda: {number: holder for number, (_, holder) in sorted(self._state.locks.items())})
+
+    async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        def write() -> LedgerRecord:
+            if self.session.locks.get(lock.ledger_id) != lock:
+                raise LockLostException(f"the lock of ledger {lock.ledger_id} is lost")
+            return self._store.replace(LedgerId.unscoped(lock.ledger_id), metadata, expected_version)
+
+        return await self._change(write)
+
+    # --- the auditor
+
+    async def stand_for_auditor(self, voter: str, listener: VoteListener) -> AuditorVote:
+        vote = Vote(voter, self._state.token(), listener, self._withdraw)
+
+        def cast() -> None:
+            if self._elsewhere:
+                raise MetaStoreException("the store is another one")
+            self._state.votes[vote.name] = self.session.votes[vote.name] = voter
+            self._votes[vote.name] = vote
+            self._state.claimed()
+
+        try:
+            await self._change(cast)
+        except BaseException:
+            self._votes.pop(vote.name, None)
+            self._state.drop_vote(self.session, vote.name)
+            raise
+        if vote.name in self._votes:
+            first = next(iter(self._state.votes), None) == vote.name
+            vote.become(VoteState.ELECTED if first else VoteState.WAITING)
+        return vote
+
+    async def _withdraw(self, vote: Vote) -> None:
+        self._votes.pop(vote.name, None)
+        await self._change(lambda: self._state.drop_vote(self.session, vote.name))
+
+    async def auditor(self) -> str | None:
+        return await self._read(lambda: next(iter(self._state.votes.values()), None))
+
+    # --- switches, times, records
+
+    async def is_enabled(self) -> bool:
+        return await self._read(lambda: self._state.enabled)
+
+    async def set_enabled(self, enabled: bool) -> None:
+        def switch() -> None:
+            if self._state.enabled is enabled:
+                raise IllegalOpException(f"auto-recovery is {'enabled' if enabled else 'disabled'} already")
+            self._state.enabled = enabled
+            self._state.tell(SwitchChanged(enabled))
+
+        await self._change(switch)
+
+    async def lost_bookie_delay(self) -> int | None:
+        return await self._read(lambda: self._state.delay)
+
+    async def set_lost_bookie_delay(self, seconds: int, *, only_if_absent: bool = False) -> int:
+        encode_delay(seconds)
+
+        def put() -> int:
+            if self._state.delay is None or not only_if_absent:
+                self._state.delay = seconds
+                self._state.tell(DelayChanged(seconds))
+            return self._state.delay
+
+        return await self._change(put)
+
+    async def check_time(self, check: PeriodicCheck) -> int | None:
+        return await self._read(lambda: self._state.check_times.get(check))
+
+    async def set_check_time(self, check: PeriodicCheck, ctime_ms: int) -> None:
+        await self._change(lambda: self._state.check_times.update({check: ctime_ms}))
+
+    async def records(self, kind: RecordKind) -> Mapping[str, Versioned[bytes]]:
+        return await self._read(
+            lambda: {key: found for (of, key), found in sorted(self._state.records.items(), key=str) if of is kind}
+        )
+
+    async def read_record(self, kind: RecordKind, key: str) -> Versioned[bytes] | None:
+        return await self._read(lambda: self._state.records.get((kind, key)))
+
+    async def write_record(self, kind: RecordKind, key: str, value: bytes, expected_version: int | None) -> int:
+        check_key(key)
+
+        def put() -> int:
+            found = self._state.records.get((kind, key))
+            if expected_version != ANY_VERSION and (found.version if found else None) != expected_version:
+                raise record_conflict(kind, key, expected_version)
+            version = 0 if found is None else found.version + 1
+            self._state.records[kind, key] = Versioned(value, version)
+            return version
+
+        return await self._change(put)
+
+    async def remove_record(self, kind: RecordKind, key: str, expected_version: int = ANY_VERSION) -> None:
+        def remove() -> None:
+            found = self._state.records.get((kind, key))
+            if found is None:
+                return
+            if expected_version not in (ANY_VERSION, found.version):
+                raise record_conflict(kind, key, expected_version)
+            del self._state.records[kind, key]
+
+        await self._change(remove)
+
+    # --- changes
+
+    def watch(self, listener: ReplicationListener) -> Callable[[], None]:
+        end = self.listeners.add(listener)
+        state = self._state
+        for event in (SwitchChanged(state.enabled), DelayChanged(state.delay)):
+            self._store.tell(self.session.process, self.listeners.tell, event)
+        return end
