@@ -205,6 +205,14 @@ class MetadataRemoved(Event):
     ledger: str
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRepaired(Event):
+    """A worker of auto-recovery is about to write this version of a ledger's metadata, under the ledger's lock."""
+
+    ledger: str
+    version: int
+
+
 # What bookies do, where somebody watches them
 
 

@@ -1,13 +1,13 @@
-"""What a single change of a ledger's metadata, or a client's word on its end, can break: P5, P6 and P11."""
+"""What a single change of a ledger's metadata, or a client's word on its end, can break: P5, P6, P11 and R7."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 from tests.history import events
-from tests.history.events import Event, MetadataSeen, Recovered
+from tests.history.events import Event, LedgerRepaired, MetadataSeen, Recovered
 from tests.history.rules import Rule
-from tests.history.violations import BadFragments, IllegalTransition, RecoveriesDisagree
+from tests.history.violations import BadFragments, IllegalTransition, RecoveriesDisagree, RepairChangedMore
 
 _MOVES = {
     "OPEN": {"OPEN", "IN_RECOVERY", "CLOSED"},
@@ -46,10 +46,10 @@ def _fragment_problem(seen: MetadataSeen) -> str | None:
 
 class MetadataMovesForward(Rule):
     """P6: one value a version, legal moves between versions, an end that stays. Where the store was watched, every
-    version is there."""
+    version is there. Repairs alone change fragments before the last."""
 
     id = "P6"
-    hears = (MetadataSeen,)
+    hears = (MetadataSeen, LedgerRepaired)
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,8 +57,13 @@ class MetadataMovesForward(Rule):
         """Of each ledger what was first seen of each version."""
         self._stored: dict[str, MetadataSeen] = {}
         """What the store wrote last."""
+        self._repairs: dict[str, list[int]] = {}
+        """Of each ledger the versions that repairs wrote."""
 
     def take(self, position: int, event: Event) -> None:
+        if isinstance(event, LedgerRepaired):
+            self._repairs.setdefault(event.ledger, []).append(event.version)
+            return
         assert isinstance(event, MetadataSeen)
         if event.client == events.STORE:
             self._no_version_is_skipped(event)
@@ -72,9 +77,16 @@ class MetadataMovesForward(Rule):
         before = max((version for version in versions if version < event.version), default=None)
         after = min((version for version in versions if version > event.version), default=None)
         if before is not None:
-            _may_follow(versions[before], event)
+            self._may_follow(versions[before], event)
         if after is not None:
-            _may_follow(event, versions[after])
+            self._may_follow(event, versions[after])
+
+    def _may_follow(self, before: MetadataSeen, after: MetadataSeen) -> None:
+        repairs = self._repairs.get(after.ledger, ())
+        repaired = any(before.version < version <= after.version for version in repairs)
+        problem = _transition_problem(before, after, repaired=repaired)
+        if problem:
+            raise IllegalTransition(f"ledger {after.ledger}: {problem}", before, after)
 
     def _no_version_is_skipped(self, event: MetadataSeen) -> None:
         before = self._stored.get(event.ledger)
@@ -88,13 +100,7 @@ def _value(seen: MetadataSeen) -> tuple[object, ...]:
     return seen.state, seen.sizes, seen.fragments, seen.last_entry, seen.length, seen.tag
 
 
-def _may_follow(before: MetadataSeen, after: MetadataSeen) -> None:
-    problem = _transition_problem(before, after)
-    if problem:
-        raise IllegalTransition(f"ledger {after.ledger}: {problem}", before, after)
-
-
-def _transition_problem(before: MetadataSeen, after: MetadataSeen) -> str | None:
+def _transition_problem(before: MetadataSeen, after: MetadataSeen, *, repaired: bool) -> str | None:
     """What forbids `after` as a later version of `before`, with any number of changes between."""
     if after.state not in _MOVES[before.state]:
         return f"{before.state} became {after.state}"
@@ -104,8 +110,47 @@ def _transition_problem(before: MetadataSeen, after: MetadataSeen) -> str | None
         return f"{after.state} with last entry {after.last_entry} and length {after.length}"
     if before.sizes != after.sizes:
         return f"its sizes became {after.sizes}"
-    if before.fragments[:-1] != after.fragments[: len(before.fragments) - 1]:
-        return "a fragment before the last was changed"
+    complete = len(before.fragments) - (before.state != "CLOSED")
+    if not repaired and before.fragments[:complete] != after.fragments[:complete]:
+        return "a complete fragment was changed"
+    return None
+
+
+class RepairsReplaceMembersOnly(Rule):
+    """R7, of two versions that the store wrote one after the other."""
+
+    id = "R7"
+    hears = (MetadataSeen, LedgerRepaired)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stored: dict[str, MetadataSeen] = {}
+        self._repairs: set[tuple[str, int]] = set()
+
+    def take(self, position: int, event: Event) -> None:
+        if isinstance(event, LedgerRepaired):
+            self._repairs.add((event.ledger, event.version))
+            return
+        assert isinstance(event, MetadataSeen)
+        if event.client != events.STORE:
+            return
+        before, self._stored[event.ledger] = self._stored.get(event.ledger), event
+        if before is None or (event.ledger, event.version) not in self._repairs:
+            return
+        self.looked += 1
+        problem = _repair_problem(before, event)
+        if problem:
+            raise RepairChangedMore(f"ledger {event.ledger}: {problem}", before, event)
+
+
+def _repair_problem(before: MetadataSeen, after: MetadataSeen) -> str | None:
+    kept = (before.state, before.sizes, before.last_entry, before.length, before.tag)
+    if kept != (after.state, after.sizes, after.last_entry, after.length, after.tag):
+        return "a repair changed more than the members of ensembles"
+    if [first for first, _ in before.fragments] != [first for first, _ in after.fragments]:
+        return "a repair moved the borders of fragments"
+    if before.state != "CLOSED" and before.fragments[-1] != after.fragments[-1]:
+        return "a repair changed the fragment that is still written"
     return None
 
 

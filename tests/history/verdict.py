@@ -16,7 +16,12 @@ from tests.history.rules_entries import (
     ConfirmedReadsStayBelowTheLac,
     QuorumsHaveAnswered,
 )
-from tests.history.rules_ledgers import FragmentsAreValid, MetadataMovesForward, RecoveriesAgree
+from tests.history.rules_ledgers import (
+    FragmentsAreValid,
+    MetadataMovesForward,
+    RecoveriesAgree,
+    RepairsReplaceMembersOnly,
+)
 from tests.history.story import Story
 from tests.history.violations import InvariantViolated
 
@@ -50,6 +55,7 @@ RULES: tuple[type[Rule], ...] = (
     QuorumsHaveAnswered,
     ConfirmedReadsStayBelowTheLac,
     RecoveriesAgree,
+    RepairsReplaceMembersOnly,
     ForeignDirectoriesAreRefused,
     WrongKeysAreRefused,
 )
@@ -60,7 +66,14 @@ def new_rules() -> Rules:
     return Rules(rule() for rule in RULES)
 
 
-DATA_INVARIANTS = (*(f"P{number}" for number in range(1, 13)), *(f"S{number}" for number in range(1, 9)), "D1")
+REPAIR_INVARIANTS = ("R3", "R5", "R6", "R7", "R11", "R13")
+"""What auto-recovery is put to. R1, R2 and R4 show as P1, P3, P5 and P10: a repair is judged like anything else."""
+DATA_INVARIANTS = (
+    *(f"P{number}" for number in range(1, 13)),
+    *(f"S{number}" for number in range(1, 9)),
+    "D1",
+    *REPAIR_INVARIANTS,
+)
 """Everything that clients and bookies are put to, in order; those of gateways are the checkers' M1 to M7."""
 
 

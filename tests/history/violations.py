@@ -192,3 +192,36 @@ class LostOutcomeMisjudged(InvariantViolated):
 class StoreWatchesLeft(InvariantViolated):
     id = "M7"
     sentence = "store watches = distinct watched ledgers (plus a constant), zero after the last subscriber has gone"
+
+
+class RepairNotDurable(InvariantViolated):
+    id = "R3"
+    sentence = "metadata names a bookie for a fragment only after every id due there is durable on it"
+
+
+class NotRepaired(InvariantViolated):
+    id = "R5"
+    sentence = "after faults cease every ledger with a lost copy is repaired, or listed as unrecoverable"
+
+
+class FencedWithoutNeed(InvariantViolated):
+    id = "R6"
+    sentence = (
+        "auto-recovery fences no ledger before a member of its last ensemble has been lost for the grace, and none "
+        "whose members are there"
+    )
+
+
+class RepairChangedMore(InvariantViolated):
+    id = "R7"
+    sentence = "a repair replaces members of complete fragments, and changes nothing else"
+
+
+class ActedWhileDisabled(InvariantViolated):
+    id = "R11"
+    sentence = "while auto-recovery is disabled nothing is marked and nothing fenced"
+
+
+class MarkedTooEarly(InvariantViolated):
+    id = "R13"
+    sentence = "a bookie that is back within the delay causes no mark"

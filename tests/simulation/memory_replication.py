@@ -76,9 +76,13 @@ class ReplicationState:
         self.votes: dict[str, str] = {}
         """Voters by the names of their votes, the oldest first."""
         self.enabled = True
+        self._disabled_at = 0.0
         self.delay: int | None = None
         self.check_times: dict[PeriodicCheck, int] = {}
         self.records: dict[tuple[RecordKind, str], Versioned[bytes]] = {}
+        self.on_mark: list[Callable[[int, Sequence[str]], None]] = []
+        self.on_repair: list[Callable[[LedgerRecord, LedgerMetadata], None]] = []
+        """Told before a ledger is written under its lock: its record, and what is to be written."""
         self._session_seconds = session_seconds
         self._clients: list[MemoryReplication] = []
         self._numbers = itertools.count(1)
@@ -89,6 +93,18 @@ class ReplicationState:
         client = MemoryReplication(self, CURRENT.get())
         self._clients.append(client)
         return client
+
+    @property
+    def disabled_for(self) -> float:
+        """Seconds; 0 while it is enabled."""
+        return 0.0 if self.enabled else self.store.loop.time() - self._disabled_at
+
+    def switch(self, enabled: bool) -> None:
+        """Raises IllegalOpException."""
+        if self.enabled is enabled:
+            raise IllegalOpException(f"auto-recovery is {'enabled' if enabled else 'disabled'} already")
+        self.enabled, self._disabled_at = enabled, self.store.loop.time()
+        self.tell(SwitchChanged(enabled))
 
     def token(self) -> str:
         return f"{next(self._numbers):010d}"
@@ -219,6 +235,8 @@ class MemoryReplication(ReplicationMetadata):
             marks[ledger_id] = Versioned(before.value.with_replicas(replicas, ctime_ms), before.version + 1)
             if not self._elsewhere:
                 self._state.tell(MarksChanged())
+                for hear in self._state.on_mark:
+                    hear(ledger_id, replicas)
             return marks[ledger_id]
 
         return await self._change(put)
@@ -289,7 +307,12 @@ class MemoryReplication(ReplicationMetadata):
         def write() -> LedgerRecord:
             if self.session.locks.get(lock.ledger_id) != lock:
                 raise LockLostException(f"the lock of ledger {lock.ledger_id} is lost")
-            return self._store.replace(LedgerId.unscoped(lock.ledger_id), metadata, expected_version)
+            ledger_id = LedgerId.unscoped(lock.ledger_id)
+            before = self._store.found(ledger_id)
+            if before.version == expected_version:
+                for hear in self._state.on_repair:
+                    hear(before, metadata)
+            return self._store.replace(ledger_id, metadata, expected_version)
 
         return await self._change(write)
 
@@ -329,13 +352,7 @@ class MemoryReplication(ReplicationMetadata):
         return await self._read(lambda: self._state.enabled)
 
     async def set_enabled(self, enabled: bool) -> None:
-        def switch() -> None:
-            if self._state.enabled is enabled:
-                raise IllegalOpException(f"auto-recovery is {'enabled' if enabled else 'disabled'} already")
-            self._state.enabled = enabled
-            self._state.tell(SwitchChanged(enabled))
-
-        await self._change(switch)
+        await self._change(lambda: self._state.switch(enabled))
 
     async def lost_bookie_delay(self) -> int | None:
         return await self._read(lambda: self._state.delay)

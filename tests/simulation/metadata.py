@@ -84,6 +84,8 @@ class MemoryMetadata:
         self.ledgers: dict[LedgerId, LedgerRecord] = {}
         self.cookies: dict[str, Versioned[bytes]] = {}
         self.registrations: dict[str, _Registration] = {}
+        self._missing_since: dict[str, float] = {}
+        """Bookies that were registered once, and are not now."""
         self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
         self.bookie_listeners: list[BookieWatch] = []
         self._told_at: dict[BookieWatch, float] = {}
@@ -174,14 +176,25 @@ class MemoryMetadata:
         if holder is None or holder.process is not process:
             process.on_end.append(lambda: self._session_ends_soon(info.bookie_id, process))
         self.registrations[info.bookie_id] = _Registration(info, read_only, process)
+        self._missing_since.pop(info.bookie_id, None)
         self.bookies_changed()
+
+    def unregister(self, bookie_id: str) -> None:
+        """Nothing, if it is not registered."""
+        if self.registrations.pop(bookie_id, None) is not None:
+            self._missing_since[bookie_id] = self.loop.time()
+            self.bookies_changed()
+
+    def missing_for(self, bookie_id: str) -> float:
+        """For how many seconds a bookie has not been registered; 0 if it is, or never was."""
+        now = self.loop.time()
+        return now - self._missing_since.get(bookie_id, now)
 
     def _session_ends_soon(self, bookie_id: str, process: Process) -> None:
         def expire() -> None:
             registration = self.registrations.get(bookie_id)
             if registration is not None and registration.process is process:
-                del self.registrations[bookie_id]
-                self.bookies_changed()
+                self.unregister(bookie_id)
 
         when = self.loop.time() + self._session_seconds
         self.loop.call_at_exact(when, expire, context=self.loop.outside.context)
@@ -319,8 +332,7 @@ class _Registrations(RegistrationManager):
 
     async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
         await self._store.request()
-        if self._store.registrations.pop(bookie_id, None) is not None:
-            self._store.bookies_changed()
+        self._store.unregister(bookie_id)
         await self._store.answer()
 
     async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:

@@ -58,6 +58,7 @@ def changes(*several: Change) -> Change:
     return change
 
 
+MOVED = ("b1", "b2", "b4")
 OTHER = ("w/7/0/10", "w/7/2/10", "w/7/1/10")
 STRANGE = ("w/7/0/10", "nobody/7/1/10", "w/7/2/10")
 MISSING_ON_TWO = changes(
@@ -116,6 +117,11 @@ BROKEN: dict[str, tuple[str, Change]] = {
     ),
     "a fence lost": ("S6", with_last(holds("b2", fenced=False))),
     "a wrong key let in": ("S7", with_late_answer("b2", 9, "recovery-add", "EOK", wrong_key=True)),
+    "a complete fragment changed by no repair": ("P6", with_last(metadata(3, "CLOSED", fragments=((0, MOVED),)))),
+    "a repair that moves a border": (
+        "R7",
+        with_last(events.LedgerRepaired(3.0, "7", 3), metadata(3, "CLOSED", fragments=((0, BOOKIES), (2, MOVED)))),
+    ),
     "created twice": ("D1", with_last(LedgerCreated(3.0, "x", "7", (3, 3, 2), "other"))),
     "the record of another": ("D1", with_last(metadata(2, "CLOSED", "x", tag="eight"))),
 }
@@ -125,6 +131,14 @@ def test_a_good_history_is_accepted() -> None:
     verdict = judge(good_history())
     assert not verdict.violations, verdict
     assert all(verdict.looked[invariant] for invariant in ("P1", "P3", "P7", "P8", "P9", "S1", "S5", "S6", "S7", "P12"))
+
+
+def test_a_repair_may_replace_members_of_complete_fragments() -> None:
+    repaired = metadata(3, "CLOSED", fragments=((0, MOVED),))
+    history = with_last(events.LedgerRepaired(3.0, "7", 3), repaired)(good_history())
+    verdict = judge(history)
+    assert {"P6", "R7"}.isdisjoint(verdict.broken)
+    assert verdict.looked["R7"] == 1
 
 
 @pytest.mark.parametrize("name", BROKEN)
