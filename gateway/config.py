@@ -67,6 +67,9 @@ class GatewayConfig(BaseSettings, _SettingsOfAllStores, HttpSettings, LogSetting
     max_subscriptions: int = Field(
         default=_LIMITS.subscriptions_a_stream, ge=1, description="subscriptions on one Watch stream"
     )
+    max_subscriptions_in_all: int = Field(
+        default=_LIMITS.subscriptions, ge=1, description="subscriptions on all Watch streams together"
+    )
     max_streams_per_client: int = Field(
         default=_LIMITS.streams_a_client, ge=1, description="streaming calls under way on one connection"
     )
@@ -102,6 +105,7 @@ class GatewayConfig(BaseSettings, _SettingsOfAllStores, HttpSettings, LogSetting
             request_bytes=self.max_request_bytes,
             connections=self.max_connections or gateway_share(descriptor_limit()),
             subscriptions_a_stream=self.max_subscriptions,
+            subscriptions=self.max_subscriptions_in_all,
             streams_a_client=self.max_streams_per_client,
             streams=self.max_streams,
             listings=self.max_listings,

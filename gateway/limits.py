@@ -18,6 +18,9 @@ class Limits:
     """Of all clients; more are closed as they come. One without a call for `IDLE_SECONDS` is told to go."""
 
     subscriptions_a_stream: int = 100_000
+    subscriptions: int = 1_000_000
+    """Of all Watch streams: each costs some 2 KiB."""
+
     streams_a_client: int = 100
     """Streaming calls under way on one connection (a client is its address and port)."""
 

@@ -196,7 +196,7 @@ class GatewayServer:
         freshness = RevisionBarrier(self._factory)
         self._budget = StoreBudget(limits.store_calls, self.metrics.observe_store)
         self._cache = MetadataCache(self._factory, limits.cache_bytes, limits.cache_idle_seconds)
-        self.watches = WatchService(self._factory, self._bookmark_seconds, limits.subscriptions_a_stream, freshness)
+        self.watches = WatchService(self._factory, self._bookmark_seconds, limits, freshness)
         self._discovery = DiscoveryService(self._factory)
         self.registrations = RegistrationService(self._factory, self._lease_seconds)
         self.replication = ReplicationService(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from bookgate.gateway.limits import Limits
 from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.messages import failure, ledger_id_of, required_ledger_id
@@ -131,13 +132,13 @@ class WatchService:
         self,
         factory: LedgerManagerFactory,
         bookmark_seconds: float = BOOKMARK_SECONDS,
-        max_subscriptions: int = 100_000,
+        limits: Limits = Limits(),  # noqa: B008 (a frozen value)
         freshness: RevisionBarrier | None = None,
     ) -> None:
         self._factory = factory
         self._freshness = freshness or RevisionBarrier(factory)
         self._bookmark_seconds = bookmark_seconds
-        self.hub = WatchHub(max_subscriptions)
+        self.hub = WatchHub(limits.subscriptions_a_stream, limits.subscriptions)
         self._streams: dict[_Stream, None] = {}
         self._listening: dict[LedgerId, tuple[int, _Listener]] = {}
         self._follow_lock = asyncio.Lock()

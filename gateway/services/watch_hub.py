@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class TooManySubscriptions(Exception):
-    """The stream has reached its limit of subscriptions."""
+    """The stream, or all streams together, have reached their limit of subscriptions."""
 
 
 class _Subscription:
@@ -95,9 +95,11 @@ class _Ledger:
 class WatchHub:
     """All subscriptions of one gateway. Not thread-safe."""
 
-    def __init__(self, max_subscriptions: int = 100_000) -> None:
-        """`max_subscriptions` is the limit per stream."""
+    def __init__(self, max_subscriptions_a_stream: int = 100_000, max_subscriptions: int = 1_000_000) -> None:
+        """`max_subscriptions` is the limit of all streams together."""
+        self._max_subscriptions_a_stream = max_subscriptions_a_stream
         self._max_subscriptions = max_subscriptions
+        self._subscriptions = 0
         self._streams: dict[StreamId, _Stream] = {}
         self._ledgers: dict[LedgerId, _Ledger] = {}
         self._epoch = 0
@@ -123,7 +125,7 @@ class WatchHub:
     @property
     def subscription_count(self) -> int:
         """Number of subscriptions of all streams."""
-        return sum(len(stream.subscriptions) for stream in self._streams.values())
+        return self._subscriptions
 
     def open_stream(self, stream_id: StreamId) -> None:
         self._streams[stream_id] = _Stream()
@@ -133,6 +135,7 @@ class WatchHub:
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return []
+        self._subscriptions -= len(stream.subscriptions)
         for ledger_id in stream.subscriptions:
             self._leave(stream_id, ledger_id)
         return [*stream.subscriptions, *stream.removed]
@@ -146,8 +149,8 @@ class WatchHub:
         TooManySubscriptions.
         """
         stream = self._streams[stream_id]
-        if ledger_id not in stream.subscriptions and len(stream.subscriptions) >= self._max_subscriptions:
-            raise TooManySubscriptions(f"a Watch stream carries at most {self._max_subscriptions} subscriptions")
+        if ledger_id not in stream.subscriptions:
+            self._make_room(stream)
         subscription = _Subscription(version, incarnation)
         stream.subscriptions[ledger_id] = subscription
         stream.outbox.pop(ledger_id, None)
@@ -159,12 +162,24 @@ class WatchHub:
         ledger.streams[stream_id] = subscription
         return ledger.record is not None and self._notice(stream_id, subscription, ledger.record)
 
+    def _make_room(self, stream: _Stream) -> None:
+        if len(stream.subscriptions) >= self._max_subscriptions_a_stream:
+            raise TooManySubscriptions(
+                f"a Watch stream carries at most {self._max_subscriptions_a_stream} subscriptions"
+            )
+        if self._subscriptions >= self._max_subscriptions:
+            raise TooManySubscriptions(
+                f"the Watch streams of this gateway carry at most {self._max_subscriptions} subscriptions together"
+            )
+        self._subscriptions += 1
+
     def unsubscribe(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
         """Ends a subscription, after which nothing is sent for it; an unknown one is ignored."""
         stream = self._streams[stream_id]
         stream.outbox.pop(ledger_id, None)
         stream.removed.pop(ledger_id, None)
         if stream.subscriptions.pop(ledger_id, None) is not None:
+            self._subscriptions -= 1
             self._leave(stream_id, ledger_id)
 
     def state(self, ledger_id: LedgerId, record: LedgerState | None) -> list[StreamId]:
@@ -219,6 +234,7 @@ class WatchHub:
         stream = self._streams[stream_id]
         if subscription.is_of_another(record.incarnation):
             del stream.subscriptions[record.ledger_id]
+            self._subscriptions -= 1
             stream.removed[record.ledger_id] = None
             self._leave(stream_id, record.ledger_id)
             return True
@@ -229,6 +245,7 @@ class WatchHub:
 
     def _remove(self, ledger_id: LedgerId, ledger: _Ledger) -> list[StreamId]:
         del self._ledgers[ledger_id]
+        self._subscriptions -= len(ledger.streams)
         for stream_id in ledger.streams:
             stream = self._streams[stream_id]
             del stream.subscriptions[ledger_id]

@@ -132,13 +132,28 @@ def test_a_ledger_that_only_has_the_id_of_the_one_that_was_seen_is_told_as_its_r
 
 
 def test_limit_refuses_one_more_but_not_a_repeat() -> None:
-    hub = WatchHub(max_subscriptions=2)
+    hub = WatchHub(max_subscriptions_a_stream=2)
     hub.open_stream("s1")
     hub.subscribe("s1", LEDGERS[0], None)
     hub.subscribe("s1", LEDGERS[1], None)
     hub.subscribe("s1", LEDGERS[1], 3)
     with pytest.raises(TooManySubscriptions):
         hub.subscribe("s1", LEDGERS[2], None)
+
+
+def test_limit_of_all_streams_together() -> None:
+    hub = WatchHub(max_subscriptions=2)
+    for stream, ledger in (("s1", 0), ("s2", 1)):
+        hub.open_stream(stream)
+        hub.subscribe(stream, LEDGERS[ledger], None)
+    with pytest.raises(TooManySubscriptions, match="this gateway"):
+        hub.subscribe("s1", LEDGERS[2], None)
+    hub.subscribe("s1", LEDGERS[0], 3)
+    hub.close_stream("s2")
+    hub.subscribe("s1", LEDGERS[2], None)
+    hub.unsubscribe("s1", LEDGERS[2])
+    hub.subscribe("s1", LEDGERS[1], None)
+    assert hub.subscription_count == 2
 
 
 def test_new_epoch_when_wanted_again(hub: WatchHub) -> None:
