@@ -159,6 +159,9 @@ class RequestProcessor:
             status = self._check_reach(request)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
+            if ledger is None and request.recovery:
+                # Whoever repairs the ledger brings back a copy; its writer must not (AR12).
+                ledger = self._writer.create_fenced_ledger(LedgerId(0, request.ledger_id), request.master_key)
             if ledger is None:
                 status = Status.EFENCED
             else:
@@ -222,7 +225,7 @@ class RequestProcessor:
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
         """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it.
 
-        None for one that was fenced and deleted lately: a late add must not bring it to life again.
+        None for one that was fenced and deleted lately: a late add of its writer must not bring it to life again.
         """
         ledger = self._ledgers.recent(ledger_id)
         if ledger is not None:

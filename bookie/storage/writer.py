@@ -74,6 +74,13 @@ class EntryWriter:
             )
         return self._ledgers.get_or_create(ledger_id, master_key)
 
+    def create_fenced_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
+        """Like `create_ledger`, for a ledger that takes no add of a writer, from its first record on."""
+        ledger = self.create_ledger(ledger_id, master_key)
+        # The fence is journaled with the key, before whatever comes first.
+        ledger.fenced = True
+        return ledger
+
     def add_entry(
         self, ledger: LedgerState, entry_id: int, packet: bytes, completion: Completion | None, *, sync: bool = True
     ) -> None:

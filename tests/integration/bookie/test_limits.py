@@ -144,11 +144,27 @@ async def test_a_ledger_that_was_fenced_and_deleted(tmp_path: Path) -> None:
             await asyncio.to_thread(server.storage.delete_ledgers, [1])
             assert await asyncio.to_thread(client.receive) == messages.ReadResponse(1, Status.ENOLEDGER, 1, -1)
             assert await asyncio.to_thread(client.status, add(1, 2)) == Status.EFENCED
-            assert await asyncio.to_thread(client.status, add(1, 2, recovery=True)) == Status.EFENCED
             assert await asyncio.to_thread(client.status, fence(1)) == Status.ENOLEDGER
             assert await asyncio.to_thread(client.status, read(1, 0)) == Status.ENOLEDGER
             write = messages.WriteLacRequest(2, 1, 0, KEY, lac_packet(1, 0))
             assert await asyncio.to_thread(client.status, write) == Status.ENOLEDGER
+
+
+async def test_a_repair_brings_a_fenced_and_deleted_ledger_back_and_its_writer_does_not(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            await asyncio.to_thread(written, client, 1, 2, b"x")
+            await asyncio.to_thread(client.ask, fence(1))
+            await asyncio.to_thread(server.storage.delete_ledgers, [1])
+            assert await asyncio.to_thread(client.status, add(1, 1)) == Status.EFENCED
+            assert await asyncio.to_thread(client.status, add(1, 1, recovery=True)) == Status.EOK
+            assert await asyncio.to_thread(client.status, read(1, 1)) == Status.EOK
+            assert await asyncio.to_thread(client.status, read(1, 0)) == Status.ENOENTRY
+            assert await asyncio.to_thread(client.status, add(1, 2)) == Status.EFENCED
+    async with running_bookie(tmp_path) as server:
+        with EntryClient(entry_address(server)) as client:
+            assert await asyncio.to_thread(client.status, add(1, 2)) == Status.EFENCED, "the fence is durable"
+            assert await asyncio.to_thread(client.status, read(1, 1)) == Status.EOK
 
 
 async def test_a_ledger_that_was_deleted_and_not_fenced_begins_anew(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ class ForkedCluster:
     """Bookies by id, on one embedded metadata store."""
 
     def __init__(self, root: Path, size: int) -> None:
+        self._root = root
         self.metadata_uri = f"sqlite://{root}/metadata.sqlite"
         self.bookies: dict[str, ForkedBookie] = {}
         for index in range(size):
@@ -42,6 +44,10 @@ class ForkedCluster:
         self.bookies[bookie_id].kill()
         self._running.discard(bookie_id)
         self._paused.discard(bookie_id)
+
+    def wipe(self, bookie_id: str) -> None:
+        """Removes what a bookie that does not run has stored."""
+        shutil.rmtree(self._root / bookie_id / "bookie")
 
     def pause(self, bookie_id: str) -> None:
         os.kill(self.bookies[bookie_id].pid, signal.SIGSTOP)

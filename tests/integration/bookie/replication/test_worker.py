@@ -1,0 +1,245 @@
+"""The replication worker on real bookie processes: what they held is copied again, and nothing is lost meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookgate import BookKeeper, ClientConfig, WriteHandle
+from bookgate.bookie.replication.tools import WorkerTools
+from bookgate.bookie.replication.worker import ReplicationWorker, WorkerOptions
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.replication_store import RecordKind
+from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
+
+pytestmark = pytest.mark.asyncio
+
+PASSWORD = b"secret"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ForkedCluster]:
+    with forked_cluster(tmp_path, 5) as made:
+        yield made
+
+
+class Repairs:
+    """A worker, and the metadata that it and the test look at."""
+
+    def __init__(self, factory: LedgerManagerFactory, worker: ReplicationWorker) -> None:
+        self.factory = factory
+        self.metadata = factory.replication_metadata
+        self.worker = worker
+
+    async def mark(self, ledger_id: int, *bookies: str) -> None:
+        await self.metadata.mark(ledger_id, bookies, 1)
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Asks the store again and again: what a worker does to it is told to nobody."""
+        async with asyncio.timeout(60):
+            while not await holds():  # noqa: ASYNC110 - a store has no event for it
+                await asyncio.sleep(0.05)
+
+    async def until_unmarked(self, *ledger_ids: int) -> None:
+        async def none() -> bool:
+            return not any([await self.metadata.read_mark(ledger_id) for ledger_id in ledger_ids])
+
+        await self.until(none)
+
+    async def read(self, ledger_id: int) -> LedgerMetadata:
+        return (await self.factory.ledger_manager.read(LedgerId.unscoped(ledger_id))).metadata
+
+
+@contextlib.asynccontextmanager
+async def repairing(cluster: ForkedCluster, **options: Any) -> AsyncIterator[Repairs]:
+    factory = create_factory(cluster.metadata_uri)
+    await factory.initialize()
+    config = ClientConfig(add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5)
+    rng = random.Random(1)
+    tools = WorkerTools(factory, config, rng, 0)
+    worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)
+    await worker.start()
+    try:
+        yield Repairs(factory, worker)
+    finally:
+        await worker.stop()
+        await tools.close()
+        await factory.close()
+
+
+async def written(
+    client: BookKeeper, entries: int, ensemble: int, write_quorum: int, ack_quorum: int, *, close: bool = True
+) -> WriteHandle:
+    ledger = await client.create_ledger(ensemble, write_quorum, ack_quorum, password=PASSWORD)
+    for number in range(entries):
+        await ledger.append(payload(number))
+    if close:
+        await ledger.close()
+    return ledger
+
+
+def payload(number: int) -> bytes:
+    return b"entry %d " % number * (number % 7 + 1)
+
+
+async def check(client: BookKeeper, ledger_id: LedgerId, entries: int) -> None:
+    """All of it reads back."""
+    async with await client.open_ledger(ledger_id, PASSWORD) as reader:
+        assert reader.last_add_confirmed == entries - 1
+        found = [entry.payload async for entry in reader.read(0, entries - 1)]
+    assert found == [payload(number) for number in range(entries)]
+
+
+async def lost_for_good(cluster: ForkedCluster, repairs: Repairs, bookie_id: str) -> None:
+    """Killed, and no longer registered."""
+    cluster.kill(bookie_id)
+
+    async def is_gone() -> bool:
+        found = await repairs.factory.service_discovery.bookies(BookieSet.WRITABLE)
+        return bookie_id not in [each.bookie_id for each in found]
+
+    await repairs.until(is_gone)
+
+
+@pytest.mark.parametrize(
+    ("entries", "sizes", "losses"),
+    [(200, (3, 3, 2), 2), (200, (4, 2, 2), 1), (1, (3, 2, 2), 2), (0, (3, 3, 2), 2)],
+    ids=["every member", "striped", "one entry", "empty"],
+)
+async def test_lost_bookies_are_replaced(
+    cluster: ForkedCluster, entries: int, sizes: tuple[int, int, int], losses: int
+) -> None:
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        ledger = await written(client, entries, *sizes)
+        number = ledger.ledger_id.ledger_id
+        for lost in ledger.metadata.fragments[0].ensemble[:losses]:
+            await lost_for_good(cluster, repairs, lost)
+            await repairs.mark(number, lost)
+            await repairs.until_unmarked(number)
+            (fragment,) = (await repairs.read(number)).fragments
+            assert lost not in fragment.ensemble
+        await check(client, ledger.ledger_id, entries)
+        assert repairs.worker.statistics.ledgers_repaired == losses
+
+
+async def test_a_ledger_that_is_written_is_not_fenced(cluster: ForkedCluster) -> None:
+    async with repairing(cluster, open_ledger_grace_seconds=3600) as repairs, await cluster.client() as client:
+        ledger = await written(client, 20, 3, 3, 2, close=False)
+        number = ledger.ledger_id.ledger_id
+        lost = ledger.metadata.fragments[0].ensemble[0]
+        await lost_for_good(cluster, repairs, lost)
+        await repairs.mark(number, lost)
+        for entry in range(20, 40):
+            await ledger.append(payload(entry))
+        await repairs.until_unmarked(number)
+        metadata = await repairs.read(number)
+        assert metadata.state is LedgerState.OPEN
+        assert lost not in [each for fragment in metadata.fragments for each in fragment.ensemble]
+        assert len(metadata.fragments) == 2, "the writer has replaced it, and what it had written before is repaired"
+        for entry in range(40, 50):
+            await ledger.append(payload(entry))
+        await ledger.close()
+        await check(client, ledger.ledger_id, 50)
+
+
+async def test_a_ledger_whose_writer_is_gone_is_recovered_after_the_grace(cluster: ForkedCluster) -> None:
+    async with repairing(cluster, open_ledger_grace_seconds=0.5) as repairs, await cluster.client() as client:
+        ledger = await written(client, 20, 3, 3, 2, close=False)
+        number = ledger.ledger_id.ledger_id
+        lost = ledger.metadata.fragments[0].ensemble[0]
+        await lost_for_good(cluster, repairs, lost)
+        await repairs.mark(number, lost)
+        await repairs.until_unmarked(number)
+        metadata = await repairs.read(number)
+        assert metadata.state is LedgerState.CLOSED
+        assert lost not in [each for fragment in metadata.fragments for each in fragment.ensemble]
+        await check(client, ledger.ledger_id, 20)
+
+
+async def test_a_wiped_bookie_is_refilled_where_it_is(cluster: ForkedCluster) -> None:
+    """As many bookies as the ensemble has: nobody else could take its place."""
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        ledger = await written(client, 50, 5, 3, 2)
+        number = ledger.ledger_id.ledger_id
+        before = await repairs.read(number)
+        wiped, *others = before.fragments[0].ensemble
+        await lost_for_good(cluster, repairs, wiped)
+        cluster.wipe(wiped)
+        registrations = repairs.factory.registration_manager
+        cookie = await registrations.read_cookie(wiped)
+        assert cookie is not None
+        await registrations.remove_cookie(wiped, cookie.version)
+        cluster.start(wiped)
+        await repairs.mark(number, wiped)
+        await repairs.until_unmarked(number)
+        assert await repairs.read(number) == before
+        for other in others[-2:]:
+            cluster.kill(other)
+        await check(client, ledger.ledger_id, 50)
+
+
+async def test_what_has_no_copy_left_is_listed(cluster: ForkedCluster) -> None:
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        ledger = await written(client, 10, 2, 1, 1)
+        number = ledger.ledger_id.ledger_id
+        lost = ledger.metadata.fragments[0].ensemble[0]
+        await lost_for_good(cluster, repairs, lost)
+        await repairs.mark(number, lost)
+        kind = RecordKind.UNRECOVERABLE_LEDGER
+
+        async def is_listed() -> bool:
+            return str(number) in await repairs.metadata.records(kind)
+
+        await repairs.until(is_listed)
+        assert await repairs.metadata.read_mark(number) is not None
+        cluster.start(lost)
+        await repairs.until_unmarked(number)
+        assert not await repairs.metadata.records(kind), "the bookie is back, and nothing is lost"
+
+
+async def test_the_mark_of_a_deleted_ledger_goes(cluster: ForkedCluster) -> None:
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        ledger = await written(client, 1, 3, 3, 2)
+        await client.delete_ledger(ledger.ledger_id)
+        await repairs.mark(ledger.ledger_id.ledger_id, "bookie-0")
+        await repairs.until_unmarked(ledger.ledger_id.ledger_id)
+
+
+async def test_nothing_is_repaired_while_disabled(cluster: ForkedCluster) -> None:
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        first, second = await written(client, 5, 3, 3, 2), await written(client, 5, 3, 3, 2)
+        await repairs.metadata.set_enabled(False)
+        await repairs.mark(first.ledger_id.ledger_id, "bookie-0")
+        await repairs.metadata.set_enabled(True)
+        await repairs.until_unmarked(first.ledger_id.ledger_id)
+        await repairs.metadata.set_enabled(False)
+        await repairs.mark(second.ledger_id.ledger_id, "bookie-0")
+        # What disabled workers leave alone shows in nothing; a worker that looks says how many marks there are.
+        assert await repairs.metadata.read_mark(second.ledger_id.ledger_id) is not None
+        await repairs.metadata.set_enabled(True)
+        await repairs.until_unmarked(second.ledger_id.ledger_id)
+
+
+async def test_another_worker_goes_on_where_one_was_killed(cluster: ForkedCluster) -> None:
+    async with await cluster.client() as client:
+        ledgers = [await written(client, 30, 3, 3, 2) for _ in range(6)]
+        numbers = [ledger.ledger_id.ledger_id for ledger in ledgers]
+        async with repairing(cluster, tasks=1) as repairs:
+            await lost_for_good(cluster, repairs, "bookie-0")
+            for number in numbers:
+                await repairs.mark(number, "bookie-0")
+            await repairs.until_unmarked(numbers[-1])
+        async with repairing(cluster) as repairs:
+            await repairs.until_unmarked(*numbers)
+            for ledger in ledgers:
+                assert "bookie-0" not in (await repairs.read(ledger.ledger_id.ledger_id)).fragments[0].ensemble
+                await check(client, ledger.ledger_id, 30)
