@@ -44,6 +44,8 @@ from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.loop_bridge import LoopBridge
 from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.request_processor import RequestProcessor
+from bookgate.bookie.replication.auto_recovery import AutoRecovery
+from bookgate.bookie.replication.statistics import AutoRecoveryCollector
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.gateway.config import GatewayConfig
@@ -55,6 +57,7 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.logs import add_to_every_line, log_event
 from bookgate.runtime.version import own_version
+from bookgate.thinclient.config import ClientConfig, load_settings
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +102,8 @@ class BookieServer:
         self._connected: Callable[[], bool] = lambda: False
         self._mode = BookieMode(force_read_only=config.force_read_only, read_only_enabled=config.read_only_mode_enabled)
         self._addresses: dict[str, str | None] = {}
+        self.auto_recovery: AutoRecovery | None = None
+        """Where this bookie takes part in it."""
 
     @property
     def addresses(self) -> dict[str, str | None]:
@@ -158,6 +163,8 @@ class BookieServer:
         self.service_info = service_info(config, bookie_id, ports)
         await self._state.register(self.service_info)
         self._watch_disks()
+        if config.auto_recovery:
+            await self._recover_automatically(factory, bookie_id)
 
         host = config.advertised_host()
         self._addresses = {
@@ -352,6 +359,14 @@ class BookieServer:
         )
         task = keep_running("check of ledgers in limbo", check.run)
         self._stack.callback(task.cancel)
+
+    async def _recover_automatically(self, factory: LedgerManagerFactory, bookie_id: str) -> None:
+        client = load_settings(ClientConfig, None, {})
+        options = self._config.auto_recovery_options()
+        self.auto_recovery = AutoRecovery(factory, bookie_id, options, client, membership=self._membership)
+        self._metrics.register(AutoRecoveryCollector(self.auto_recovery))
+        await self.auto_recovery.start()
+        self._stack.push_async_callback(self.auto_recovery.stop)
 
     def _server_status(self) -> int:
         # Not known is not registered: nobody can tell that clients find the bookie.

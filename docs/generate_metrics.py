@@ -95,6 +95,7 @@ async def measured() -> tuple[str, list[ClientMetric]]:
             gateway_port=0,
             http_port=0,
             gateway_process=True,
+            auto_recovery=True,
         )
         await ensure_cluster(config.metadata_uri)
         server = BookieServer(config)
@@ -143,6 +144,9 @@ def render_page(bookie: str, client: list[ClientMetric]) -> str:
         "At `/metrics` of its HTTP port. The counts of summaries are exact; of adds one in 256 is timed, reads and\n"
         "journal records are timed by the batch.",
         _table(family for family in shown if family.name.startswith(("bookie_", "bookkeeper_"))),
+        "## Auto-recovery",
+        "Of a bookie with `auto_recovery`, and at `metrics_port` of `bookgate autorecovery start`.",
+        _table(family for family in shown if family.name.startswith(("auditor_", "replication_worker_"))),
         "## Gateway",
         "At `/metrics` of `--http-port`, of each worker at its own; a bookie shows those of the gateway that it hosts.",
         _table(

@@ -53,6 +53,7 @@ def standalone(
         bookie_port=bookie_port,
         gateway_port=gateway_port,
         http_port=http_port,
+        bookie_options=("--set=auto_recovery=true",),
     )
     stop = threading.Event()
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from bookgate.bookie.config.auto_recovery import AutoRecoverySettings
 from bookgate.bookie.config.collection import GcSettings
 from bookgate.bookie.config.descriptor_shares import DescriptorShares, share_out
 from bookgate.bookie.config.storage import StorageSettings
@@ -42,7 +43,7 @@ _ROCKSDB_FILES = 128
 """Of an index in RocksDB, about; it keeps them open."""
 
 
-class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
+class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, HttpSettings, LogSettings):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
@@ -59,6 +60,11 @@ class BookieConfig(StorageSettings, GcSettings, HttpSettings, LogSettings):
         False,
         description="the gateway, and the listings of HTTP, in a process of their own, which the bookie minds: "
         "readers of metadata do not take its turns",
+    )
+    auto_recovery: bool = Field(
+        False,
+        description="autoRecoveryDaemonEnabled: this bookie is a candidate for auditor, and repairs ledgers that lack "
+        "copies",
     )
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
     max_frame_size: int = Field(

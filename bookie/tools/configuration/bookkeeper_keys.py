@@ -163,7 +163,7 @@ def _short(value: float) -> int | float:
 
 _THREADS = Without("one event loop serves all connections, and threads of fixed number do the rest")
 _METRICS = Without("metrics are always kept, and served at /metrics of http_port")
-_AUTORECOVERY = Without("no setting of the bookie: it runs no auto-recovery by these keys")
+_AUTORECOVERY = Without("auto-recovery has no such setting here")
 _ZK_RETRIES = Without("the session to ZooKeeper is kept with waits and retries of fixed length")
 _ARGUMENT = Without("an argument of create_ledger and open_ledger, not a setting")
 _JAVA_STORE = Without("only PEM files are read: without type and password")
@@ -262,11 +262,11 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "maxReadsInProgressLimit": Without("a connection is not read while its reads are behind"),
     "nettyMaxFrameSizeBytes": To("max_frame_size", integer),
     "maxBatchReadSize": Without("max_frame_size bounds an answer to a batch read"),
-    "autoRecoveryDaemonEnabled": _AUTORECOVERY,
-    "lostBookieRecoveryDelay": _AUTORECOVERY,
+    "autoRecoveryDaemonEnabled": To("auto_recovery", boolean),
+    "lostBookieRecoveryDelay": To("lost_bookie_recovery_delay_seconds", integer),
     "auditorPeriodicCheckInterval": _AUTORECOVERY,
-    "auditorPeriodicBookieCheckInterval": _AUTORECOVERY,
-    "openLedgerRereplicationGracePeriod": _AUTORECOVERY,
+    "auditorPeriodicBookieCheckInterval": To("audit_interval_seconds", number),
+    "openLedgerRereplicationGracePeriod": To("open_ledger_recovery_grace_seconds", seconds, "in seconds"),
     "rwRereplicateBackoffMs": _AUTORECOVERY,
     "rereplicationEntryBatchSize": _AUTORECOVERY,
     "replicationRateByBytes": _AUTORECOVERY,

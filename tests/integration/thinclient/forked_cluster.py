@@ -15,17 +15,17 @@ from tests.integration.bookie.forked_bookie import ForkedBookie
 
 
 class ForkedCluster:
-    """Bookies by id, on one embedded metadata store."""
+    """Bookies by id, on one metadata store, by default an embedded one; with settings of BookieConfig."""
 
-    def __init__(self, root: Path, size: int) -> None:
+    def __init__(self, root: Path, size: int, metadata_uri: str | None = None, **settings: Any) -> None:
         self._root = root
-        self.metadata_uri = f"sqlite://{root}/metadata.sqlite"
+        self.metadata_uri = metadata_uri or f"sqlite://{root}/metadata.sqlite"
         self.bookies: dict[str, ForkedBookie] = {}
         for index in range(size):
             home = root / f"bookie-{index}"
             home.mkdir()
             self.bookies[f"bookie-{index}"] = ForkedBookie(
-                home, bookie_id=f"bookie-{index}", metadata_uri=self.metadata_uri
+                home, bookie_id=f"bookie-{index}", metadata_uri=self.metadata_uri, **settings
             )
         self._running: set[str] = set()
         self._paused: set[str] = set()
@@ -67,9 +67,9 @@ class ForkedCluster:
 
 
 @contextlib.contextmanager
-def forked_cluster(root: Path, size: int) -> Iterator[ForkedCluster]:
+def forked_cluster(root: Path, size: int, metadata_uri: str | None = None, **settings: Any) -> Iterator[ForkedCluster]:
     """A cluster while the block runs."""
-    cluster = ForkedCluster(root, size)
+    cluster = ForkedCluster(root, size, metadata_uri, **settings)
     try:
         cluster.start()
         yield cluster

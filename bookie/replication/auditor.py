@@ -1,0 +1,322 @@
+"""The auditor: the one process of a cluster that marks the ledgers of lost bookies.
+
+States: *candidate*, while another's vote is older; *auditor*, until the vote is lost; then a candidate again with a new
+vote. An auditor calls the roll (`audit_rules`) when bookies come or go, when the delay is written, when the switch is
+turned on, when the next bookie would be lost, and now and then. It notes in the store who is missed since when, and
+audits the bookies that are lost or to be emptied: one listing of all ledgers in order, and a mark for each that names
+one of them. An audit is over when all ledgers were looked at and every mark is stored; until then it is tried again. A
+ledger whose metadata are damaged can't be looked at, and is said. A
+bookie that was audited is not audited again before it has come back, or an audit is ordered or due.
+
+An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); what was due
+goes on when it is enabled. Errors of the store are a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
+
+Not its job: repairs (`worker`), the rules of the election (the store's).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from bookgate.bookie.replication.audit_rules import Roll, Verdict, call_the_roll
+from bookgate.bookie.replication.bookies import all_of
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.replication_store import (
+    AuditorVote,
+    DelayChanged,
+    RecordKind,
+    ReplicationEvent,
+    SwitchChanged,
+    VoteState,
+)
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_STORE_PAUSE_SECONDS = 2.0
+_READ_AT_ONCE = 500
+_MARKS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AuditorOptions:
+    """What may be set of an auditor."""
+
+    lost_bookie_delay_seconds: int = 30
+    """How long a bookie may be missed before its ledgers are marked, unless the store says so already."""
+    roll_call_seconds: float = 60.0
+    """Between two calls of the roll without any occasion."""
+    audit_interval_seconds: float = 86_400.0
+    """After so long lost bookies are audited again."""
+
+
+@dataclass(slots=True)
+class AuditorStatistics:
+    """What an auditor has done since its start."""
+
+    is_auditor: bool = False
+    audits: int = 0
+    audits_failed: int = 0
+    ledgers_audited: int = 0
+    ledgers_unreadable: int = 0
+    """Ledgers left out of audits, since their metadata can't be read."""
+    ledgers_marked: int = 0
+    bookies_missed: int = 0
+    bookies_lost: int = 0
+    storm: bool = False
+
+
+class _OfficeLostError(Exception):
+    """The vote is lost, or auto-recovery was disabled, in the middle of an audit."""
+
+
+class Auditor:
+    """One process's candidacy and, once elected, its work. `start`, and `stop` before the metadata are closed."""
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        voter: str,
+        options: AuditorOptions,
+        membership: Membership | None = None,
+    ) -> None:
+        """`voter` is the bookie id of this process; `membership`, if given, names the cluster that it belongs to."""
+        self.statistics = AuditorStatistics()
+        self._factory = factory
+        self._metadata = factory.replication_metadata
+        self._voter = voter
+        self._options = options
+        self._membership = membership
+        self._enabled = False
+        self._vote: AuditorVote | None = None
+        self._state = VoteState.LOST
+        self._audited: set[str] = set()
+        """Lost bookies, and such as are to be emptied, whose ledgers are all marked."""
+        self._ordered = False
+        """Somebody has ordered an audit."""
+        self._delay: int | None = None
+        self._delay_told = False
+        self._audit_again_at = 0.0
+        self._news = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._unwatch: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        """Stands for auditor; the store need not be reachable yet."""
+        self._unwatch.append(self._metadata.watch(self._on_event))
+        self._main = keep_running("auditor", self._run)
+
+    async def stop(self) -> None:
+        """Ends the work and takes the vote back."""
+        for unwatch in self._unwatch:
+            unwatch()
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+        if self._vote is not None and self._state is not VoteState.LOST:
+            with suppress(BKException):  # it ends with the session, at the latest
+                await self._vote.withdraw()
+        self.statistics.is_auditor = False
+
+    # What it hears
+
+    def _on_event(self, event: ReplicationEvent) -> None:
+        match event:
+            case SwitchChanged(enabled):
+                self._enabled = enabled
+            case DelayChanged(seconds):
+                # The same value again is BookKeeper's way to order an audit; the first word is none.
+                if self._delay_told and seconds == self._delay:
+                    self._ordered = True
+                self._delay, self._delay_told = seconds, True
+            case _:
+                return
+        self._news.set()
+
+    def _on_vote(self, state: VoteState) -> None:
+        self._state = state
+        self.statistics.is_auditor = state is VoteState.ELECTED
+        log_event(_log, "auditor", state=state.value, voter=self._voter)
+        self._news.set()
+
+    def _on_bookies(self, _bookies: object) -> None:
+        self._news.set()
+
+    # The office
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._stand()
+                await self._hold_office()
+            except (BKException, TimeoutError) as error:
+                log_event(_log, "auditor", logging.WARNING, state="store_out_of_reach", error=error)
+                await asyncio.sleep(_STORE_PAUSE_SECONDS)
+
+    async def _stand(self) -> None:
+        """Returns once this process is the auditor."""
+        if self._state is VoteState.LOST:
+            self._state = VoteState.WAITING
+            try:
+                self._vote = await self._metadata.stand_for_auditor(self._voter, self._on_vote)
+            except BaseException:
+                self._state = VoteState.LOST
+                raise
+        while self._state is VoteState.WAITING:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _hold_office(self) -> None:
+        if self._state is not VoteState.ELECTED:
+            return
+        self._audited.clear()
+        self._audit_again_at = self._now() + self._options.audit_interval_seconds
+        await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
+        unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
+        try:
+            while self._state is VoteState.ELECTED:
+                self._news.clear()
+                seconds = await self._audit_if_due() if self._enabled else self._options.roll_call_seconds
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._news.wait()
+        finally:
+            unwatch()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _audit_if_due(self) -> float:
+        """Returns after how many seconds to call the roll again."""
+        if self._now() >= self._audit_again_at:
+            self._audited.clear()
+            self._audit_again_at = self._now() + self._options.audit_interval_seconds
+        ordered, self._ordered = self._ordered, False
+        try:
+            verdict = await self._call_the_roll(ordered=ordered)
+            self._audited &= {*verdict.lost, *verdict.draining}
+            wanted = [*verdict.lost, *verdict.draining]
+            due = [each for each in wanted if ordered or each not in self._audited]
+            if due:
+                await self._audit(due)
+                self._audited.update(due)
+        except _OfficeLostError:
+            return 0.0
+        except BaseException:
+            self._ordered = self._ordered or ordered
+            raise
+        if verdict.next_at_ms is None:
+            return self._options.roll_call_seconds
+        return max(0.1, min(self._options.roll_call_seconds, verdict.next_at_ms / 1000 - time.time()))
+
+    async def _call_the_roll(self, *, ordered: bool) -> Verdict:
+        metadata = self._metadata
+        bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
+        notes = await metadata.records(RecordKind.MISSED_BOOKIE)
+        draining = await metadata.records(RecordKind.DRAINING_BOOKIE)
+        delay = await metadata.lost_bookie_delay()
+        roll = Roll(
+            known=[each.bookie_id for each in bookies],
+            present=[each.bookie_id for each in bookies if each.writable or each.read_only],
+            missed_since={name: int(note.value) for name, note in notes.items() if note.value.isdigit()},
+            draining=draining.keys(),
+        )
+        now_ms = int(time.time() * 1000)
+        delay_ms = 1000 * (self._options.lost_bookie_delay_seconds if delay is None else delay)
+        verdict = call_the_roll(roll, delay_ms, now_ms, ordered=ordered)
+        for bookie_id in verdict.to_note:
+            since = await metadata.missed_since(bookie_id, now_ms)
+            log_event(_log, "bookie_missed", logging.WARNING, missed=bookie_id, since_ms=since, delay_ms=delay_ms)
+        for bookie_id in verdict.to_forget:
+            await metadata.bookie_returned(bookie_id)
+            log_event(_log, "bookie_returned", returned=bookie_id)
+        self._tell(verdict, len(roll.known) - len(set(roll.present)))
+        return verdict
+
+    def _tell(self, verdict: Verdict, missed: int) -> None:
+        statistics = self.statistics
+        if verdict.storm and not statistics.storm:
+            log_event(_log, "audit_held_back", logging.ERROR, missed=missed, reason="most are missed at once")
+        statistics.storm, statistics.bookies_missed = verdict.storm, missed
+        statistics.bookies_lost = len(verdict.lost)
+
+    # An audit
+
+    async def _audit(self, bookie_ids: Sequence[str]) -> None:
+        """Marks every ledger that names one of the bookies. Raises BKException unless all were looked at."""
+        began, wanted = self._now(), frozenset(bookie_ids)
+        log_event(_log, "audit", state="began", bookies=sorted(wanted))
+        looked = marked = 0
+        try:
+            if self._membership is not None:
+                await self._factory.registration_manager.verify(self._membership)
+            await self._factory.catch_up(None)
+            async for page in self._ledgers():
+                self._check_office()
+                looked += len(page)
+                marked += await self._mark_page(page, wanted)
+        except _OfficeLostError:
+            log_event(_log, "audit", state="stopped", ledgers=looked, marked=marked)
+            raise
+        except BKException:
+            self.statistics.audits_failed += 1
+            log_event(_log, "audit", logging.WARNING, state="incomplete", ledgers=looked, marked=marked)
+            raise
+        self.statistics.audits += 1
+        self.statistics.ledgers_audited += looked
+        seconds = round(self._now() - began, 3)
+        log_event(_log, "audit", state="ended", ledgers=looked, marked=marked, seconds=seconds)
+
+    async def _ledgers(self) -> AsyncIterator[list[LedgerRecord]]:
+        """All ledgers that marks can name, in pages. Ledgers whose metadata can't be read are said, and left out."""
+        manager = self._factory.ledger_manager
+        async for run in manager.ledger_ranges(0):
+            for start in range(0, len(run), _READ_AT_ONCE):
+                ids = [LedgerId.unscoped(number) for number in run[start : start + _READ_AT_ONCE]]
+                page = []
+                for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
+                    if isinstance(record, LedgerRecord):
+                        page.append(record)
+                    elif isinstance(record, MetadataFormatException):
+                        self.statistics.ledgers_unreadable += 1
+                        log_event(_log, "ledger_not_audited", logging.ERROR, ledger=ledger_id, error=record)
+                    elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
+                        raise record
+                yield page
+
+    async def _mark_page(self, page: Sequence[LedgerRecord], wanted: frozenset[str]) -> int:
+        room, now_ms = asyncio.Semaphore(_MARKS_AT_ONCE), int(time.time() * 1000)
+
+        async def mark(ledger_id: int, replicas: list[str]) -> None:
+            async with room:
+                self._check_office()
+                await self._metadata.mark(ledger_id, replicas, now_ms)
+            self.statistics.ledgers_marked += 1
+
+        found = [(record.ledger_id.ledger_id, _named(record, wanted)) for record in page]
+        due = [(ledger_id, replicas) for ledger_id, replicas in found if replicas]
+        await all_of(mark(ledger_id, replicas) for ledger_id, replicas in due)
+        return len(due)
+
+    def _check_office(self) -> None:
+        if self._state is not VoteState.ELECTED or not self._enabled:
+            raise _OfficeLostError
+
+
+def _named(record: LedgerRecord, wanted: frozenset[str]) -> list[str]:
+    """Those of the bookies that any ensemble of the ledger names."""
+    members = {bookie_id for fragment in record.metadata.fragments for bookie_id in fragment.ensemble}
+    return sorted(members & wanted)

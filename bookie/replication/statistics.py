@@ -1,0 +1,69 @@
+"""How Prometheus sees auto-recovery, of the process that it runs in. Names: docs/reference/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from bookgate.bookie.metrics.exposition import counter, gauge
+from bookgate.bookie.replication.auto_recovery import AutoRecovery
+
+_AUDITOR = "auditor_"
+_WORKER = "replication_worker_"
+
+
+class AutoRecoveryCollector(Collector):
+    """Shows one process's auditor and worker."""
+
+    def __init__(self, shown: AutoRecovery) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_the_auditor()
+        yield from self._of_the_worker()
+
+    def _of_the_auditor(self) -> Iterator[Metric]:
+        done = self._shown.auditor.statistics
+        yield gauge(_AUDITOR + "IS_AUDITOR", "1 while this process is the cluster's auditor", int(done.is_auditor))
+        yield gauge(_AUDITOR + "BOOKIES_MISSED", "bookies of the cluster that are not registered", done.bookies_missed)
+        yield gauge(_AUDITOR + "BOOKIES_LOST", "of these the ones missed for longer than the delay", done.bookies_lost)
+        yield gauge(
+            _AUDITOR + "AUDIT_HELD_BACK",
+            "1 while so many bookies are missed that no ledger is marked before somebody orders an audit",
+            int(done.storm),
+        )
+        yield counter(_AUDITOR + "AUDITS", "audits that have looked at all ledgers", done.audits)
+        yield counter(_AUDITOR + "AUDITS_FAILED", "audits that could not, and were begun anew", done.audits_failed)
+        yield counter(_AUDITOR + "NUM_LEDGERS_CHECKED", "ledgers that audits have looked at", done.ledgers_audited)
+        yield counter(_AUDITOR + "NUM_UNDER_REPLICATED_LEDGERS", "ledgers that audits have marked", done.ledgers_marked)
+        yield counter(
+            _AUDITOR + "LEDGERS_UNREADABLE",
+            "ledgers left out: their metadata are damaged",
+            done.ledgers_unreadable,
+        )
+
+    def _of_the_worker(self) -> Iterator[Metric]:
+        shown, done = self._shown, self._shown.worker.statistics
+        yield gauge(_WORKER + "MARKED_LEDGERS", "marks in the last listing", done.marks_seen)
+        yield gauge(_WORKER + "LEDGERS_IN_PROGRESS", "ledgers under repair now", done.in_progress)
+        yield counter(
+            _WORKER + "NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED",
+            "ledgers that a last look found whole",
+            done.ledgers_repaired,
+        )
+        yield counter(_WORKER + "LEDGERS_POSTPONED", "repairs that are to be tried again", done.ledgers_failed)
+        yield counter(
+            _WORKER + "LEDGERS_RECOVERED", "ledgers that were taken from writers and closed", done.ledgers_recovered
+        )
+        yield counter(
+            _WORKER + "LEDGERS_UNRECOVERABLE",
+            "ledgers found to have entries of which no copy is left",
+            done.ledgers_unrecoverable,
+        )
+        yield counter(_WORKER + "NUM_ENTRIES_WRITTEN", "copies stored", shown.copied_entries)
+        yield counter(_WORKER + "NUM_BYTES_WRITTEN", "bytes of these", shown.copied_bytes)
+        yield gauge(
+            _WORKER + "BYTES_A_SECOND", "rate that the budget grants now; 0: without limit", shown.bytes_a_second
+        )
