@@ -5,7 +5,7 @@ INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
 
-.PHONY: help run test docs test-stress test-crash test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus clean
+.PHONY: help run test docs test-stress test-crash test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -13,7 +13,7 @@ help: ## show the targets
 run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, METADATA=embedded|zookeeper)
 	@$(BIN)/bookgate run --metadata "$(METADATA)" $(if $(INPUT),--input "$(INPUT)")
 
-test: env-dev java prometheus lint docs ## lint, the documentation site and the whole test suite, on all cores
+test: env-dev java prometheus chromium lint docs ## lint, the documentation site and the whole test suite, on all cores
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
