@@ -145,7 +145,10 @@ def render_page(bookie: str, client: list[ClientMetric]) -> str:
         "journal records are timed by the batch.",
         _table(family for family in shown if family.name.startswith(("bookie_", "bookkeeper_"))),
         "## Auto-recovery",
-        "Of a bookie with `auto_recovery`, and at `metrics_port` of `bookgate autorecovery start`.",
+        "Of a bookie with `auto_recovery`, and at `metrics_port` of `bookgate autorecovery start`. Gauges of what\n"
+        "is so of the whole cluster, all of `auditor_` but `auditor_IS_AUDITOR`, have samples at the auditor in\n"
+        "office only. It counts marks again a minute after the last count, or ten times as long as that took;\n"
+        "bookies at each call of the roll, once a minute or more often while auto-recovery is enabled.",
         _table(family for family in shown if family.name.startswith(("auditor_", "replication_worker_"))),
         "## Gateway",
         "At `/metrics` of `--http-port`, of each worker at its own; a bookie shows those of the gateway that it hosts.",

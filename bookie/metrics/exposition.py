@@ -16,8 +16,8 @@ from prometheus_client.utils import floatToGoString
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    """What goes up and down."""
+def gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    """What goes up and down; None has the name and no sample: this process does not know."""
     return GaugeMetricFamily(name, text, value=value)
 
 

@@ -11,6 +11,9 @@ bookie that was audited is not audited again before it has come back, or an audi
 An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); what was due
 goes on when it is enabled. Errors of the store are a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
 
+Beside that an auditor counts the marks, for those who watch the cluster: the next time a minute after a count, or ten
+times as long as that took, so that no more than about a tenth of the time goes into it.
+
 Not its job: repairs (`worker`), the rules of the election (the store's).
 """
 
@@ -40,6 +43,7 @@ from bookgate.ledger.replication_store import (
     SwitchChanged,
     VoteState,
 )
+from bookgate.ledger.replication_survey import Survey, survey
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
 
@@ -48,6 +52,8 @@ _log = logging.getLogger(__name__)
 _STORE_PAUSE_SECONDS = 2.0
 _READ_AT_ONCE = 500
 _MARKS_AT_ONCE = 32
+_COUNTS_PAUSE = 10
+"""A count is followed by a pause of at least so many times what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +66,36 @@ class AuditorOptions:
     """Between two calls of the roll without any occasion."""
     audit_interval_seconds: float = 86_400.0
     """After so long lost bookies are audited again."""
+    count_seconds: float = 60.0
+    """From the end of a count of the marks to the next one, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollCalled:
+    """What the last call of the roll has found."""
+
+    missed: int
+    lost: int
+    storm: bool
 
 
 @dataclass(slots=True)
 class AuditorStatistics:
-    """What an auditor has done since its start."""
+    """What an auditor has done since its start, and what it knows while it is in office."""
 
     is_auditor: bool = False
+    enabled: bool = False
+    """Whether auto-recovery is, as this process has heard."""
     audits: int = 0
     audits_failed: int = 0
     ledgers_audited: int = 0
     ledgers_unreadable: int = 0
     """Ledgers left out of audits, since their metadata can't be read."""
     ledgers_marked: int = 0
-    bookies_missed: int = 0
-    bookies_lost: int = 0
-    storm: bool = False
+    roll: RollCalled | None = None
+    """None before the first one in office; nobody calls the roll while auto-recovery is disabled."""
+    survey: Survey | None = None
+    """The last count of the marks; None before the first one in office."""
 
 
 class _OfficeLostError(Exception):
@@ -135,7 +155,7 @@ class Auditor:
     def _on_event(self, event: ReplicationEvent) -> None:
         match event:
             case SwitchChanged(enabled):
-                self._enabled = enabled
+                self._enabled = self.statistics.enabled = enabled
             case DelayChanged(seconds):
                 # The same value again is BookKeeper's way to order an audit; the first word is none.
                 if self._delay_told and seconds == self._delay:
@@ -185,6 +205,7 @@ class Auditor:
         self._audit_again_at = self._now() + self._options.audit_interval_seconds
         await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
         unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
+        counting = keep_running("count of marks", self._count_marks)
         try:
             while self._state is VoteState.ELECTED:
                 self._news.clear()
@@ -194,6 +215,17 @@ class Auditor:
                         await self._news.wait()
         finally:
             unwatch()
+            counting.cancel()
+            self.statistics.roll = self.statistics.survey = None
+
+    async def _count_marks(self) -> None:
+        while True:
+            began = self._now()
+            try:
+                self.statistics.survey = await survey(self._metadata)
+            except (BKException, TimeoutError) as error:
+                log_event(_log, "marks_not_counted", logging.WARNING, error=error)
+            await asyncio.sleep(max(self._options.count_seconds, _COUNTS_PAUSE * (self._now() - began)))
 
     @staticmethod
     def _now() -> float:
@@ -247,11 +279,10 @@ class Auditor:
         return verdict
 
     def _tell(self, verdict: Verdict, missed: int) -> None:
-        statistics = self.statistics
-        if verdict.storm and not statistics.storm:
+        before = self.statistics.roll
+        if verdict.storm and not (before is not None and before.storm):
             log_event(_log, "audit_held_back", logging.ERROR, missed=missed, reason="most are missed at once")
-        statistics.storm, statistics.bookies_missed = verdict.storm, missed
-        statistics.bookies_lost = len(verdict.lost)
+        self.statistics.roll = RollCalled(missed, len(verdict.lost), verdict.storm)
 
     # An audit
 

@@ -1,13 +1,19 @@
-"""How Prometheus sees auto-recovery, of the process that it runs in. Names: docs/reference/metrics.md."""
+"""How Prometheus sees auto-recovery, of the process that it runs in. Names: docs/reference/metrics.md.
+
+What is so of the whole cluster is shown by the auditor in office alone; elsewhere those metrics have no sample, so that
+a sum or a maximum over all processes is the auditor's word.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from bookgate.bookie.metrics.exposition import counter, gauge
+from bookgate.bookie.replication.auditor import AuditorStatistics
 from bookgate.bookie.replication.auto_recovery import AutoRecovery
 
 _AUDITOR = "auditor_"
@@ -27,13 +33,7 @@ class AutoRecoveryCollector(Collector):
     def _of_the_auditor(self) -> Iterator[Metric]:
         done = self._shown.auditor.statistics
         yield gauge(_AUDITOR + "IS_AUDITOR", "1 while this process is the cluster's auditor", int(done.is_auditor))
-        yield gauge(_AUDITOR + "BOOKIES_MISSED", "bookies of the cluster that are not registered", done.bookies_missed)
-        yield gauge(_AUDITOR + "BOOKIES_LOST", "of these the ones missed for longer than the delay", done.bookies_lost)
-        yield gauge(
-            _AUDITOR + "AUDIT_HELD_BACK",
-            "1 while so many bookies are missed that no ledger is marked before somebody orders an audit",
-            int(done.storm),
-        )
+        yield from _of_the_cluster(done)
         yield counter(_AUDITOR + "AUDITS", "audits that have looked at all ledgers", done.audits)
         yield counter(_AUDITOR + "AUDITS_FAILED", "audits that could not, and were begun anew", done.audits_failed)
         yield counter(_AUDITOR + "NUM_LEDGERS_CHECKED", "ledgers that audits have looked at", done.ledgers_audited)
@@ -67,3 +67,40 @@ class AutoRecoveryCollector(Collector):
         yield gauge(
             _WORKER + "BYTES_A_SECOND", "rate that the budget grants now; 0: without limit", shown.bytes_a_second
         )
+
+
+def _of_the_cluster(done: AuditorStatistics) -> Iterator[Metric]:
+    enabled = int(done.enabled) if done.is_auditor else None
+    yield gauge(_AUDITOR + "ENABLED", "1 while auto-recovery is enabled for the cluster", enabled)
+    roll = done.roll if enabled else None
+    yield gauge(
+        _AUDITOR + "BOOKIES_MISSED",
+        "bookies of the cluster that are not registered",
+        None if roll is None else roll.missed,
+    )
+    yield gauge(
+        _AUDITOR + "BOOKIES_LOST",
+        "of these the ones missed for longer than the delay",
+        None if roll is None else roll.lost,
+    )
+    yield gauge(
+        _AUDITOR + "AUDIT_HELD_BACK",
+        "1 while so many bookies are missed that no ledger is marked before somebody orders an audit",
+        None if roll is None else int(roll.storm),
+    )
+    survey = done.survey if done.is_auditor else None
+    yield gauge(_AUDITOR + "MARKED_LEDGERS", "ledgers marked for repair", None if survey is None else survey.marked)
+    yield gauge(
+        _AUDITOR + "UNRECOVERABLE_LEDGERS",
+        "ledgers with entries of which no copy is left",
+        None if survey is None else survey.unrecoverable,
+    )
+    yield gauge(
+        _AUDITOR + "OLDEST_MARK_SECONDS",
+        "for how long the first marked of the ledgers that lack copies, and can be repaired, has been so; 0: none",
+        None if survey is None else _age(survey.oldest_mark_ms),
+    )
+
+
+def _age(since_ms: int | None) -> float:
+    return 0.0 if since_ms is None else max(0.0, time.time() - since_ms / 1000)

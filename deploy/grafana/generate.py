@@ -412,7 +412,83 @@ SPARK = Dashboard(
     ),
 )
 
-DASHBOARDS = (BOOKIE, GATEWAY, CLIENT, SPARK)
+_WORKER = "replication_worker_"
+
+RECOVERY = Dashboard(
+    "bookgate-recovery",
+    "Bookgate: auto-recovery",
+    "auditor_IS_AUDITOR",
+    (
+        (
+            "Cluster",
+            (
+                number("Auditors in office", "none", "sum(auditor_IS_AUDITOR)", red_below=1),
+                number("Marked ledgers", "none", "max(auditor_MARKED_LEDGERS)", text="For repair or a move."),
+                number(
+                    "Oldest mark",
+                    "s",
+                    "max(auditor_OLDEST_MARK_SECONDS)",
+                    text="Of a ledger that lacks copies and can be repaired.",
+                    red_above=3600,
+                ),
+                number("Unrecoverable ledgers", "none", "max(auditor_UNRECOVERABLE_LEDGERS)", red_above=1),
+                number("Enabled", "bool_on_off", "max(auditor_ENABLED)", red_below=1),
+                number("Bookies missed", "none", "max(auditor_BOOKIES_MISSED)", red_above=1),
+                number("Bookies lost", "none", "max(auditor_BOOKIES_LOST)", text="Missed for the delay.", red_above=1),
+                number(
+                    "Audit held back",
+                    "bool_yes_no",
+                    "max(auditor_AUDIT_HELD_BACK)",
+                    text="Most bookies are missed at once.",
+                    red_above=1,
+                ),
+            ),
+        ),
+        (
+            "Auditor",
+            (
+                chart("Who is the auditor", "none", (value("auditor_IS_AUDITOR"), EACH)),
+                chart(
+                    "Marks",
+                    "none",
+                    ("max(auditor_MARKED_LEDGERS)", "marked"),
+                    ("max(auditor_UNRECOVERABLE_LEDGERS)", "unrecoverable"),
+                ),
+                chart(
+                    "Audits",
+                    "ops",
+                    (rate("auditor_NUM_LEDGERS_CHECKED"), f"{EACH} ledgers looked at"),
+                    (rate("auditor_NUM_UNDER_REPLICATED_LEDGERS"), f"{EACH} ledgers marked"),
+                    (rate("auditor_AUDITS_FAILED"), f"{EACH} audits begun anew"),
+                ),
+            ),
+        ),
+        (
+            "Workers",
+            (
+                chart("Ledgers repaired", "ops", (rate(_WORKER + "NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"), EACH)),
+                chart("Entries copied", "ops", (rate(_WORKER + "NUM_ENTRIES_WRITTEN"), EACH)),
+                chart(
+                    "Bytes copied",
+                    "Bps",
+                    (rate(_WORKER + "NUM_BYTES_WRITTEN"), EACH),
+                    (value(_WORKER + "BYTES_A_SECOND"), f"{EACH} granted"),
+                    text="Granted is what may be read and stored; 0: without limit.",
+                ),
+                chart("Under repair", "none", (value(_WORKER + "LEDGERS_IN_PROGRESS"), EACH)),
+                chart(
+                    "Failures",
+                    "ops",
+                    (rate(_WORKER + "LEDGERS_POSTPONED"), f"{EACH} to be tried again"),
+                    (rate(_WORKER + "LEDGERS_UNRECOVERABLE"), f"{EACH} unrecoverable"),
+                ),
+                chart("Taken from writers and closed", "ops", (rate(_WORKER + "LEDGERS_RECOVERED"), EACH)),
+            ),
+        ),
+    ),
+)
+
+DASHBOARDS = (BOOKIE, GATEWAY, CLIENT, SPARK, RECOVERY)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from tests.deploy.test_monitoring import RULES, alerts
 Series = dict[str, str]
 
 _BOOKIE = 'job="bookie", instance="b:1"'
+_OTHER_BOOKIE = 'job="bookie", instance="b:2"'
 _GATEWAY = 'job="gateway", instance="g:1"'
 
 # What a healthy cluster shows.
@@ -37,6 +38,17 @@ HEALTHY: Series = {
     f"bookie_gc_FAILED_LISTINGS{{{_BOOKIE}}}": "3x1500",
     f"bookie_gc_HELD_BACK_LEDGERS{{{_BOOKIE}}}": "0x1500",
     f"bookie_gc_RECLAIM_FAILED_TO_DELETE{{{_BOOKIE}}}": "1x1500",
+    f"auditor_IS_AUDITOR{{{_BOOKIE}}}": "1x1500",
+    f"auditor_IS_AUDITOR{{{_OTHER_BOOKIE}}}": "0x1500",
+    f"auditor_ENABLED{{{_BOOKIE}}}": "1x1500",
+    f"auditor_AUDIT_HELD_BACK{{{_BOOKIE}}}": "0x1500",
+    f"auditor_UNRECOVERABLE_LEDGERS{{{_BOOKIE}}}": "0x1500",
+    # A ledger is marked now and then, and repaired within ten minutes.
+    f"auditor_OLDEST_MARK_SECONDS{{{_BOOKIE}}}": " ".join(["0+60x10"] * 137),
+    f"replication_worker_NUM_ENTRIES_WRITTEN{{{_BOOKIE}}}": "5x1500",
+    f"replication_worker_NUM_ENTRIES_WRITTEN{{{_OTHER_BOOKIE}}}": "5x1500",
+    f"replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED{{{_BOOKIE}}}": "5x1500",
+    f"replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED{{{_OTHER_BOOKIE}}}": "5x1500",
     f"process_start_time_seconds{{{_BOOKIE}}}": "0x1500",
     f"process_open_fds{{{_BOOKIE}}}": "100x1500",
     f"process_max_fds{{{_BOOKIE}}}": "1000x1500",
@@ -71,6 +83,8 @@ def _counted(code: str) -> Series:
     return {f'bookgate_gateway_requests_total{{{_GATEWAY}, method="Iterate", code="{code}"}}': "0+60x1500"}
 
 
+_MARK_STAYS: Series = {f"auditor_OLDEST_MARK_SECONDS{{{_BOOKIE}}}": "0+60x1500"}
+
 # What each alert is for, on top of the healthy series, and the time by which it fires.
 ILL: dict[str, tuple[Series, str]] = {
     "BookieDown": ({f"up{{{_BOOKIE}}}": "0x1500"}, "2m"),
@@ -98,6 +112,11 @@ ILL: dict[str, tuple[Series, str]] = {
     "BookieEntryLogNotRemovable": ({f"bookie_gc_RECLAIM_FAILED_TO_DELETE{{{_BOOKIE}}}": "0x10 1x1500"}, "30m"),
     "FileDescriptorsNearlyUsedUp": ({f"process_open_fds{{{_BOOKIE}}}": "900x1500"}, "6m"),
     "ClusterUnderWritable": ({f"bookie_SERVER_STATUS{{{_BOOKIE}}}": "0x1500"}, "3m"),
+    "AuditorMissing": ({f"auditor_IS_AUDITOR{{{_BOOKIE}}}": "0x1500"}, "4m"),
+    "LedgersUnderReplicated": (_MARK_STAYS, "67m"),
+    "LedgersUnrecoverable": ({f"auditor_UNRECOVERABLE_LEDGERS{{{_BOOKIE}}}": "0x5 2x1500"}, "7m"),
+    "RepairStalled": (_MARK_STAYS, "37m"),
+    "AuditHeldBack": ({f"auditor_AUDIT_HELD_BACK{{{_BOOKIE}}}": "1x1500"}, "2m"),
     "GatewayDown": ({f"up{{{_GATEWAY}}}": "0x1500"}, "2m"),
     "GatewayProcessDown": ({f"bookgate_gateway_process_up{{{_BOOKIE}}}": "0x1500"}, "2m"),
     "GatewayProcessUnstable": ({f"bookgate_gateway_process_restarts_total{{{_BOOKIE}}}": "0+1x1500"}, "15m"),
@@ -161,7 +180,45 @@ def test_none_fires_on_a_healthy_cluster(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("name", ["BookieReadOnly", "BookieGarbageCollectionStalled", "GatewayStoreSlow"])
+@pytest.mark.parametrize(
+    "name", ["BookieReadOnly", "BookieGarbageCollectionStalled", "GatewayStoreSlow", "AuditorMissing"]
+)
 def test_an_alert_waits_for_its_time(tmp_path: Path, name: str) -> None:
-    result = run([case(name, HEALTHY | ILL[name][0], "3m", fires=False)], tmp_path)
+    early = "2m" if name == "AuditorMissing" else "3m"
+    result = run([case(name, HEALTHY | ILL[name][0], early, fires=False)], tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {f"replication_worker_NUM_ENTRIES_WRITTEN{{{_OTHER_BOOKIE}}}": "0+1x1500"},
+        {f"replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED{{{_OTHER_BOOKIE}}}": "0+1x1500"},
+        {f"auditor_ENABLED{{{_BOOKIE}}}": "0x1500"},
+    ],
+    ids=["copies are made", "ledgers are found whole", "disabled"],
+)
+def test_repairs_have_not_stalled(tmp_path: Path, more: Series) -> None:
+    """Wherever they are made; while auto-recovery is disabled none is to be. The mark is as old all the same."""
+    cases = [
+        case("RepairStalled", HEALTHY | _MARK_STAYS | more, "80m", fires=False),
+        case("LedgersUnderReplicated", HEALTHY | _MARK_STAYS | more, "80m", fires=True),
+    ]
+    result = run(cases, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_auditor_may_change(tmp_path: Path) -> None:
+    """What only the former one showed is gone with it; what it did not count its successor has."""
+    changed = {
+        f"auditor_IS_AUDITOR{{{_BOOKIE}}}": "1x10 0x1500",
+        f"auditor_IS_AUDITOR{{{_OTHER_BOOKIE}}}": "0x10 1x1500",
+        f"auditor_OLDEST_MARK_SECONDS{{{_BOOKIE}}}": "0+60x10 stale",
+        f"auditor_OLDEST_MARK_SECONDS{{{_OTHER_BOOKIE}}}": "_x10 660+60x1500",
+    }
+    cases = [
+        case("AuditorMissing", HEALTHY | changed, "15m", fires=False),
+        case("LedgersUnderReplicated", HEALTHY | changed, "67m", fires=True),
+    ]
+    result = run(cases, tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -81,14 +81,16 @@ def test_the_page_is_up_to_date() -> None:
 def test_a_bookie_of_a_cluster_shows_what_is_documented(
     standalone_cluster: StandaloneCluster, cluster_of_processes: StandaloneCluster, *, of_its_own: bool
 ) -> None:
-    """With a gateway in the bookie's process, and in one of its own."""
+    """With a gateway in the bookie's process, and in one of its own beside auto-recovery."""
     cluster = cluster_of_processes if of_its_own else standalone_cluster
     url = f"http://{cluster.http[0]}/metrics"
     # A client chooses among the gateways; this one is asked here, so that it has series of every label.
     with grpc.insecure_channel(cluster.gateways[0]) as channel:
         LedgerMetadataServiceStub(channel).Read(LedgerMetadataRequest(ledger_id=10**15), timeout=10)
     found = shown(generator.settled(url))
-    assert found == documented("Bookie", "Gateway", "Process", *(["Gateway's process"] if of_its_own else []))
+    assert found == documented(
+        "Bookie", "Gateway", "Process", *(["Gateway's process", "Auto-recovery"] if of_its_own else [])
+    )
     names = {name for name, *_ in found}
     assert {"bookie_WRITE_BYTES", "bookie_gc_DELETED_LEDGER_TOTAL"} <= names, (
         "BookKeeper's names, with nothing at the end"
@@ -114,7 +116,9 @@ def test_prometheus_client_shows_those_of_a_client() -> None:
     assert found == {(name, kind.replace("counter", "unknown")) for name, kind, *_ in documented("Client")}
 
 
-@pytest.mark.parametrize("section", ["Bookie", "Gateway", "Gateway's process", "Process", "Client", "Spark job"])
+@pytest.mark.parametrize(
+    "section", ["Bookie", "Auto-recovery", "Gateway", "Gateway's process", "Process", "Client", "Spark job"]
+)
 def test_every_metric_has_a_meaning(section: str) -> None:
     rows = documented(section)
     assert rows

@@ -15,7 +15,7 @@ from rich.table import Table
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
-from bookgate.ledger.replication_store import RecordKind
+from bookgate.ledger.replication_survey import survey
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
 from bookgate.thinclient.commands.client_options import Gateways, with_metadata
@@ -89,9 +89,11 @@ def under_replicated(
 def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Shows whether auto-recovery is enabled, who is auditor, how much is marked, and when checks last ended.
 
-    JSON: {"enabled", "auditor": bookie id or null, "under_replicated_ledgers", "locked_ledgers",
-    "unrecoverable_ledgers", "missed_bookies": [ids], "draining_bookies": [ids], "lost_bookie_delay_seconds",
-    "ledgers_checked", "placement_checked", "replicas_checked": time or null}.
+    The oldest mark is that of a ledger that lacks copies and can be repaired.
+
+    JSON: {"enabled", "auditor": bookie id or null, "under_replicated_ledgers", "oldest_mark": time or null,
+    "locked_ledgers", "unrecoverable_ledgers", "missed_bookies": [ids], "draining_bookies": [ids],
+    "lost_bookie_delay_seconds", "ledgers_checked", "placement_checked", "replicas_checked": time or null}.
 
     \b
     Example: bookgate autorecovery status --gateways grpc://gw-1:4181
@@ -100,14 +102,16 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
     async def work(factory: LedgerManagerFactory) -> dict[str, object]:
         store = factory.replication_metadata
         times = {name: await store.check_time(check) for check, name in _CHECKS.items()}
+        found = await survey(store)
         return {
             "enabled": await store.is_enabled(),
             "auditor": await store.auditor(),
-            "under_replicated_ledgers": sum([len(page) async for page in store.marks()]),
+            "under_replicated_ledgers": found.marked,
+            "oldest_mark": None if found.oldest_mark_ms is None else _time(found.oldest_mark_ms),
             "locked_ledgers": len(await store.lock_holders()),
-            "unrecoverable_ledgers": len(await store.records(RecordKind.UNRECOVERABLE_LEDGER)),
-            "missed_bookies": list(await store.records(RecordKind.MISSED_BOOKIE)),
-            "draining_bookies": list(await store.records(RecordKind.DRAINING_BOOKIE)),
+            "unrecoverable_ledgers": found.unrecoverable,
+            "missed_bookies": sorted(found.missed_since),
+            "draining_bookies": sorted(found.draining),
             "lost_bookie_delay_seconds": await store.lost_bookie_delay(),
             **{name: None if time is None else _time(time) for name, time in times.items()},
         }

@@ -85,7 +85,15 @@ async def test_switch_and_delay(uri: str, store: LedgerManagerFactory) -> None:
 
 async def test_status(uri: str, store: LedgerManagerFactory) -> None:
     replication = store.replication_metadata
-    await replication.mark(7, ["a:1"])
+    # Of these, only the marks of ledgers 6 and 7 say that copies lack which can be made again.
+    await replication.mark(3, ["a:1"], 1_000)
+    await replication.mark(4, ["leaving:1"], 2_000)
+    await replication.mark(5, [], 3_000)
+    await replication.mark(6, ["leaving:1", "a:1"], 1_700_000_000_000)
+    await replication.mark(7, ["gone:1"], 1_800_000_000_000)
+    for leaving in ("leaving:1", "gone:1"):
+        await replication.write_record(RecordKind.DRAINING_BOOKIE, leaving, b"", None)
+    await replication.missed_since("gone:1", 6)
     await replication.try_lock(7, "h")
     await replication.stand_for_auditor("b:1", lambda state: None)
     await replication.missed_since("a:1", 5)
@@ -94,11 +102,12 @@ async def test_status(uri: str, store: LedgerManagerFactory) -> None:
     assert await answer(uri, "autorecovery", "status") == {
         "enabled": True,
         "auditor": "b:1",
-        "under_replicated_ledgers": 1,
+        "under_replicated_ledgers": 5,
+        "oldest_mark": "2023-11-14 22:13:20+00:00",
         "locked_ledgers": 1,
         "unrecoverable_ledgers": 1,
-        "missed_bookies": ["a:1"],
-        "draining_bookies": [],
+        "missed_bookies": ["a:1", "gone:1"],
+        "draining_bookies": ["gone:1", "leaving:1"],
         "lost_bookie_delay_seconds": None,
         "ledgers_checked": "2023-11-14 22:13:20+00:00",
         "placement_checked": None,

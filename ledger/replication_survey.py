@@ -1,0 +1,49 @@
+"""What auto-recovery's metadata amount to at a moment: how much is marked, for how long, and what can't be repaired.
+
+The auditor in office counts for its metrics, commands and the doctor for people. It is one listing of all marks.
+
+Not its job: which bookies are lost (`bookie.replication.audit_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bookgate.ledger.replication_store import RecordKind, ReplicationMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The counts of a cluster."""
+
+    marked: int
+    """Ledgers that are marked for whatever reason."""
+    oldest_mark_ms: int | None
+    """Since when the first marked of those that lack copies has been marked, in milliseconds since 1970; None: none.
+
+    Left out are ledgers that can't be repaired, such as only move from a bookie that is to be emptied or are misplaced,
+    and marks without a time."""
+    unrecoverable: int
+    missed_since: Mapping[str, int]
+    """Bookies that the auditor has missed, and since when, in milliseconds since 1970."""
+    draining: frozenset[str]
+    """Bookies that are to be emptied."""
+
+
+async def survey(metadata: ReplicationMetadata) -> Survey:
+    """Counts. Raises what `ReplicationMetadata.marks` and `records` raise."""
+    notes = await metadata.records(RecordKind.MISSED_BOOKIE)
+    missed_since = {name: int(note.value) for name, note in notes.items() if note.value.isdigit()}
+    draining = frozenset(await metadata.records(RecordKind.DRAINING_BOOKIE))
+    unrecoverable = await metadata.records(RecordKind.UNRECOVERABLE_LEDGER)
+    leaving = draining - missed_since.keys()
+    marked, oldest = 0, None
+    async for page in metadata.marks():
+        marked += len(page)
+        for mark in page:
+            began = mark.value.ctime_ms
+            if began is None or leaving.issuperset(mark.value.replicas) or str(mark.value.ledger_id) in unrecoverable:
+                continue
+            oldest = began if oldest is None else min(oldest, began)
+    return Survey(marked, oldest, len(unrecoverable), missed_since, draining)

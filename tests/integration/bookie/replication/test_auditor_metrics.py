@@ -1,0 +1,127 @@
+"""What the auditor in office tells of the cluster, and that nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.metrics.exposition import render
+from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
+from bookgate.bookie.replication.statistics import AutoRecoveryCollector
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.config import ClientConfig
+from tests.stores import made
+
+pytestmark = pytest.mark.asyncio
+
+OF_THE_CLUSTER = {
+    f"auditor_{name}"
+    for name in (
+        "ENABLED",
+        "BOOKIES_MISSED",
+        "BOOKIES_LOST",
+        "AUDIT_HELD_BACK",
+        "MARKED_LEDGERS",
+        "UNRECOVERABLE_LEDGERS",
+        "OLDEST_MARK_SECONDS",
+    )
+}
+
+
+class Process:
+    """Auto-recovery as one process of the cluster runs it, looked at as Prometheus would."""
+
+    def __init__(self, factory: LedgerManagerFactory, name: str) -> None:
+        options = AutoRecoveryOptions(AuditorOptions(lost_bookie_delay_seconds=3600, count_seconds=0.05))
+        self.running = AutoRecovery(factory, name, options, ClientConfig())
+        self._registry = CollectorRegistry()
+        self._registry.register(AutoRecoveryCollector(self.running))
+
+    def shown(self) -> dict[str, float]:
+        lines = [line.rsplit(" ", 1) for line in render(self._registry).splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+    async def until_shown(self, **wanted: float) -> dict[str, float]:
+        async with asyncio.timeout(30):
+            while True:
+                shown = self.shown()
+                if all(shown.get(f"auditor_{name}") == value for name, value in wanted.items()):
+                    return shown
+                await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def process(uri: str, name: str) -> AsyncIterator[Process]:
+    factory = create_factory(uri)
+    await factory.initialize()
+    running = Process(factory, name)
+    await running.running.start()
+    try:
+        yield running
+    finally:
+        await running.running.stop()
+        await factory.close()
+
+
+async def register(factory: LedgerManagerFactory, *names: str) -> None:
+    for name in names:
+        cookie = Cookie(name, "/j", "1\t/l", await factory.registration_manager.cluster_instance_id())
+        await factory.registration_manager.write_cookie(name, cookie.encode(), None)
+        await factory.registration_manager.register_bookie(BookieServiceInfo(name, ()), read_only=False)
+
+
+async def test_the_auditor_alone_speaks_for_the_cluster(tmp_path: Path) -> None:
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
+    store = create_factory(uri)
+    await store.initialize()
+    await register(store, "b1", "b2", "b3", "b4")
+    async with process(uri, "first") as first, process(uri, "second") as second:
+        shown = await first.until_shown(IS_AUDITOR=1, MARKED_LEDGERS=0, BOOKIES_MISSED=0)
+        assert shown["auditor_OLDEST_MARK_SECONDS"] == 0
+        assert (shown["auditor_ENABLED"], shown["auditor_AUDIT_HELD_BACK"]) == (1, 0)
+        assert second.shown()["auditor_IS_AUDITOR"] == 0
+        assert not OF_THE_CLUSTER & second.shown().keys()
+
+        # Nothing is repaired: nobody can be asked about copies, so that marks stay.
+        await store.replication_metadata.set_enabled(False)
+        shown = await first.until_shown(ENABLED=0)
+        assert "auditor_BOOKIES_MISSED" not in shown, "nobody calls the roll now"
+        now_ms = int(time.time() * 1000)
+        await store.replication_metadata.mark(3, ["b1"], now_ms - 600_000)
+        await store.replication_metadata.mark(4, ["b1"], now_ms - 100_000)
+        await store.replication_metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, "3", b"{}", None)
+        shown = await first.until_shown(MARKED_LEDGERS=2, UNRECOVERABLE_LEDGERS=1)
+        assert 100 <= shown["auditor_OLDEST_MARK_SECONDS"] < 400, "the unrecoverable one left out"
+
+        await first.running.stop()
+        assert not OF_THE_CLUSTER & first.shown().keys()
+        await second.until_shown(IS_AUDITOR=1, MARKED_LEDGERS=2)
+    await store.close()
+
+
+async def test_bookies_that_are_missed_and_a_storm(tmp_path: Path) -> None:
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
+    store = create_factory(uri)
+    await store.initialize()
+    await register(store, "b1", "b2", "b3", "b4")
+    async with process(uri, "first") as auditor:
+        await auditor.until_shown(BOOKIES_MISSED=0)
+        await store.registration_manager.unregister_bookie("b1")
+        await auditor.until_shown(BOOKIES_MISSED=1, BOOKIES_LOST=0, AUDIT_HELD_BACK=0)
+        await store.replication_metadata.set_lost_bookie_delay(0)
+        await auditor.until_shown(BOOKIES_MISSED=1, BOOKIES_LOST=1, AUDIT_HELD_BACK=0)
+        for name in ("b2", "b3"):
+            await store.registration_manager.unregister_bookie(name)
+        await auditor.until_shown(BOOKIES_MISSED=3, BOOKIES_LOST=0, AUDIT_HELD_BACK=1)
+    await store.close()
