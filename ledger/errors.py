@@ -174,6 +174,10 @@ class NoSuchLedgerExistsOnMetadataServerException(BKException):
     code = -25
 
 
+class UnknownBookieException(IncorrectParameterException):
+    """Nothing in the cluster has the bookie id that was given: no cookie, no registration, no ledger."""
+
+
 class IllegalOpException(BKException):
     """The operation is not allowed here."""
 

@@ -138,6 +138,11 @@ class LedgerMetadata:
         return self.state is _CLOSED
 
     @property
+    def bookies(self) -> set[str]:
+        """All bookies that any ensemble names."""
+        return {bookie_id for fragment in self.fragments for bookie_id in fragment.ensemble}
+
+    @property
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]
 

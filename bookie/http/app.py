@@ -32,6 +32,7 @@ from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import Access, is_loopback
 from bookgate.gateway.http.api import Call, Route, create_app
 from bookgate.gateway.http.openapi import document
+from bookgate.gateway.http.routes.autorecovery import auto_recovery_routes
 from bookgate.gateway.http.routes.cluster import cluster_routes
 from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.routes.process import process_routes
@@ -68,6 +69,7 @@ def bookie_routes(view: BookieView, console: Console) -> list[Route]:
         *ledger_routes(view.factory.ledger_manager),
         *client_routes(view.client, lambda: view.state.mode.read_only),
         *cluster_routes(view.factory),
+        *auto_recovery_routes(view.factory),
         *state_routes(view.state),
         *gc_routes(view.gc),
         *storage_routes(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),

@@ -349,5 +349,4 @@ class Auditor:
 
 def _named(record: LedgerRecord, wanted: frozenset[str]) -> list[str]:
     """Those of the bookies that any ensemble of the ledger names."""
-    members = {bookie_id for fragment in record.metadata.fragments for bookie_id in fragment.ensemble}
-    return sorted(members & wanted)
+    return sorted(record.metadata.bookies & wanted)

@@ -357,8 +357,9 @@ class ReplicationWorker:
 
     async def _absent(self, mark: Mark, record: LedgerRecord) -> Mapping[str, bool]:
         """Bookies of the ledger that are not registered; True for those that are lost."""
-        members = {bookie_id for fragment in record.metadata.fragments for bookie_id in fragment.ensemble}
-        absent = {each for each in members if self._attendance.away_seconds(each, self._now()) is not None}
+        absent = {
+            each for each in record.metadata.bookies if self._attendance.away_seconds(each, self._now()) is not None
+        }
         if not absent:
             return {}
         missed = await self._metadata.records(RecordKind.MISSED_BOOKIE)
@@ -431,8 +432,7 @@ class ReplicationWorker:
     async def _give_up(self, mark: Mark, outcome: Outcome) -> None:
         ledger_id = mark.value.ledger_id
         lost = outcome.findings.unrecoverable
-        members = {each for fragment in outcome.record.metadata.fragments for each in fragment.ensemble}
-        gone = sorted(members - self._attendance.present.keys())
+        gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
         self.statistics.ledgers_unrecoverable += 1
         reason = {"entries": len(lost), "first_entries": list(lost[:20]), "lost_bookies": gone}
         content = json.dumps({**reason, "time_ms": int(time.time() * 1000)}, sort_keys=True).encode()

@@ -118,8 +118,6 @@ class Operation(Generic[QueryT, BodyT]):
     answer: Mapping[str, Any] | None = field(default_factory=lambda: {"type": "object"})
     media_type: str = JSON
     failures: Mapping[int, str] = field(default_factory=dict)
-    works: bool = True
-    """False: it only says that it is not there."""
 
 
 Route = Operation[Any, Any]
@@ -150,11 +148,12 @@ _STATUSES: tuple[tuple[tuple[type[errors.BKException], ...], int], ...] = (
             errors.NoSuchLedgerExistsOnMetadataServerException,
             errors.NoSuchLedgerExistsException,
             errors.NoSuchEntryException,
+            errors.UnknownBookieException,
         ),
         404,
     ),
     ((errors.IncorrectParameterException,), 400),
-    ((errors.MetadataVersionException, errors.LedgerExistException), 409),
+    ((errors.MetadataVersionException, errors.LedgerExistException, errors.IllegalOpException), 409),
     (
         (
             errors.MetaStoreException,

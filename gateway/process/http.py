@@ -15,6 +15,7 @@ from bookgate.gateway.http.access import Access, is_loopback
 from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, Route, create_app, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.openapi import document
+from bookgate.gateway.http.routes.autorecovery import auto_recovery_routes
 from bookgate.gateway.http.routes.cluster import cluster_routes
 from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.routes.process import process_routes
@@ -55,6 +56,7 @@ def gateway_routes(
         ),
         *ledger_routes(factory.ledger_manager),
         *cluster_routes(factory),
+        *auto_recovery_routes(factory),
         *console.rows(),
     ]
 

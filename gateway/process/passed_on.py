@@ -17,9 +17,10 @@ from starlette.responses import Response, StreamingResponse
 
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.http.routes.autorecovery import LIST_MARKS
 from bookgate.ledger.errors import MetaStoreException
 
-LISTINGS = ("/api/v1/ledger/list", f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts")
+LISTINGS = ("/api/v1/ledger/list", LIST_MARKS, f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts")
 """Paths whose answers grow with the number of ledgers, or read many of them."""
 
 _PART = 64 * 1024

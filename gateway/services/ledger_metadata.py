@@ -24,7 +24,6 @@ from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.iterate import Listing
 from bookgate.gateway.services.messages import (
     bad_bookie_ids,
-    bookie_ids,
     failure,
     ledger_id_of,
     metadata_of,
@@ -253,7 +252,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         """
         bad = bad_bookie_ids(metadata)
         if bad:
-            bad -= bookie_ids((await self._factory.ledger_manager.read(ledger_id)).metadata)
+            bad -= (await self._factory.ledger_manager.read(ledger_id)).metadata.bookies
         for bookie_id in sorted(bad):
             check_bookie_id(bookie_id)
 

@@ -85,13 +85,9 @@ def metadata_of(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadat
         raise IncorrectParameterException(str(error)) from error
 
 
-def bookie_ids(metadata: LedgerMetadata) -> set[str]:
-    return {bookie_id for fragment in metadata.fragments for bookie_id in fragment.ensemble}
-
-
 def bad_bookie_ids(metadata: LedgerMetadata) -> set[str]:
     """Invalid bookie ids in the ensembles."""
-    return {bookie_id for bookie_id in bookie_ids(metadata) if not is_bookie_id(bookie_id)}
+    return {bookie_id for bookie_id in metadata.bookies if not is_bookie_id(bookie_id)}
 
 
 def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:

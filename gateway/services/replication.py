@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from bookgate.gateway.services.messages import bad_bookie_ids, bookie_ids, status_code
+from bookgate.gateway.services.messages import bad_bookie_ids, status_code
 from bookgate.gateway.services.replication_sessions import ReplicationSession, ReplicationSessions, VoteEvent
 from bookgate.gateway.services.status import Context, abort_with
 from bookgate.gateway.services.store_budget import StoreBudget
@@ -224,7 +224,7 @@ class ReplicationService(ReplicationServiceServicer):
                 raise IncorrectParameterException(str(error)) from error
             ledger_id = LedgerId.unscoped(session.locked_ledger(request.token))
             stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
-            for bookie_id in sorted(bad_bookie_ids(metadata) - bookie_ids(stored)):
+            for bookie_id in sorted(bad_bookie_ids(metadata) - stored.bookies):
                 check_bookie_id(bookie_id)
             metadata = replace(metadata, format_version=stored.format_version)
             try:

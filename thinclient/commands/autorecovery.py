@@ -12,12 +12,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_survey import survey
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
 from bookgate.thinclient.commands.client_options import Gateways, with_metadata
 
 autorecovery_app = new_group("Auto-recovery: copies again what lost bookies held.")
@@ -67,9 +67,8 @@ def under_replicated(
                 "marked_ms": mark.value.ctime_ms,
                 "locked_by": holders.get(mark.value.ledger_id),
             }
-            async for page in store.marks()
+            async for page in control.marks_of(store, missing, not_missing)
             for mark in page
-            if missing in (None, *mark.value.replicas) and not_missing not in mark.value.replicas
         ]
 
     rows = with_metadata(context, gateways, work)
@@ -144,16 +143,7 @@ def disable(context: typer.Context, gateways: Gateways = None, as_json: AsJson =
 
 
 def _switch(context: typer.Context, gateways: str | None, as_json: bool, *, enabled: bool) -> None:
-    async def work(factory: LedgerManagerFactory) -> bool:
-        try:
-            await factory.replication_metadata.set_enabled(enabled)
-        except IllegalOpException:
-            if await factory.replication_metadata.is_enabled() is enabled:
-                return False
-            raise
-        return True
-
-    changed = with_metadata(context, gateways, work)
+    changed = with_metadata(context, gateways, lambda factory: control.switch(factory.replication_metadata, enabled))
     if as_json:
         print_json({"enabled": enabled, "changed": changed})
         return
@@ -192,18 +182,8 @@ def trigger_audit(context: typer.Context, gateways: Gateways = None, as_json: As
     Example: bookgate autorecovery trigger-audit
     """
 
-    async def work(factory: LedgerManagerFactory) -> str:
-        store = factory.replication_metadata
-        if not await store.is_enabled():
-            fail("auto-recovery is disabled; `bookgate autorecovery enable` switches it on")
-        auditor, seconds = await store.auditor(), await store.lost_bookie_delay()
-        if auditor is None or seconds is None:
-            fail("there is no auditor: auto-recovery does not run in this cluster")
-        # By writing the same value again, as BookKeeper's tools do.
-        await store.set_lost_bookie_delay(seconds)
-        return auditor
-
-    print_result({"auditor": with_metadata(context, gateways, work)}, as_json)
+    auditor = with_metadata(context, gateways, lambda factory: control.order_audit(factory.replication_metadata))
+    print_result({"auditor": auditor}, as_json)
 
 
 def _time(milliseconds: object) -> str:

@@ -230,7 +230,7 @@ def list_ledgers(
     async def work(bookkeeper: BookKeeper) -> list[LedgerRecord]:
         records: list[LedgerRecord] = []
         async for page in bookkeeper.list_ledgers(start_after=start_after, page_size=min(limit or 0, 1000)):
-            records += page if bookie is None else [record for record in page if bookie in _bookies_of(record)]
+            records += page if bookie is None else [record for record in page if bookie in record.metadata.bookies]
             if limit is not None and len(records) >= limit:
                 break
         return records[:limit]
@@ -397,10 +397,6 @@ async def _print_batches(source: AsyncGenerator[list[Entry], None], form: EntryF
         async for batch in batches:
             sys.stdout.buffer.write(b"".join(_rendered(entry, form) for entry in batch))
             sys.stdout.buffer.flush()
-
-
-def _bookies_of(record: LedgerRecord) -> set[str]:
-    return {bookie for fragment in record.metadata.fragments for bookie in fragment.ensemble}
 
 
 def _rendered(entry: Entry, entry_format: EntryFormat) -> bytes:

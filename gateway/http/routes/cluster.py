@@ -1,16 +1,18 @@
-"""The cluster over HTTP: its bookies, and auto-recovery, which is not there."""
+"""The cluster over HTTP: its bookies, counted and listed."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any, Literal
 
 from pydantic import Field
 
-from bookgate.gateway.http.api import AnyQuery, Boolean, Call, NoBody, Query, Route, change, get
-from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.http.api import Boolean, Call, NoBody, Query, Route, get
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
 from bookgate.ledger.bookie_info import BOOKIE_RPC
+from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.ledger.replication_store import ReplicationMetadata
 
 
 class BookiesQuery(Query):
@@ -31,10 +33,7 @@ def cluster_routes(factory: LedgerManagerFactory) -> list[Route]:
         writable = sum(bookie.writable for bookie in known)
         read_only = sum(bookie.read_only and not bookie.writable for bookie in known)
         return {
-            "auditorElected": False,
-            "auditorId": "",
-            "clusterUnderReplicated": False,
-            "ledgerReplicationEnabled": False,
+            **await _auto_recovery(factory),
             "totalBookiesCount": len(known),
             "writableBookiesCount": writable,
             "readonlyBookiesCount": read_only,
@@ -51,35 +50,28 @@ def cluster_routes(factory: LedgerManagerFactory) -> list[Route]:
             failures=STORE_AWAY,
         ),
         get("/api/v1/bookie/cluster_info", "Bookies by state, counted", cluster_info, failures=STORE_AWAY),
-        *_auto_recovery_routes(),
     ]
+
+
+async def _auto_recovery(factory: LedgerManagerFactory) -> dict[str, Any]:
+    try:
+        store = factory.replication_metadata
+    except IllegalOpException:
+        enabled, auditor, marked = False, None, False
+    else:
+        enabled, auditor, marked = await store.is_enabled(), await store.auditor(), await _is_anything_marked(store)
+    return {
+        "auditorElected": auditor is not None,
+        "auditorId": auditor or "",
+        "clusterUnderReplicated": marked,
+        "ledgerReplicationEnabled": enabled,
+    }
+
+
+async def _is_anything_marked(store: ReplicationMetadata) -> bool:
+    async with aclosing(store.marks(page_size=1)) as pages:  # type: ignore[type-var]
+        return await anext(pages, None) is not None
 
 
 def _host(bookie: RegisteredBookie) -> str | None:
     return next((endpoint.host for endpoint in bookie.info.endpoints if endpoint.protocol == BOOKIE_RPC), None)
-
-
-_AUTO_RECOVERY = (
-    ("GET", "status", "Whether auto-recovery is on"),
-    ("PUT", "status", "Turn it on or off"),
-    ("PUT", "bookie", "Copy a bookie's ledgers to others"),
-    ("GET", "list_under_replicated_ledger", "Ledgers that lack copies"),
-    ("GET", "who_is_auditor", "Which bookie audits"),
-    ("PUT", "trigger_audit", "Audit now"),
-    ("GET", "lost_bookie_recovery_delay", "How long a lost bookie is waited for"),
-    ("PUT", "lost_bookie_recovery_delay", "Set that"),
-    ("PUT", "decommission", "Empty a bookie for good"),
-)
-
-
-def _auto_recovery_routes() -> list[Route]:
-    async def not_enabled(_call: Call[Query, NoBody]) -> Any:
-        raise HttpError(501, "auto-recovery is not enabled: this version does not have it; run BookKeeper's own")
-
-    only = {"query": AnyQuery, "failures": {501: "auto-recovery is not enabled"}, "works": False}
-    return [
-        get(f"/api/v1/autorecovery/{name}", summary, not_enabled, **only)
-        if verb == "GET"
-        else change(verb, f"/api/v1/autorecovery/{name}", summary, not_enabled, **only)
-        for verb, name, summary in _AUTO_RECOVERY
-    ]

@@ -136,7 +136,7 @@ async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: Asy
         headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
     if not query.print_metadata:
         return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
-    return await _sent_by_parts(_with_metadata(manager, query, ids), headers)
+    return await sent_by_parts(_with_metadata(manager, query, ids), headers)
 
 
 async def _with_metadata(manager: LedgerManager, query: ListQuery, ids: Sequence[int]) -> AsyncGenerator[str, None]:
@@ -186,11 +186,13 @@ async def _whole(runs: AsyncIterator[Sequence[int]]) -> Response:
             async for ids in listed:
                 yield _members(ids)
 
-    return await _sent_by_parts(members())
+    return await sent_by_parts(members())
 
 
-async def _sent_by_parts(members: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON object of these members, sent as they come.
+async def sent_by_parts(
+    members: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None, brackets: str = "{}"
+) -> Response:
+    """A JSON object of these members, or with the brackets `[]` an array, sent as they come.
 
     A store that fails at the first of them is still answered with a status; later, the answer breaks off in the middle,
     so that nobody takes it for complete.
@@ -199,10 +201,10 @@ async def _sent_by_parts(members: AsyncGenerator[str, None], headers: Mapping[st
 
     async def parts() -> AsyncIterator[str]:
         async with aclosing(members):
-            yield "{" + (first or "")
+            yield brackets[0] + (first or "")
             async for more in members:
                 yield "," + more
-            yield "}"
+            yield brackets[1]
 
     return StreamingResponse(parts(), media_type=JSON, headers=headers)
 

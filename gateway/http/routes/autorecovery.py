@@ -1,0 +1,217 @@
+"""Auto-recovery over HTTP: marks, the switch, the auditor, the delay, and bookies that are to be emptied.
+
+Paths, parameters and bodies are BookKeeper's, and so are the answers that are text. What takes long is only begun here:
+BookKeeper's server copies a bookie's ledgers itself, in the background, until it is restarted; here a record in the
+metadata says that the bookie is to be emptied, and the auditor and the workers see to it.
+
+Not its job: the rules (`ledger.replication_control`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints
+from starlette.responses import Response
+
+from bookgate.gateway.http.api import TEXT, Body, Boolean, Call, NoBody, Query, Route, change, get
+from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.http.routes.ledgers import STORE_AWAY, sent_by_parts
+from bookgate.ledger import replication_control as control
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_store import Mark
+
+_MAX_INT32 = 2**31 - 1
+
+LIST_MARKS = "/api/v1/autorecovery/list_under_replicated_ledger"
+
+NO_PLACE = {409: "the metadata store has no place for auto-recovery", **STORE_AWAY}
+
+BookieName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:._-]{1,255}$")]
+
+
+def _whole(value: Any) -> Any:
+    """In JSON 5.0 is a whole number too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(_whole)]
+
+
+class MarksQuery(Query):
+    missingreplica: str = Field("", description="only marks that name this bookie")
+    excludingmissingreplica: str = Field("", description="only marks that do not name this bookie")
+    printmissingreplica: Literal["", "true", "false"] = Field(
+        "false", description="with the bookies whose copies are missing; true if it is there without a value"
+    )
+
+
+class SwitchQuery(Query):
+    enabled: Boolean = Field(description="on or off")
+
+
+class DelayBody(Body):
+    delay_seconds: Seconds = Field(description="how long a bookie may be away")
+
+
+class RecoverBody(Body):
+    bookie_src: list[BookieName] = Field(min_length=1, max_length=100, description="bookies to empty")
+    delete_cookie: Literal[False] = Field(False, description="true is refused")
+
+
+class DecommissionBody(Body):
+    bookie_src: BookieName = Field(description="the bookie to empty, which must be stopped")
+    delete_cookie: Literal[False, "false"] = Field(False, description="true is refused")
+
+
+def auto_recovery_routes(factory: LedgerManagerFactory) -> list[Route]:
+    """The rows of auto-recovery; all work in the metadata of `factory`."""
+    return [*_state_routes(factory), *_auditor_routes(factory), *_draining_routes(factory)]
+
+
+def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
+    async def status(_call: Call[Query, NoBody]) -> Any:
+        return {"enabled": await factory.replication_metadata.is_enabled()}
+
+    async def set_status(call: Call[SwitchQuery, NoBody]) -> Any:
+        await control.switch(factory.replication_metadata, call.query.enabled)
+        return {"enabled": await factory.replication_metadata.is_enabled()}
+
+    async def listing(call: Call[MarksQuery, NoBody]) -> Response:
+        query = call.query
+        with_replicas = query.printmissingreplica != "false"
+        # What is blank says nothing, as in BookKeeper.
+        pages = control.marks_of(
+            factory.replication_metadata,
+            query.missingreplica.strip() or None,
+            query.excludingmissingreplica.strip() or None,
+        )
+        return await sent_by_parts(_listed(pages, with_replicas), brackets="{}" if with_replicas else "[]")
+
+    path = "/api/v1/autorecovery/status"
+    enabled = {"type": "object", "required": ["enabled"], "properties": {"enabled": {"type": "boolean"}}}
+    ids = {"type": "array", "items": {"type": "integer"}}
+    replicas = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}
+    return [
+        get(path, "Whether auto-recovery is on", status, answer=enabled, failures=NO_PLACE),
+        change(
+            "PUT",
+            path,
+            "Turn auto-recovery on or off, for the whole cluster",
+            set_status,
+            query=SwitchQuery,
+            answer=enabled,
+            failures=NO_PLACE,
+        ),
+        get(
+            LIST_MARKS,
+            "Ledgers that lack copies",
+            listing,
+            query=MarksQuery,
+            answer={"anyOf": [ids, replicas]},
+            failures=NO_PLACE,
+        ),
+    ]
+
+
+async def _listed(pages: AsyncGenerator[Sequence[Mark], None], with_replicas: bool) -> AsyncGenerator[str, None]:
+    """Members of the answer, a page at a time."""
+    async with aclosing(pages):
+        async for page in pages:
+            if page:
+                yield ",".join(_member(mark, with_replicas) for mark in page)
+
+
+def _member(mark: Mark, with_replicas: bool) -> str:
+    number = mark.value.ledger_id
+    return f'"{number}":{json.dumps(list(mark.value.replicas))}' if with_replicas else str(number)
+
+
+def _auditor_routes(factory: LedgerManagerFactory) -> list[Route]:
+    async def who_is_auditor(_call: Call[Query, NoBody]) -> str:
+        auditor = await factory.replication_metadata.auditor()
+        if auditor is None:
+            raise HttpError(404, "there is no auditor: auto-recovery does not run in this cluster")
+        return f"Auditor: {auditor}"
+
+    async def trigger_audit(_call: Call[Query, NoBody]) -> str:
+        await control.order_audit(factory.replication_metadata)
+        return "Success trigger audit."
+
+    async def delay(_call: Call[Query, NoBody]) -> str:
+        seconds = await factory.replication_metadata.lost_bookie_delay()
+        if seconds is None:
+            raise HttpError(404, "nobody has set the delay yet: the first auditor will, from its own settings")
+        return f"lostBookieRecoveryDelay value: {seconds}"
+
+    async def set_delay(call: Call[Query, DelayBody]) -> str:
+        seconds = await factory.replication_metadata.set_lost_bookie_delay(call.body.delay_seconds)
+        return f"Success set lostBookieRecoveryDelay to {seconds}"
+
+    text = {"answer": None, "media_type": TEXT}
+    path = "/api/v1/autorecovery/lost_bookie_recovery_delay"
+    nobody = {404: "there is no auditor", **NO_PLACE}
+    not_set = {404: "nobody has set it yet", **NO_PLACE}
+    refused = {**NO_PLACE, 409: "auto-recovery is disabled, or there is no auditor"}
+    return [
+        get("/api/v1/autorecovery/who_is_auditor", "Which bookie audits", who_is_auditor, failures=nobody, **text),
+        change(
+            "PUT",
+            "/api/v1/autorecovery/trigger_audit",
+            "Look for lost bookies now",
+            trigger_audit,
+            failures=refused,
+            **text,
+        ),
+        get(path, "How long a lost bookie is waited for", delay, failures=not_set, **text),
+        change("PUT", path, "Set that", set_delay, body=DelayBody, failures=NO_PLACE, **text),
+    ]
+
+
+def _draining_routes(factory: LedgerManagerFactory) -> list[Route]:
+    async def begun(bookie_ids: Sequence[str]) -> str:
+        now_ms = int(time.time() * 1000)
+        for bookie_id in dict.fromkeys(bookie_ids):
+            await control.begin_draining(factory, bookie_id, now_ms)
+        names = ", ".join(dict.fromkeys(bookie_ids))
+        problem = await control.obstacle(factory.replication_metadata)
+        return (
+            f"Success: to be emptied: {names}. The auditor marks the ledgers, workers move them; GET {LIST_MARKS} "
+            f"shows those that wait, `bookgate ledger list --bookie` those that are left."
+            + ("" if problem is None else f" But nothing happens yet: {problem}.")
+        )
+
+    async def recover(call: Call[Query, RecoverBody]) -> str:
+        return await begun(call.body.bookie_src)
+
+    async def decommission(call: Call[Query, DecommissionBody]) -> str:
+        await control.require_unregistered(factory, call.body.bookie_src, "it is decommissioned")
+        return await begun([call.body.bookie_src])
+
+    text = {"answer": None, "media_type": TEXT}
+    unknown = {404: "there is no such bookie", **NO_PLACE}
+    registered = {**unknown, 409: "the bookie is registered"}
+    return [
+        change(
+            "PUT",
+            "/api/v1/autorecovery/bookie",
+            "Copy bookies' ledgers to others",
+            recover,
+            body=RecoverBody,
+            failures=unknown,
+            **text,
+        ),
+        change(
+            "PUT",
+            "/api/v1/autorecovery/decommission",
+            "Empty a bookie that is stopped for good",
+            decommission,
+            body=DecommissionBody,
+            failures=registered,
+            **text,
+        ),
+    ]

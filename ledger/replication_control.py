@@ -1,0 +1,190 @@
+"""What operators do to auto-recovery, through the metadata alone: one rule for the commands and for HTTP admin.
+
+Each function works on any store, in it or through gateways, also where the auditor and the workers are BookKeeper's;
+only these do not know of bookies that are to be emptied. A bookie is emptied by a record that says so: the auditor
+marks its ledgers and workers move them, whoever asked is gone or not. It is empty when no ledger's metadata name it,
+which marks do not tell.
+
+Only ledgers of scope 0 take part, as only they can be marked.
+
+Not its job: what auditor and workers do (`bookie.replication`), how it is asked for and shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from bookgate.ledger.bookie_info import check_bookie_id
+from bookgate.ledger.errors import IllegalOpException, MetadataVersionException, UnknownBookieException
+from bookgate.ledger.metadata_store import (
+    BookieSet,
+    LedgerManager,
+    LedgerManagerFactory,
+    LedgerRecord,
+    RegisteredBookie,
+)
+from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
+
+# --- marks, the switch, audits ----------------------------------------------------------------------------------
+
+
+async def marks_of(
+    store: ReplicationMetadata, missing: str | None = None, not_missing: str | None = None
+) -> AsyncGenerator[Sequence[Mark], None]:
+    """Lists marks, in pages that may be empty: those that name the bookie `missing` and not the bookie `not_missing`.
+
+    Raises what `ReplicationMetadata.marks` raises.
+    """
+    async for page in store.marks():
+        yield [
+            mark for mark in page if missing in (None, *mark.value.replicas) and not_missing not in mark.value.replicas
+        ]
+
+
+async def switch(store: ReplicationMetadata, enabled: bool) -> bool:
+    """Switches auto-recovery on or off for the whole cluster. Returns False where it was so already."""
+    try:
+        await store.set_enabled(enabled)
+    except IllegalOpException:
+        if await store.is_enabled() is enabled:
+            return False
+        raise
+    return True
+
+
+async def obstacle(store: ReplicationMetadata) -> str | None:
+    """Why nothing is marked and repaired in this cluster now, and what to do about it; None: nothing is in the way."""
+    if not await store.is_enabled():
+        return "auto-recovery is disabled; `bookgate autorecovery enable` switches it on"
+    if await store.auditor() is None:
+        return (
+            "there is no auditor: auto-recovery does not run in this cluster; set auto_recovery = true at bookies, or "
+            "run `bookgate autorecovery start`"
+        )
+    return None
+
+
+async def order_audit(store: ReplicationMetadata) -> str:
+    """Makes the auditor look for lost bookies now, and returns at once with the auditor's bookie id.
+
+    Raises IllegalOpException: Auto-recovery is disabled, or there is nobody to do it.
+    """
+    problem = await obstacle(store)
+    if problem is not None:
+        raise IllegalOpException(problem)
+    auditor, seconds = await store.auditor(), await store.lost_bookie_delay()
+    if auditor is None or seconds is None:
+        raise IllegalOpException("the auditor has only just been elected; try again")
+    # By writing the same value again, as BookKeeper's tools do.
+    await store.set_lost_bookie_delay(seconds)
+    return auditor
+
+
+# --- bookies that are to be emptied -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The record of a bookie that is to be emptied."""
+
+    since_ms: int
+    """When that was asked for, in milliseconds since 1970."""
+
+    def encode(self) -> bytes:
+        """As the store holds it."""
+        return json.dumps({"time_ms": self.since_ms}).encode()
+
+
+async def find_bookie(factory: LedgerManagerFactory, bookie_id: str) -> RegisteredBookie | None:
+    """The bookie, if it has a cookie or is registered. Raises IncorrectParameterException for what is no id."""
+    check_bookie_id(bookie_id)
+    found = await factory.service_discovery.bookies(BookieSet.ALL)
+    return next((each for each in found if each.bookie_id == bookie_id), None)
+
+
+async def begin_draining(factory: LedgerManagerFactory, bookie_id: str, now_ms: int) -> bool:
+    """Has a bookie emptied, whether it runs or not: the auditor takes notice of the record by itself.
+
+    Args:
+        factory: The metadata.
+        bookie_id: The bookie.
+        now_ms: The time, in milliseconds since 1970.
+
+    Returns:
+        False if that had been asked for already.
+
+    Raises:
+        IncorrectParameterException: The id is none.
+        UnknownBookieException: Nothing in the cluster has it: no cookie, no registration, no ledger.
+        IllegalOpException: The store has no place for auto-recovery.
+    """
+    store = factory.replication_metadata
+    if await find_bookie(factory, bookie_id) is None and not await is_draining(store, bookie_id):
+        await _require_named(factory.ledger_manager, bookie_id)
+    try:
+        await store.write_record(RecordKind.DRAINING_BOOKIE, bookie_id, Draining(now_ms).encode(), None)
+    except MetadataVersionException:
+        return False
+    return True
+
+
+async def is_draining(store: ReplicationMetadata, bookie_id: str) -> bool:
+    """Whether the bookie is to be emptied."""
+    return await store.read_record(RecordKind.DRAINING_BOOKIE, bookie_id) is not None
+
+
+async def end_draining(store: ReplicationMetadata, bookie_id: str) -> bool:
+    """A bookie is not to be emptied any more; what was moved stays where it is. Returns False if it was not to be."""
+    if not await is_draining(store, check_bookie_id(bookie_id)):
+        return False
+    await store.remove_record(RecordKind.DRAINING_BOOKIE, bookie_id)
+    return True
+
+
+async def ledgers_naming(manager: LedgerManager, bookie_id: str) -> AsyncGenerator[list[LedgerRecord], None]:
+    """Lists all ledgers of which any ensemble names the bookie, in pages that may be empty.
+
+    Raises BKException: The listing can't be completed, or a ledger not be read.
+    """
+    async for page in manager.ledger_records():
+        yield [record for record in page if bookie_id in record.metadata.bookies]
+
+
+async def _require_named(manager: LedgerManager, bookie_id: str) -> None:
+    """Raises UnknownBookieException unless a ledger names the bookie."""
+    async for page in ledgers_naming(manager, bookie_id):
+        if page:
+            return
+    raise UnknownBookieException(
+        f"there is no bookie {bookie_id}: it has no cookie, is not registered, and no ledger names it; "
+        "`bookgate bookie list` shows all"
+    )
+
+
+async def require_unregistered(factory: LedgerManagerFactory, bookie_id: str, purpose: str) -> None:
+    """Raises IllegalOpException while a bookie is registered: it has to be stopped before `purpose`."""
+    found = await find_bookie(factory, bookie_id)
+    if found is not None and (found.writable or found.read_only):
+        mode = "writable" if found.writable else "read-only"
+        raise IllegalOpException(f"bookie {bookie_id} is registered ({mode}): stop it before {purpose}")
+
+
+async def remove_emptied(factory: LedgerManagerFactory, bookie_id: str) -> bool:
+    """Removes the cookie of a bookie that no ledger names any more, then the record that it is to be emptied.
+
+    Returns:
+        Whether it had a cookie.
+
+    Raises:
+        IllegalOpException: The bookie is registered again.
+        MetadataVersionException: Its cookie was written just now.
+    """
+    await require_unregistered(factory, bookie_id, "its cookie goes")
+    manager = factory.registration_manager
+    cookie = await manager.read_cookie(bookie_id)
+    if cookie is not None:
+        await manager.remove_cookie(bookie_id, cookie.version)
+    await end_draining(factory.replication_metadata, bookie_id)
+    return cookie is not None
