@@ -11,7 +11,8 @@ from rich.table import Table
 
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.configuration.schema import gather, read_file
-from bookgate.bookie.tools.doctor.diagnosis import Finding, Level, judge
+from bookgate.bookie.tools.doctor.diagnosis import judge
+from bookgate.bookie.tools.doctor.findings import Finding, Level
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
@@ -35,7 +36,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Looks at gateways, their metadata store and every bookie, and says what to change.
+    """Looks at gateways, their metadata store, every bookie and auto-recovery, and says what to change.
 
     Needs nothing but a way to a gateway; what else is out of reach is a finding. Exit code 1 when there is an error;
     warnings leave it 0.

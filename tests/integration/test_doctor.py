@@ -18,11 +18,13 @@ from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
-from bookgate.bookie.tools.doctor.diagnosis import Finding, Level, judge
+from bookgate.bookie.tools.doctor.diagnosis import judge
+from bookgate.bookie.tools.doctor.findings import Finding, Level
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
+from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.config import ClientConfig
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
@@ -47,15 +49,17 @@ def doctor(*arguments: object) -> tuple[int, dict[str, list[dict[str, str]]]]:
 async def findings_of(server: BookieServer, **config: object) -> list[Finding]:
     gateways = f"grpc://{server.addresses['gateway']}"
     seen = await look(ClientConfig.model_validate({"gateways": gateways, **config}), TIMEOUT)
-    return [finding for finding in judge(seen, 1) if "files only" not in finding.what]
+    beside = [each for each in judge(seen, 1) if each.subject != "auto-recovery"]
+    return [finding for finding in beside if "files only" not in finding.what]
 
 
-def test_a_healthy_cluster(standalone_cluster: StandaloneCluster) -> None:
-    code, found = doctor("--gateways", standalone_cluster.gateway_uri)
+def test_a_healthy_cluster(cluster_of_processes: StandaloneCluster) -> None:
+    code, found = doctor("--gateways", cluster_of_processes.gateway_uri)
     # How many files a process may open is the machine's affair.
     assert code == 0, found
     assert all("files only" in each["what"] for several in found.values() for each in several)
-    whole = CliRunner().invoke(app, ["-g", standalone_cluster.gateway_uri]).stdout
+    whole = CliRunner().invoke(app, ["-g", cluster_of_processes.gateway_uri]).stdout
+    assert "is the auditor" in whole
     assert "bookie-2" in whole
     assert "agree" in whole
     assert "bookgate/" in whole
@@ -86,6 +90,56 @@ def test_planted_faults(own_cluster: StandaloneCluster, tmp_path: Path) -> None:
     assert any(word in found["bookie bookie-3"][0]["what"] for word in ("does not serve", "not registered"))
     assert found["cluster"][0]["what"].startswith("0 bookies take writes")
     assert "did you mean port?" in found[f"file {file}"][0]["what"]
+
+
+def test_nobody_makes_copies_again(standalone_cluster: StandaloneCluster) -> None:
+    code, found = doctor("-g", standalone_cluster.gateway_uri)
+    assert code == 0
+    [finding] = found["auto-recovery"]
+    assert "there is no auditor" in finding["what"]
+
+
+@pytest.mark.asyncio
+async def test_auto_recovery_as_the_store_has_it(tmp_path: Path) -> None:
+    store = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
+    await store.initialize()
+    metadata, gateway = store.replication_metadata, GatewayServer(store)
+    uri = f"grpc://127.0.0.1:{await gateway.start()}"
+
+    async def found(subject: str = "auto-recovery") -> list[Finding]:
+        seen = await look(ClientConfig(gateways=uri), TIMEOUT)
+        return [finding for finding in judge(seen, 1) if finding.subject == subject]
+
+    await metadata.set_enabled(False)
+    assert [("disabled" in each.what, "no auditor" in each.what) for each in await found()] == [
+        (True, False),
+        (False, True),
+    ]
+    await metadata.set_enabled(True)
+    await metadata.stand_for_auditor("b9", lambda state: None)
+    [well] = await found()
+    assert (well.level, well.what) == (Level.OK, "enabled, b9 is the auditor, 0 ledgers are marked for repair")
+
+    now_ms = int(time.time() * 1000)
+    await metadata.mark(7, ["b1"], now_ms - 2 * 3_600_000)
+    await metadata.mark(8, ["b1"], now_ms - 9 * 3_600_000)
+    await metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, "8", b"{}", None)
+    [gone, old] = await found()
+    assert (gone.level, old.level) == (Level.ERROR, Level.WARNING)
+    assert gone.what.startswith("1 ledgers have entries of which no copy is left")
+    assert old.what.startswith("a ledger has lacked copies for 2:0")
+
+    for name in ("b1", "b2"):
+        cookie = Cookie(name, "/j", "1\t/l", await store.registration_manager.cluster_instance_id())
+        await store.registration_manager.write_cookie(name, cookie.encode(), None)
+    await metadata.missed_since("b1", now_ms - 90_000)
+    [storm, *_] = await found()
+    assert (storm.level, "trigger-audit" in storm.advice) == (Level.ERROR, True)
+    [missed] = await found("bookie b1")
+    assert "not registered, missed for 0:01:3" in missed.what
+    assert "leave its ledgers to auto-recovery" in missed.advice
+    await gateway.stop(0)
+    await store.close()
 
 
 def test_nothing_but_a_wrong_gateway() -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_store import RecordKind
 from bookgate.ledger.replication_survey import survey
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
@@ -48,10 +49,11 @@ def under_replicated(
 ) -> None:
     """Lists the ledgers that are marked for repair: the bookies whose copies are missing, since when, who works on it.
 
-    A mark without bookies says that the ledger is only misplaced.
+    A mark without bookies says that the ledger is only misplaced. An unrecoverable ledger has entries of which no copy
+    is left.
 
     JSON: a list of {"ledger_id", "missing_replicas": [bookie ids], "marked_ms": milliseconds or null, "locked_by":
-    host or null}.
+    host or null, "unrecoverable"}.
 
     \b
     Example: bookgate ledger under-replicated --missing bookie-3:3181
@@ -60,12 +62,14 @@ def under_replicated(
     async def work(factory: LedgerManagerFactory) -> list[dict[str, object]]:
         store = factory.replication_metadata
         holders = await store.lock_holders()
+        unrecoverable = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
         return [
             {
                 "ledger_id": mark.value.ledger_id,
                 "missing_replicas": list(mark.value.replicas),
                 "marked_ms": mark.value.ctime_ms,
                 "locked_by": holders.get(mark.value.ledger_id),
+                "unrecoverable": str(mark.value.ledger_id) in unrecoverable,
             }
             async for page in control.marks_of(store, missing, not_missing)
             for mark in page
@@ -75,11 +79,12 @@ def under_replicated(
     if as_json:
         print_json(rows)
         return
-    table = Table("ledger", "missing replicas", "marked", "locked by")
+    table = Table("ledger", "missing replicas", "marked", "locked by", "")
     for row in rows:
         replicas, marked = row["missing_replicas"], row["marked_ms"]
         names = ", ".join(replicas) if isinstance(replicas, list) else ""
-        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(str(row["locked_by"] or "")))
+        lost = "unrecoverable" if row["unrecoverable"] else ""
+        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(str(row["locked_by"] or "")), lost)
     print_table(table)
     print(f"{len(rows)} ledgers")
 

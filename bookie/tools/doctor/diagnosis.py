@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 
 from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
+from bookgate.bookie.tools.doctor.findings import Finding, Level, error, warning
 from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView
+from bookgate.bookie.tools.doctor.recovery import auto_recovery, lost_bookies
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP
 
 MOST_CLOCK_DIFFERENCE = 5.0
@@ -23,56 +23,31 @@ _FULL, _NEARLY_FULL = 0.95, 0.90
 _MOST_FILES_OPEN = 0.9
 
 
-class Level(Enum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`subject` is what it is about: a gateway, a bookie, the cluster, a file."""
-
-    level: Level
-    subject: str
-    what: str
-    advice: str = ""
-
-
 def judge(seen: Deployment, ensemble_size: int = 3) -> list[Finding]:
     """Everything there is to say, in the order in which to read it."""
     findings = [finding for view in seen.gateways for finding in _gateway(view)]
     findings += _gateways_agree(seen)
     if any(view.bookies is not None for view in seen.gateways):
         findings += [finding for bookie in seen.bookies for finding in _bookie(bookie, _instance_id(seen))]
-        findings += [_absent(bookie_id) for bookie_id in seen.absent]
+        findings += lost_bookies(seen)
         findings += _cluster(seen, ensemble_size)
+        findings += auto_recovery(seen)
     findings += [finding for file, problems in seen.file_problems.items() for finding in _file(file, problems)]
     return findings
-
-
-def _error(subject: str, what: str, advice: str) -> Finding:
-    return Finding(Level.ERROR, subject, what, advice)
-
-
-def _warning(subject: str, what: str, advice: str) -> Finding:
-    return Finding(Level.WARNING, subject, what, advice)
 
 
 def _gateway(view: GatewayView) -> Iterator[Finding]:
     subject = f"gateway {view.address}"
     if view.error is not None and view.listed:
-        yield _error(subject, view.error, "start it, open the way to it, or take it off the list of gateways")
+        yield error(subject, view.error, "start it, open the way to it, or take it off the list of gateways")
     elif view.error is not None:
-        yield _warning(
+        yield warning(
             subject,
             f"registered by a bookie and out of reach from here: {view.error}",
             "start that bookie, or correct its advertised_address and gateway_port",
         )
     elif view.store_error is not None:
-        yield _error(
+        yield error(
             subject,
             f"it answers, but its metadata store does not: {view.store_error}",
             "see that the store of its metadata_uri runs and that the gateway's host reaches it",
@@ -84,16 +59,16 @@ def _gateway(view: GatewayView) -> Iterator[Finding]:
 def _gateways_agree(seen: Deployment) -> Iterator[Finding]:
     serving = [view for view in seen.gateways if view.bookies is not None]
     if not serving:
-        yield _error("cluster", "no gateway serves, so nothing else could be looked at", "see the gateways above")
+        yield error("cluster", "no gateway serves, so nothing else could be looked at", "see the gateways above")
         return
     clusters = {view.instance_id: view.address for view in serving}
     if len(clusters) > 1:
         which = ", ".join(f"{address} of {instance_id}" for instance_id, address in sorted(clusters.items()))
-        yield _error("gateways", f"they serve different clusters: {which}", "give all the same metadata_uri")
+        yield error("gateways", f"they serve different clusters: {which}", "give all the same metadata_uri")
     features = {tuple(sorted(view.features)): view.address for view in serving}
     if len(features) > 1:
         which = "; ".join(f"{address} has {', '.join(names) or 'none'}" for names, address in sorted(features.items()))
-        yield _warning("gateways", f"their features differ: {which}", "run the same version of all gateways")
+        yield warning("gateways", f"their features differ: {which}", "run the same version of all gateways")
 
 
 def _instance_id(seen: Deployment) -> str:
@@ -120,23 +95,23 @@ def _entry_port(subject: str, view: BookieView) -> Iterator[Finding]:
         return
     endpoint = view.bookie.info.endpoint(BOOKIE_RPC)
     if endpoint is None:
-        yield _error(subject, "registered without an entry port", "restart it with a configuration of its own")
+        yield error(subject, "registered without an entry port", "restart it with a configuration of its own")
         return
     advice = f"start it, open the way to {endpoint.address}, or correct its advertised_address and port"
     if endpoint.auth or endpoint.extensions:
         advice += "; it announces TLS or authentication: set bookie_tls and auth_provider of the client to it"
-    yield _error(subject, f"its entry port {endpoint.address} does not serve: {view.entry_error}", advice)
+    yield error(subject, f"its entry port {endpoint.address} does not serve: {view.entry_error}", advice)
 
 
 def _tls(subject: str, view: BookieView) -> Iterator[Finding]:
     if view.tls is None or view.tls == "ok" or (view.entry_error is not None and view.tls == "unverified"):
         return
     if view.tls == "unverified":
-        yield _warning(
+        yield warning(
             subject, "it serves TLS; its certificate could not be checked", "name its authorities: bookie_tls_ca"
         )
         return
-    yield _error(
+    yield error(
         subject,
         f"it announces TLS, which fails: {view.tls}",
         "correct its tls_certificate and tls_key, or bookie_tls_ca here",
@@ -154,9 +129,9 @@ def _mode(subject: str, view: BookieView) -> Iterator[Finding]:
             "or over HTTP, with its http_token if it is not on loopback "
             '(PUT /api/v1/bookie/state/readonly {"readOnly": false})'
         )
-        yield _warning(subject, f"read-only{_space(view)}", advice)
+        yield warning(subject, f"read-only{_space(view)}", advice)
     elif used is not None and used >= _NEARLY_FULL:
-        finding = _error if used >= _FULL else _warning
+        finding = error if used >= _FULL else warning
         yield finding(subject, f"its disks are {used:.0%} full{_space(view)}", "free space, or add disks or bookies")
 
 
@@ -175,10 +150,10 @@ def _space(view: BookieView) -> str:
 def _cookie(subject: str, view: BookieView, instance_id: str) -> Iterator[Finding]:
     advice = "stop it; bring back its cookie or, if its data is elsewhere, start it with empty directories"
     if view.cookie_error is not None:
-        yield _warning(subject, f"its cookie could not be read: {view.cookie_error}", "see the gateways")
+        yield warning(subject, f"its cookie could not be read: {view.cookie_error}", "see the gateways")
         return
     if view.cookie is None:
-        yield _error(
+        yield error(
             subject,
             "registered, but the metadata store has no cookie for it: the store may be another one, or older",
             "look whether metadata_uri leads to the right store (bookgate cluster instance-id, beside instanceId in "
@@ -187,13 +162,13 @@ def _cookie(subject: str, view: BookieView, instance_id: str) -> Iterator[Findin
         return
     try:
         cookie = Cookie.decode(view.cookie)
-    except InvalidCookieException as error:
-        yield _error(subject, f"its cookie in the metadata store is damaged: {error}", advice)
+    except InvalidCookieException as damage:
+        yield error(subject, f"its cookie in the metadata store is damaged: {damage}", advice)
         return
     if cookie.bookie_id != view.bookie.bookie_id:
-        yield _error(subject, f"its cookie in the metadata store is of bookie {cookie.bookie_id}", advice)
+        yield error(subject, f"its cookie in the metadata store is of bookie {cookie.bookie_id}", advice)
     if cookie.instance_id is not None and cookie.instance_id != instance_id:
-        yield _error(
+        yield error(
             subject,
             f"its cookie is of cluster {cookie.instance_id}, and the gateways are of {instance_id}",
             "give bookie and gateways the same metadata_uri",
@@ -206,7 +181,7 @@ def _http(subject: str, view: BookieView) -> Iterator[Finding]:
     if view.http is None:
         # Of a bookie that does not serve at all that is no news.
         if view.entry_error is None:
-            yield _warning(
+            yield warning(
                 subject,
                 f"its HTTP admin is out of reach, so clock, version and limits are unknown: {view.http_error}",
                 "name its authorities: bookie_tls_ca"
@@ -215,33 +190,22 @@ def _http(subject: str, view: BookieView) -> Iterator[Finding]:
             )
         return
     if view.http.running is False:
-        yield _error(subject, "it says that it is not running", "see its log, and restart it")
+        yield error(subject, "it says that it is not running", "see its log, and restart it")
     limit, used = view.http.max_files, view.http.open_files
     if limit is not None and used is not None and used >= limit * _MOST_FILES_OPEN:
-        yield _error(subject, f"{used} of {limit} file descriptors are in use", "raise the limit (LimitNOFILE)")
+        yield error(subject, f"{used} of {limit} file descriptors are in use", "raise the limit (LimitNOFILE)")
     elif limit is not None and limit < FEWEST_FILES:
-        yield _warning(
+        yield warning(
             subject,
             f"it may open {limit} files only, connections and entry logs included",
             f"raise the limit to {FEWEST_FILES} or more (ulimit -n, LimitNOFILE)",
         )
 
 
-def _absent(bookie_id: str) -> Finding:
-    return _error(
-        f"bookie {bookie_id}",
-        "known by its cookie, but not registered: it does not run, or can't reach the metadata",
-        "start it, or see why it can't (one that runs registers by itself within seconds, and logs not_registered "
-        "until then); or, if it is gone for good, see what was on it "
-        f"(bookgate ledger list --bookie {bookie_id}), and "
-        f"delete its cookie (bookgate cookie delete {bookie_id})",
-    )
-
-
 def _cluster(seen: Deployment, ensemble_size: int) -> Iterator[Finding]:
     usable = [view for view in seen.bookies if view.bookie.writable and view.entry_error is None]
     if len(usable) < ensemble_size:
-        yield _error(
+        yield error(
             "cluster",
             f"{len(usable)} bookies take writes, and a ledger of ensemble size {ensemble_size} needs as many: none can "
             "be created",
@@ -265,7 +229,7 @@ def _addresses(seen: Deployment) -> Iterator[Finding]:
             users.setdefault(endpoint.address, []).append(view.bookie.bookie_id)
     for address, names in users.items():
         if len(names) > 1:
-            yield _error(
+            yield error(
                 "addresses",
                 f"{' and '.join(names)} have registered the same entry port, {address}",
                 "correct their advertised_address and port: entries of one would be sought at the other",
@@ -273,7 +237,7 @@ def _addresses(seen: Deployment) -> Iterator[Finding]:
     local = {address for address in users if _is_loopback(address)}
     if local and local != users.keys():
         alone = ", ".join(sorted(name for address in local for name in users[address]))
-        yield _error(
+        yield error(
             "addresses",
             f"{alone}: the address is of its own machine only, and other bookies are elsewhere",
             "set its advertised_address to one that clients reach",
@@ -300,7 +264,7 @@ def _clocks(seen: Deployment) -> Iterator[Finding]:
     late, early = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     difference = values[early] - values[late]
     if difference > MOST_CLOCK_DIFFERENCE:
-        yield _warning(
+        yield warning(
             "clocks",
             f"{early} is {difference:.0f} s ahead of {late}",
             "run a time service (chrony, systemd-timesyncd) on all machines",
@@ -318,13 +282,13 @@ def _versions(seen: Deployment) -> Iterator[Finding]:
         versions.setdefault(seen.own_version, []).append("this command")
     if len(versions) > 1:
         which = "; ".join(f"{version}: {', '.join(ids)}" for version, ids in sorted(versions.items()))
-        yield _warning("versions", f"they differ: {which}", "finish the upgrade, one bookie after the other")
+        yield warning("versions", f"they differ: {which}", "finish the upgrade, one bookie after the other")
     elif versions:
         yield Finding(Level.OK, "versions", f"{next(iter(versions))} everywhere")
 
 
 def _file(file: str, problems: tuple[str, ...]) -> Iterator[Finding]:
     for problem in problems:
-        yield _error(f"file {file}", problem, "correct the file; see `bookgate config check`")
+        yield error(f"file {file}", problem, "correct the file; see `bookgate config check`")
     if not problems:
         yield Finding(Level.OK, f"file {file}", "valid settings")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bookgate.ledger.metadata_store import RegisteredBookie
+from bookgate.ledger.replication_survey import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,24 @@ class BookieView:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryView:
+    """Auto-recovery at `at_ms`, milliseconds since 1970, as the metadata store has it."""
+
+    at_ms: int
+    error: str | None = None
+    """Why something of it could not be seen."""
+    enabled: bool | None = None
+    auditor: str | None = None
+    """The bookie id of the one in office."""
+    survey: Survey | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether somebody sees to it that lost copies are made again."""
+        return bool(self.enabled) and self.auditor is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """All of it. `file_problems`: what is wrong with each configuration file that was given."""
 
@@ -61,3 +80,4 @@ class Deployment:
     """Ids of bookies that have a cookie and no registration."""
     file_problems: dict[str, tuple[str, ...]] = field(default_factory=dict)
     own_version: str | None = None
+    recovery: RecoveryView | None = None

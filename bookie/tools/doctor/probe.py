@@ -1,4 +1,4 @@
-"""Looks at a deployment: gateways, the bookies they know, and what each of those answers. Judges nothing.
+"""Looks at a deployment: gateways, the bookies they know and what each of those answers, auto-recovery. Judges nothing.
 
 Whatever does not answer within its time is noted and the rest goes on: with nothing but one gateway in reach there is
 still a picture. Every step takes at most `timeout` and all bookies are looked at together, so that the whole takes a
@@ -22,10 +22,12 @@ from grpc.aio import AioRpcError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bookgate.bookie.tools.doctor.http_get import get
-from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView
+from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
 from bookgate.ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, TLS_EXTENSION
 from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
 from bookgate.ledger.metadata_store import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
+from bookgate.ledger.replication_store import ReplicationMetadata
+from bookgate.ledger.replication_survey import Survey, survey
 from bookgate.ledger.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, GetBookieInfoRequest, Operation, Status
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2, service_discovery_pb2
@@ -35,7 +37,8 @@ from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.config import ClientConfig, TlsMode
 from bookgate.thinclient.gateways.discovery import bookies_of
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.uri import parse_gateways
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 
 _MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
 _OPEN_FILES = re.compile(rb"^process_open_fds (\S+)", re.MULTILINE)
@@ -61,11 +64,17 @@ async def look(
         bookies = known.bookies or () if known else ()
         present = [bookie for bookie in bookies if bookie.writable or bookie.read_only]
         asked = next((gateway for gateway in gateways if known and gateway.address == known.address), None)
-        seen = await _look_at_bookies(present, asked, config, timeout) if asked else []
+        seen: list[BookieView] = []
+        recovery = None
+        if asked is not None:
+            seen, recovery = await asyncio.gather(
+                _look_at_bookies(present, asked, config, timeout),
+                _look_at_recovery(asked.address, uri.tls, config, timeout),
+            )
     finally:
         await asyncio.gather(*(gateway.close() for gateway in gateways))
     absent = tuple(bookie.bookie_id for bookie in bookies if bookie not in present)
-    return Deployment(tuple(views), tuple(seen), absent, dict(file_problems or {}), own_version())
+    return Deployment(tuple(views), tuple(seen), absent, dict(file_problems or {}), own_version(), recovery)
 
 
 def _learnt(views: Sequence[GatewayView]) -> list[str]:
@@ -117,6 +126,26 @@ async def _why_not_connected(address: str, timeout: float) -> str:
         return f"no connection: {error.strerror or error}"
     writer.close()
     return "something listens there that speaks no gRPC, or TLS differs: grpc:// is plain text, grpcs:// is TLS"
+
+
+async def _look_at_recovery(address: str, tls: TlsFiles | None, config: ClientConfig, timeout: float) -> RecoveryView:
+    uri = f"{'grpcs' if tls else 'grpc'}://{address}"
+    factory = RpcLedgerManagerFactory(uri, timeout, tls=tls or TlsFiles(), retries=config.retries)
+    metadata = factory.replication_metadata
+    try:
+        state, counted = await asyncio.gather(
+            _in_time(_switch_and_auditor(metadata), timeout), _in_time(survey(metadata), timeout)
+        )
+    finally:
+        await factory.close()
+    error = next((each for each in (state, counted) if isinstance(each, str)), None)
+    enabled, auditor = state if isinstance(state, tuple) else (None, None)
+    found = counted if isinstance(counted, Survey) else None
+    return RecoveryView(int(time.time() * 1000), error, enabled, auditor, found)
+
+
+async def _switch_and_auditor(metadata: ReplicationMetadata) -> tuple[bool, str | None]:
+    return await metadata.is_enabled(), await metadata.auditor()
 
 
 class _Known(ServiceDiscovery):

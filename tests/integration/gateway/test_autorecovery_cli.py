@@ -55,18 +55,21 @@ async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
     await replication.mark(7, ["a:1", "b:1"], 1_700_000_000_000)
     await replication.mark(9, ["b:1"])
     await replication.try_lock(9, "worker7")
+    await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "7", b"{}", None)
     first: dict[str, Any] = {
         "ledger_id": 7,
         "missing_replicas": ["a:1", "b:1"],
         "marked_ms": 1_700_000_000_000,
         "locked_by": None,
+        "unrecoverable": True,
     }
     second = {"ledger_id": 9, "missing_replicas": ["b:1"], "marked_ms": None, "locked_by": "worker7"}
+    second |= {"unrecoverable": False}
     assert await answer(uri, "ledger", "under-replicated") == [first, second]
     assert await answer(uri, "ledger", "under-replicated", "--missing", "a:1") == [first]
     assert await answer(uri, "ledger", "under-replicated", "--not-missing", "a:1") == [second]
     shown = await run(uri, "ledger", "under-replicated")
-    for text in ("a:1, b:1", "2023-11-14 22:13:20+00:00", "worker7", "2 ledgers"):
+    for text in ("a:1, b:1", "2023-11-14 22:13:20+00:00", "worker7", "unrecoverable", "2 ledgers"):
         assert text in shown
 
 

@@ -7,12 +7,17 @@ from dataclasses import replace
 import pytest
 
 from bookgate.bookie.membership.cookie import Cookie
-from bookgate.bookie.tools.doctor.diagnosis import FEWEST_FILES, Finding, Level, judge
-from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView
+from bookgate.bookie.tools.doctor.diagnosis import FEWEST_FILES, judge
+from bookgate.bookie.tools.doctor.findings import Finding, Level
+from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
 from bookgate.ledger.metadata_store import RegisteredBookie
+from bookgate.ledger.replication_survey import Survey
 
 GIB = 2**30
+NOW_MS = 1_700_000_000_000
+SURVEY = Survey(0, None, 0, {}, frozenset())
+RECOVERY = RecoveryView(NOW_MS, None, True, "o1", SURVEY)
 GATEWAY = GatewayView("g1:4181", True, instance_id="abc", features=("scopes",), bookies=())
 WELL = HttpView(0.2, "bookgate/1", True, FEWEST_FILES, 100)
 
@@ -26,7 +31,7 @@ def bookie(name: str = "b1", *, writable: bool = True, extensions: tuple[str, ..
 
 def deployment(*bookies: BookieView) -> Deployment:
     others = tuple(bookie(f"o{number}") for number in range(3))
-    return Deployment((GATEWAY,), (*bookies, *others), own_version="bookgate/1")
+    return Deployment((GATEWAY,), (*bookies, *others), own_version="bookgate/1", recovery=RECOVERY)
 
 
 def bad(findings: list[Finding]) -> list[Finding]:
@@ -54,6 +59,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert bad(findings) == []
     assert [each.subject for each in findings] == [
         "gateway g1:4181", "bookie b1", "bookie o0", "bookie o1", "bookie o2", "cluster", "clocks", "versions",
+        "auto-recovery",
     ]  # fmt: skip
 
 
@@ -115,8 +121,54 @@ def test_too_few_bookies_for_an_ensemble() -> None:
 
 
 def test_a_bookie_that_is_not_registered() -> None:
-    [finding] = bad(judge(replace(deployment(), absent=("gone",))))
+    missed = replace(RECOVERY, survey=replace(SURVEY, missed_since={"gone": NOW_MS - 3_725_000}))
+    [finding] = bad(judge(replace(deployment(), absent=("gone",), recovery=missed)))
     assert (finding.level, finding.subject) == (Level.ERROR, "bookie gone")
+    assert "not registered, missed for 1:02:05:" in finding.what
+    assert "leave its ledgers to auto-recovery" in finding.advice
+    for view in (None, replace(RECOVERY, enabled=False), replace(RECOVERY, auditor=None)):
+        finding = bad(judge(replace(deployment(), absent=("gone",), recovery=view)))[0]
+        assert "which it does not now" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("view", "level", "words"),
+    [
+        (replace(RECOVERY, enabled=False), Level.WARNING, "disabled for the whole cluster"),
+        (replace(RECOVERY, auditor=None), Level.WARNING, "there is no auditor"),
+        (replace(RECOVERY, survey=replace(SURVEY, unrecoverable=2)), Level.ERROR, "2 ledgers have entries of which no"),
+        (
+            replace(RECOVERY, survey=replace(SURVEY, marked=5, oldest_mark_ms=NOW_MS - 3_601_000)),
+            Level.WARNING,
+            "lacked copies for 1:00:01, 5 ledgers are marked",
+        ),
+        (
+            RecoveryView(NOW_MS, "no answer", True, "o1"),
+            Level.WARNING,
+            "could not be seen: no answer",
+        ),
+    ],
+)
+def test_a_fault_of_auto_recovery(view: RecoveryView, level: Level, words: str) -> None:
+    [finding] = bad(judge(replace(deployment(), recovery=view)))
+    assert (finding.level, finding.subject) == (level, "auto-recovery")
+    assert words in finding.what
+    assert finding.advice
+
+
+def test_a_mark_of_late_is_no_fault() -> None:
+    lately = replace(RECOVERY, survey=replace(SURVEY, marked=5, oldest_mark_ms=NOW_MS - 3_599_000))
+    findings = judge(replace(deployment(), recovery=lately))
+    assert bad(findings) == []
+    assert findings[-1].what == "enabled, o1 is the auditor, 5 ledgers are marked for repair"
+
+
+@pytest.mark.parametrize(("absent", "storm"), [(3, False), (4, True)])
+def test_most_bookies_are_missed_at_once(absent: int, storm: bool) -> None:
+    seen = replace(deployment(), absent=tuple(f"gone{number}" for number in range(absent)))
+    found = [each for each in bad(judge(seen)) if each.subject == "auto-recovery"]
+    assert [each.level for each in found] == ([Level.ERROR] if storm else [])
+    assert bad(judge(replace(seen, recovery=replace(RECOVERY, auditor=None))))[-1].level is Level.WARNING
 
 
 @pytest.mark.parametrize(
