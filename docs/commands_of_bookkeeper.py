@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_REPLICATION = "not there yet: re-replication (auto-recovery) is no part of Bookgate so far"
+_RECOVERED = "auto-recovery copies what a bookie held once it is lost"
 _NO_CONVERSION = "no conversion of an index in place"
 
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 ROWS = (
     Row("bookie", "bookie start", "`bin/bookkeeper bookie`"),
     Row("localbookie n, standalone", "standalone", "`bin/bookkeeper localbookie`"),
-    Row("autorecovery", None, _REPLICATION),
+    Row("autorecovery", "autorecovery start", "or `auto_recovery = true` of bookies"),
     Row("upgrade", None, "directories of layout 3 and later are taken as they are; older ones are refused"),
     Row("metaformat", "cluster format"),
     Row("initnewcluster", "cluster init"),
@@ -34,15 +34,15 @@ ROWS = (
     Row("bookieinfo", "bookie info"),
     Row("endpointinfo", "bookie endpoints"),
     Row("bookiesanity", "bookie sanity", "of any bookie, from anywhere"),
-    Row("recover", None, _REPLICATION),
-    Row("decommissionbookie", None, _REPLICATION + "; `ledger list --bookie` shows what it holds"),
+    Row("recover", None, _RECOVERED + "; `autorecovery trigger-audit` does not wait for the delay"),
+    Row("decommissionbookie", None, _RECOVERED + "; once `ledger list --bookie` shows nothing: `cookie delete`"),
     Row("listunderreplicated", "ledger under-replicated", "-mr and -emr are --missing and --not-missing; all is shown"),
     Row("whoisauditor", "autorecovery status"),
     Row("autorecovery -enable, -disable", "autorecovery enable", "or `autorecovery disable`"),
     Row("queryautorecoverystatus", "ledger under-replicated", "those that are locked are being repaired"),
     Row("lostbookierecoverydelay", "autorecovery delay", "-g is without an argument, -s with one, 0 too"),
     Row("triggeraudit", "autorecovery trigger-audit"),
-    Row("forceauditchecks", None, _REPLICATION),
+    Row("forceauditchecks", None, "`autorecovery trigger-audit` looks for lost bookies; there are no other checks"),
     Row("listledgers", "ledger list", "-bookieid is --bookie; metadata is always shown"),
     Row("ledgermetadata", "ledger metadata show", "or `ledger show`"),
     Row(
