@@ -150,7 +150,7 @@ class Hosts:
         (home / "etc/bookgate/http-token").write_text(TOKEN)
         (home / "etc/bookgate/bookie.toml").write_text(
             f'bookie_id = "{name}"\nadvertised_address = "{address}"\nhost = "{address}"\n'
-            f'metadata_uri = "{metadata_uri}"\n'
+            f'metadata_uri = "{metadata_uri}"\nauto_recovery = true\n'
             f'journal_directory = "{home}/var/lib/bookgate/journal"\n'
             f'ledger_directories = ["{home}/var/lib/bookgate/ledgers"]\n'
             f'http_token_file = "{home}/etc/bookgate/http-token"\nwrite_cache_mb = 16\njournal_pre_alloc_size_mb = 1\n'

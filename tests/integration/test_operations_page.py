@@ -9,7 +9,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,22 @@ class Cluster:
             for ledger_id in self.ledgers:
                 assert [each.payload for each in client.open_ledger(ledger_id).read(0, 2)] == ENTRIES, ledger_id
         return printed
+
+    def lose(self, name: str) -> None:
+        """The machine ends at once, and its disks are gone. Returns once nobody finds it any more."""
+        home = self.hosts.home(name)
+        os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+        (home / "pid").unlink()
+        shutil.rmtree(home / "var/lib/bookgate")
+        (home / "var/lib/bookgate").mkdir()
+        deadline = time.monotonic() + 60
+        while name in self.writable():
+            assert time.monotonic() < deadline, f"{name} is registered for ever"
+            time.sleep(0.2)
+
+    def bookies_of(self, ledger_id: LedgerId) -> set[str]:
+        with self.client() as client:
+            return set(client.read_record(ledger_id).metadata.bookies)
 
     def writable(self) -> set[str]:
         with self.client() as client:
@@ -148,10 +166,51 @@ def test_adding_a_disk(cluster: Cluster) -> None:
     assert cluster.writable() == ALL
 
 
+@pytest.fixture
+def soon(cluster: Cluster) -> Iterator[None]:
+    """Who is missed is lost after a second, instead of a minute."""
+    cluster.hosts.run("bookgate autorecovery delay 1")
+    yield
+    cluster.hosts.run("bookgate autorecovery delay 60")
+
+
 @run_at_length
+@pytest.mark.usefixtures("soon")
+def test_losing_a_bookie(cluster: Cluster) -> None:
+    cluster.lose("bookie-4")
+    hit = [ledger_id for ledger_id in cluster.ledgers if "bookie-4" in cluster.bookies_of(ledger_id)]
+    hit = hit or pytest.fail("no ledger was on it")
+    printed = cluster.steps("Losing a bookie")
+    assert "auditor" in printed
+    assert cluster.writable() == ALL - {"bookie-4"}
+    with cluster.client() as client:
+        assert {each.bookie_id for each in client.bookies(BookieSet.ALL)} == cluster.writable(), "its cookie is gone"
+    for ledger_id in hit:
+        for bookie_id in sorted(cluster.bookies_of(ledger_id)):
+            printed = cluster.hosts.run(f"bookgate ledger read {ledger_id} --bookie {bookie_id}")
+            assert printed == "one\ntwo\nthree\n", f"of {ledger_id} on {bookie_id}"
+    # Empty, and unknown to the cluster, it begins anew.
+    cluster.hosts.run("systemctl start bookgate-bookie", "bookie-4")
+    assert cluster.writable() == ALL
+
+
+@run_at_length
+def test_losing_a_rack(cluster: Cluster) -> None:
+    printed = cluster.steps("Losing a rack")
+    assert "auto-recovery is disabled" in printed
+    assert "auto-recovery is enabled" in printed
+    assert '"enabled": true' in cluster.hosts.run("bookgate autorecovery status --json")
+
+
+@run_at_length
+@pytest.mark.usefixtures("soon")
 def test_replacing_a_disk(cluster: Cluster) -> None:
     cluster.steps("Replacing a disk")
     assert cluster.writable() == ALL - {"bookie-4"} | {"bookie-4b"}
+    for ledger_id in cluster.ledgers:
+        assert "bookie-4" not in cluster.bookies_of(ledger_id)
+    with cluster.client() as client:
+        assert "bookie-4" not in {each.bookie_id for each in client.bookies(BookieSet.ALL)}, "its cookie is gone"
 
 
 @run_at_length
@@ -206,6 +265,8 @@ def test_every_block_of_the_steps_is_run() -> None:
         "Scaling out",
         "Scaling in",
         "Adding a disk",
+        "Losing a bookie",
+        "Losing a rack",
         "Replacing a disk",
         "Replacing a bookie",
         "Moving from Java bookies",
