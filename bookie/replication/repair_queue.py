@@ -60,6 +60,11 @@ class RepairQueue:
             return waiting.mark_version != mark_version
         return now >= waiting.until
 
+    def is_given_up(self, ledger_id: int) -> bool:
+        """Whether a ledger waits for a change, however long that takes."""
+        waiting = self._waiting.get(ledger_id)
+        return waiting is not None and waiting.until is None
+
     def order(self, candidates: Iterable[Candidate], now: float) -> list[Candidate]:
         """The next ones first."""
 

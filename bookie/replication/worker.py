@@ -25,7 +25,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -71,6 +71,8 @@ class WorkerOptions:
     """Ledgers repaired at once."""
     open_ledger_grace_seconds: float = 30.0
     """How long a bookie of the last ensemble has to be lost before a ledger that is still written is recovered."""
+    deleted_seconds: float = 600.0
+    """Between looks whether ledgers that were given up are deleted since."""
     password: bytes = b""
     """Of ledgers whose metadata hold none (the oldest formats)."""
 
@@ -132,6 +134,8 @@ class ReplicationWorker:
         self._permissions: dict[LedgerLock, _Permission] = {}
         self._targets: dict[int, dict[tuple[int, int], str]] = {}
         """Bookies chosen for places, by ledger: kept while its repair is not done."""
+        self._deleted_due = 0.0
+        """When to look for deleted ledgers among those given up."""
         self._graces: dict[int, tuple[int, float]] = {}
         """Ledgers that may have to be fenced: their metadata's version, and since when it is so."""
         self._working: dict[int, asyncio.Task[None]] = {}
@@ -226,13 +230,18 @@ class ReplicationWorker:
         """Works through all marks that are due, the most urgent first."""
         marked: set[int] = set()
         due: list[Mark] = []
+        given_up: list[Mark] = []
         async for page in self._metadata.marks():
             for mark in page:
-                marked.add(mark.value.ledger_id)
-                if mark.value.ledger_id not in self._working and self._queue.is_due(
-                    mark.value.ledger_id, mark.version, self._now()
-                ):
+                ledger_id = mark.value.ledger_id
+                marked.add(ledger_id)
+                if ledger_id in self._working:
+                    continue
+                if self._queue.is_due(ledger_id, mark.version, self._now()):
                     due.append(mark)
+                elif self._queue.is_given_up(ledger_id):
+                    given_up.append(mark)
+        due += await self._deleted(given_up)
         self.statistics.marks_seen = len(marked)
         self._queue.keep_only(marked)
         for kept in (self._targets, self._graces):
@@ -247,17 +256,31 @@ class ReplicationWorker:
 
     async def _candidates(self, marks: list[Mark]) -> list[Candidate]:
         found: list[Candidate] = []
+        async for mark, record in self._with_metadata(marks):
+            left = 0
+            if isinstance(record, LedgerRecord):
+                gone = {*mark.value.replicas} - self._attendance.present.keys()
+                left = copies_left(record.metadata, gone)
+            found.append(Candidate(mark.value.ledger_id, mark.version, left))
+        return found
+
+    async def _deleted(self, given_up: list[Mark]) -> list[Mark]:
+        """Now and then, those whose ledger is there no more: nothing else would ever take their marks away."""
+        if not given_up or self._now() < self._deleted_due:
+            return []
+        self._deleted_due = self._now() + self._options.deleted_seconds
+        looked_at = self._with_metadata(given_up)
+        return [
+            mark async for mark, record in looked_at if isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
+        ]
+
+    async def _with_metadata(self, marks: list[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
         for start in range(0, len(marks), _READ_AT_ONCE):
             some = marks[start : start + _READ_AT_ONCE]
             ids = [LedgerId.unscoped(mark.value.ledger_id) for mark in some]
             records = await self._factory.ledger_manager.read_many(ids)
             for mark, record in zip(some, records, strict=True):
-                left = 0
-                if isinstance(record, LedgerRecord):
-                    gone = {*mark.value.replicas} - self._attendance.present.keys()
-                    left = copies_left(record.metadata, gone)
-                found.append(Candidate(mark.value.ledger_id, mark.version, left))
-        return found
+                yield mark, record
 
     def _begin(self, candidate: Candidate) -> None:
         task = asyncio.get_running_loop().create_task(self._work_on(candidate.ledger_id, candidate.mark_version))

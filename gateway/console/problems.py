@@ -63,7 +63,8 @@ def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
             Severity.ERROR,
             subject,
             "is not registered: it does not run, or can't reach the metadata store",
-            "start it, or see its log; if it is gone for good, recover its ledgers and delete its cookie",
+            "start it, or see its log; if it is gone for good, leave its ledgers to auto-recovery (bookgate "
+            "autorecovery status), and delete its cookie once none names it (bookgate ledger list --bookie)",
         )
         return
     if bookie.bookie_id in spaces and spaces[bookie.bookie_id] is None:

@@ -206,6 +206,26 @@ async def test_what_has_no_copy_left_is_listed(cluster: ForkedCluster) -> None:
         assert not await repairs.metadata.records(kind), "the bookie is back, and nothing is lost"
 
 
+async def test_what_is_unrecoverable_is_forgotten_once_it_is_deleted(cluster: ForkedCluster) -> None:
+    async with repairing(cluster, deleted_seconds=0.0) as repairs, await cluster.client() as client:
+        ledger = await written(client, 10, 2, 1, 1)
+        number = ledger.ledger_id.ledger_id
+        await lost_for_good(cluster, repairs, lost := ledger.metadata.fragments[0].ensemble[0])
+        await repairs.mark(number, lost)
+
+        async def is_listed() -> bool:
+            return bool(await repairs.metadata.records(RecordKind.UNRECOVERABLE_LEDGER))
+
+        await repairs.until(is_listed)
+        await client.delete_ledger(ledger.ledger_id)
+        await repairs.until_unmarked(number)
+
+        async def is_forgotten() -> bool:
+            return not await is_listed()
+
+        await repairs.until(is_forgotten)
+
+
 async def test_the_mark_of_a_deleted_ledger_goes(cluster: ForkedCluster) -> None:
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, 1, 3, 3, 2)

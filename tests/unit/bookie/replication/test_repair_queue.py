@@ -38,6 +38,9 @@ def test_what_is_unrecoverable_waits_for_a_change() -> None:
     queue.unrecoverable(7, 3, ["a", "b"])
     assert queue.next_due() is None
     assert not queue.is_due(7, 3, 1e9)
+    assert queue.is_given_up(7)
+    queue.failed(8, 0, 0.0)
+    assert not queue.is_given_up(8)
     assert queue.is_due(7, 4, 1e9), "somebody marked it again"
     queue.returned(["c"])
     assert not queue.is_due(7, 3, 1e9)
