@@ -216,6 +216,7 @@ class Auditor:
         finally:
             unwatch()
             counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
             self.statistics.roll = self.statistics.survey = None
 
     async def _count_marks(self) -> None:

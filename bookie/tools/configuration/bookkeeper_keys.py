@@ -84,6 +84,11 @@ def mebibytes(value: str, _all: Properties) -> Value:
     return max(1, -(-int(value, 0) // _MIB))
 
 
+def rate_mebibytes(value: str, _all: Properties) -> Value:
+    """From bytes; BookKeeper has no limit at 0 and below."""
+    return _short(max(0, int(value, 0)) / _MIB)
+
+
 def entry_log_mebibytes(value: str, _all: Properties) -> Value:
     return min(1024, max(1, int(value, 0) // _MIB))
 
@@ -269,7 +274,7 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "openLedgerRereplicationGracePeriod": To("open_ledger_recovery_grace_seconds", seconds, "in seconds"),
     "rwRereplicateBackoffMs": _AUTORECOVERY,
     "rereplicationEntryBatchSize": _AUTORECOVERY,
-    "replicationRateByBytes": _AUTORECOVERY,
+    "replicationRateByBytes": To("replication_rate_mb_per_second", rate_mebibytes, "in MiB, what is stored included"),
     "httpServerEnabled": Without("HTTP is always served"),
     "httpServerPort": To("http_port", integer),
     "httpServerHost": Without("host is the address of all ports"),

@@ -60,6 +60,7 @@ logSizeLimit=536870912
 pageLimit=25600
 minUsableSizeForEntryLogCreation=1288490188
 verifyMetadataOnGC=false
+replicationRateByBytes=26214400
 useTransactionalCompaction=true
 gcWaitTme=1
 passwd=hidden
@@ -97,10 +98,15 @@ def test_units_are_converted_and_the_result_starts_a_bookie(tmp_path: Path) -> N
         "ledger_cache_mb": 200,
         "min_usable_for_entry_log_mb": 1229,
         "verify_metadata_on_gc": False,
+        "replication_rate_mb_per_second": 25,
     }
     file = tmp_path / "bookie.toml"
     file.write_text(result.stdout)
     assert load_config(file).gc_wait_seconds == 900
+
+
+def test_no_limit_stays_none() -> None:
+    assert tomllib.loads(migrate_properties("replicationRateByBytes=-1"))["replication_rate_mb_per_second"] == 0
 
 
 def test_every_key_has_its_word() -> None:
