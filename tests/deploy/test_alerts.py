@@ -181,10 +181,17 @@ def test_none_fires_on_a_healthy_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["BookieReadOnly", "BookieGarbageCollectionStalled", "GatewayStoreSlow", "AuditorMissing"]
+    ("name", "early"),
+    [
+        ("BookieReadOnly", "3m"),
+        ("BookieGarbageCollectionStalled", "3m"),
+        ("GatewayStoreSlow", "3m"),
+        ("AuditorMissing", "2m"),
+        ("LedgersUnderReplicated", "60m"),
+        ("RepairStalled", "30m"),
+    ],
 )
-def test_an_alert_waits_for_its_time(tmp_path: Path, name: str) -> None:
-    early = "2m" if name == "AuditorMissing" else "3m"
+def test_an_alert_waits_for_its_time(tmp_path: Path, name: str, early: str) -> None:
     result = run([case(name, HEALTHY | ILL[name][0], early, fires=False)], tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
 
