@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_RECOVERED = "auto-recovery copies what a bookie held once it is lost"
 _NO_CONVERSION = "no conversion of an index in place"
 
 
@@ -34,8 +33,16 @@ ROWS = (
     Row("bookieinfo", "bookie info"),
     Row("endpointinfo", "bookie endpoints"),
     Row("bookiesanity", "bookie sanity", "of any bookie, from anywhere"),
-    Row("recover", None, _RECOVERED + "; `autorecovery trigger-audit` does not wait for the delay"),
-    Row("decommissionbookie", None, _RECOVERED + "; once `ledger list --bookie` shows nothing: `cookie delete`"),
+    Row(
+        "recover",
+        "bookie drain",
+        "auto-recovery does the copying, so it goes on when the command ends; -q is `ledger list --bookie`",
+    ),
+    Row(
+        "decommissionbookie",
+        "bookie decommission",
+        "waits until no metadata name the bookie, so its cookie is not missed",
+    ),
     Row("listunderreplicated", "ledger under-replicated", "-mr and -emr are --missing and --not-missing; all is shown"),
     Row("whoisauditor", "autorecovery status"),
     Row("autorecovery -enable, -disable", "autorecovery enable", "or `autorecovery disable`"),
@@ -84,6 +91,10 @@ ROWS = (
         "HTTP: gc, gc/suspend_compaction, gc/resume_compaction", "gc trigger", "`gc suspend`, `gc resume`, `gc status`"
     ),
     Row("HTTP: entry_location_compact", "gc compact-index"),
+    Row("HTTP: autorecovery/bookie", "bookie drain"),
+    Row(
+        "HTTP: autorecovery/decommission", "bookie decommission", "HTTP begins it, the command also removes the cookie"
+    ),
     Row("HTTP: state", "bookie state"),
     Row("HTTP: state/readonly", "bookie read-only"),
 )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 
 from bookgate.ledger.bookie_info import check_bookie_id
 from bookgate.ledger.errors import IllegalOpException, MetadataVersionException, UnknownBookieException
@@ -85,16 +84,20 @@ async def order_audit(store: ReplicationMetadata) -> str:
 # --- bookies that are to be emptied -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """The record of a bookie that is to be emptied."""
+def time_of(record: bytes) -> int:
+    """When the record of a bookie to be emptied, or of an unrecoverable ledger, was made; 0 where it does not tell."""
+    try:
+        return int(json.loads(record)["time_ms"])
+    except (ValueError, TypeError, KeyError):
+        return 0
 
-    since_ms: int
-    """When that was asked for, in milliseconds since 1970."""
 
-    def encode(self) -> bytes:
-        """As the store holds it."""
-        return json.dumps({"time_ms": self.since_ms}).encode()
+def lost_bookies_of(record: bytes) -> Sequence[str]:
+    """The bookies that were lost when a ledger was found unrecoverable, from its record."""
+    try:
+        return list(json.loads(record)["lost_bookies"])
+    except (ValueError, TypeError, KeyError):
+        return []
 
 
 async def find_bookie(factory: LedgerManagerFactory, bookie_id: str) -> RegisteredBookie | None:
@@ -121,23 +124,24 @@ async def begin_draining(factory: LedgerManagerFactory, bookie_id: str, now_ms: 
         IllegalOpException: The store has no place for auto-recovery.
     """
     store = factory.replication_metadata
-    if await find_bookie(factory, bookie_id) is None and not await is_draining(store, bookie_id):
+    if await find_bookie(factory, bookie_id) is None and await draining_since(store, bookie_id) is None:
         await _require_named(factory.ledger_manager, bookie_id)
     try:
-        await store.write_record(RecordKind.DRAINING_BOOKIE, bookie_id, Draining(now_ms).encode(), None)
+        await store.write_record(RecordKind.DRAINING_BOOKIE, bookie_id, json.dumps({"time_ms": now_ms}).encode(), None)
     except MetadataVersionException:
         return False
     return True
 
 
-async def is_draining(store: ReplicationMetadata, bookie_id: str) -> bool:
-    """Whether the bookie is to be emptied."""
-    return await store.read_record(RecordKind.DRAINING_BOOKIE, bookie_id) is not None
+async def draining_since(store: ReplicationMetadata, bookie_id: str) -> int | None:
+    """When it was asked for that the bookie be emptied, in milliseconds since 1970; None: it is not to be."""
+    record = await store.read_record(RecordKind.DRAINING_BOOKIE, bookie_id)
+    return None if record is None else time_of(record.value)
 
 
 async def end_draining(store: ReplicationMetadata, bookie_id: str) -> bool:
     """A bookie is not to be emptied any more; what was moved stays where it is. Returns False if it was not to be."""
-    if not await is_draining(store, check_bookie_id(bookie_id)):
+    if await draining_since(store, check_bookie_id(bookie_id)) is None:
         return False
     await store.remove_record(RecordKind.DRAINING_BOOKIE, bookie_id)
     return True

@@ -12,15 +12,15 @@ from rich.table import Table
 from bookgate.bookie.commands.local_options import Config, Settings, own_bookie_id, read_settings, with_own_metadata
 from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
 from bookgate.ledger.bookie_info import check_bookie_id
-from bookgate.ledger.errors import IllegalOpException, MetadataVersionException
+from bookgate.ledger.errors import MetadataVersionException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, Versioned
+from bookgate.ledger.replication_control import require_unregistered
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_json, print_result, print_table
-from bookgate.thinclient.commands.client_options import Gateways, with_metadata
+from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
 
 app = new_group("Cookies in the metadata store: what ties a bookie to its directories and its cluster.")
 
-BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False)]
 CookieFile = Annotated[Path, typer.Argument(metavar="FILE", help="The cookie, as `generate` or a VERSION file has it.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write it to this file, byte for byte.")]
 
@@ -133,9 +133,7 @@ def delete(
 
     async def work(factory: LedgerManagerFactory) -> None:
         stored = await _stored(factory, bookie)
-        found = await factory.service_discovery.bookies(BookieSet.ALL)
-        if any(each.bookie_id == bookie and (each.writable or each.read_only) for each in found):
-            raise IllegalOpException(f"bookie {bookie} is registered: stop it before its cookie goes")
+        await require_unregistered(factory, bookie, "its cookie goes")
         confirm(f"Delete the cookie of bookie {bookie}", yes)
         await factory.registration_manager.remove_cookie(bookie, stored.version)
 

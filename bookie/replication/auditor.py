@@ -5,8 +5,9 @@ vote. An auditor calls the roll (`audit_rules`) when bookies come or go, when th
 turned on, when the next bookie would be lost, and now and then. It notes in the store who is missed since when, and
 audits the bookies that are lost or to be emptied: one listing of all ledgers in order, and a mark for each that names
 one of them. An audit is over when all ledgers were looked at and every mark is stored; until then it is tried again. A
-ledger whose metadata are damaged can't be looked at, and is said. A
-bookie that was audited is not audited again before it has come back, or an audit is ordered or due.
+ledger whose metadata are damaged can't be looked at, and is said. A bookie that was audited is not audited again before
+it has come back, or an audit is ordered or due; one that is to be emptied is, again and again, since it may be written
+to yet, and a ledger that is written there can't be moved at first.
 
 An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); what was due
 goes on when it is enabled. Errors of the store are a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
@@ -52,6 +53,8 @@ _log = logging.getLogger(__name__)
 _STORE_PAUSE_SECONDS = 2.0
 _READ_AT_ONCE = 500
 _MARKS_AT_ONCE = 32
+_DRAIN_PAUSE_SHARE = 50
+"""Audits for bookies to be emptied are so many times as far apart as one takes, a roll call at least."""
 _COUNTS_PAUSE = 10
 """A count is followed by a pause of at least so many times what it took."""
 
@@ -129,6 +132,7 @@ class Auditor:
         self._delay: int | None = None
         self._delay_told = False
         self._audit_again_at = 0.0
+        self._drain_again_at = 0.0
         self._news = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._unwatch: list[Callable[[], None]] = []
@@ -240,12 +244,18 @@ class Auditor:
         ordered, self._ordered = self._ordered, False
         try:
             verdict = await self._call_the_roll(ordered=ordered)
+            if self._now() >= self._drain_again_at:
+                self._audited.difference_update(verdict.draining)
             self._audited &= {*verdict.lost, *verdict.draining}
             wanted = [*verdict.lost, *verdict.draining]
             due = [each for each in wanted if ordered or each not in self._audited]
             if due:
+                began = self._now()
                 await self._audit(due)
                 self._audited.update(due)
+                if not set(verdict.draining).isdisjoint(due):
+                    pause = max(self._options.roll_call_seconds, _DRAIN_PAUSE_SHARE * (self._now() - began))
+                    self._drain_again_at = self._now() + pause
         except _OfficeLostError:
             return 0.0
         except BaseException:

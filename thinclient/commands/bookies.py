@@ -25,13 +25,14 @@ from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import Gateways, client_config, with_client, with_pool
+from bookgate.thinclient.commands.client_options import BookieId, Gateways, client_config, with_client, with_pool
+from bookgate.thinclient.commands.draining import decommission, drain
 from bookgate.thinclient.commands.http_options import BookieName, HttpAddress, Token, TokenFile, admin_of
 from bookgate.thinclient.tools.sanity import is_sane
 
 bookies_app = new_group("The cluster's bookies.", StartByDefault)
-
-BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False)]
+bookies_app.command()(drain)
+bookies_app.command()(decommission)
 
 
 @bookies_app.command("list")

@@ -46,6 +46,7 @@ Password = Annotated[
     str,
     typer.Option("--password", envvar="BOOKGATE_LEDGER_PASSWORD", help="The ledger's password.", show_default=False),
 ]
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False)]
 LedgerNumber = Annotated[int, typer.Argument(metavar="ID", min=0, help="The ledger's id.", show_default=False)]
 
 

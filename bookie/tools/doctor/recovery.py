@@ -43,8 +43,7 @@ def _without(bookie_id: str, view: RecoveryView | None) -> str:
     else:
         leave = "let auto-recovery copy its ledgers from the other bookies, which it does not now"
     return (
-        f"{leave}, and delete its cookie (bookgate cookie delete {bookie_id}) once no ledger names it "
-        f"(bookgate ledger list --bookie {bookie_id})"
+        f"{leave}, and decommission it (bookgate bookie decommission {bookie_id}), which waits until no ledger names it"
     )
 
 

@@ -181,7 +181,7 @@ def _draining_routes(factory: LedgerManagerFactory) -> list[Route]:
         problem = await control.obstacle(factory.replication_metadata)
         return (
             f"Success: to be emptied: {names}. The auditor marks the ledgers, workers move them; GET {LIST_MARKS} "
-            f"shows those that wait, `bookgate ledger list --bookie` those that are left."
+            f"shows those that wait, `bookgate bookie drain` how many are left."
             + ("" if problem is None else f" But nothing happens yet: {problem}.")
         )
 

@@ -1,0 +1,175 @@
+"""How far the emptying of a bookie is, and waiting for its end.
+
+What counts is which ledgers' metadata still name the bookie; marks come and go. One listing of all ledgers finds them,
+after that only these are read again, and when none is left another listing has to find none, since others may have been
+written to the bookie meanwhile.
+
+Not its job: asking for it (`ledger.replication_control`), doing it (the bookies' auditor and workers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bookgate.ledger.errors import (
+    IllegalOpException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
+from bookgate.ledger.replication_control import draining_since, ledgers_naming, lost_bookies_of, obstacle, time_of
+from bookgate.ledger.replication_store import RecordKind
+
+_READ_AT_ONCE = 500
+_SHORTEST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+_PAUSE_SHARE = 5
+"""A pause is so many times as long as the look before it."""
+_WINDOW_SECONDS = 600.0
+"""The rate is that of the last so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the ledgers has found."""
+
+    left: tuple[LedgerId, ...]
+    """Ledgers that name the bookie."""
+    still_written: int
+    """Of these, such as may still be written there: they are moved once the writer goes on elsewhere, or closes."""
+    unrecoverable: tuple[LedgerId, ...]
+    """Of these, such as were tried since the bookie is away or to be emptied, and can't be moved: entries have no copy
+    left."""
+    problem: str | None
+    """Why nothing is moved at all, if so, and what to do."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Nothing but what can't be moved is left."""
+        return bool(self.left) and len(self.unrecoverable) == len(self.left)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How fast it goes, as far as that can be told."""
+
+    total: int
+    """Ledgers that were to be moved, with those that have come since."""
+    a_minute: float | None
+    seconds_left: float | None
+
+
+class Progress:
+    """Makes estimates of what is left, look by look. Pure; times are seconds of any one clock."""
+
+    def __init__(self) -> None:
+        self._moved = 0
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def take(self, left: int, now: float) -> Estimate:
+        """Takes in how many ledgers are left. What has come since the last look hides what went."""
+        seen = self._seen
+        if seen:
+            self._moved += max(0, seen[-1][1] - left)
+        seen.append((now, left))
+        while seen[0][0] < now - _WINDOW_SECONDS and len(seen) > 2:
+            seen.popleft()
+        began, at_first = seen[0]
+        gone = at_first - left
+        if gone <= 0 or now <= began:
+            return Estimate(self._moved + left, None, None)
+        a_second = gone / (now - began)
+        return Estimate(self._moved + left, a_second * 60, left / a_second)
+
+
+async def look(factory: LedgerManagerFactory, bookie_id: str) -> Look:
+    """Looks at all ledgers. Raises BKException: The listing can't be completed, or a ledger not be read."""
+    await factory.catch_up(None)
+    records = [record async for page in ledgers_naming(factory.ledger_manager, bookie_id) for record in page]
+    return await _judged(factory, bookie_id, records)
+
+
+async def wait_until_empty(
+    factory: LedgerManagerFactory, bookie_id: str, tell: Callable[[Look, Estimate], None]
+) -> int:
+    """Waits until no ledger names the bookie.
+
+    Args:
+        factory: The metadata.
+        bookie_id: The bookie.
+        tell: Told of each look.
+
+    Returns:
+        How many ledgers have left the bookie meanwhile.
+
+    Raises:
+        IllegalOpException: It can't end: nobody works on it, or what is left has no copies to be moved.
+        BKException: The ledgers can't be listed or read.
+    """
+    clock, progress, estimate = asyncio.get_running_loop().time, Progress(), Estimate(0, None, None)
+    found = await look(factory, bookie_id)
+    if found.left and found.problem is not None:
+        raise IllegalOpException(f"{len(found.left)} ledgers are on bookie {bookie_id}, and {found.problem}")
+    while found.left:
+        estimate = progress.take(len(found.left), clock())
+        tell(found, estimate)
+        if found.is_stuck:
+            raise IllegalOpException(_stuck(bookie_id, found.unrecoverable))
+        began = clock()
+        records = await _naming_still(factory.ledger_manager, bookie_id, found.left)
+        found = await _judged(factory, bookie_id, records)
+        if found.left:
+            pause = _PAUSE_SHARE * (clock() - began)
+            await asyncio.sleep(min(max(pause, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS))
+        else:
+            found = await look(factory, bookie_id)
+    return estimate.total
+
+
+def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:
+    some = ", ".join(str(ledger_id) for ledger_id in ledgers[:10]) + (", …" if len(ledgers) > 10 else "")
+    return (
+        f"{len(ledgers)} ledgers can't leave bookie {bookie_id}, since entries of them have no copy left: {some}; "
+        "bring bookies that hold copies back, or delete the ledgers"
+    )
+
+
+async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequence[LedgerRecord]) -> Look:
+    store = factory.replication_metadata
+    since_ms = await draining_since(store, bookie_id)
+    given_up = {
+        key
+        for key, reason in (await store.records(RecordKind.UNRECOVERABLE_LEDGER)).items()
+        if bookie_id in lost_bookies_of(reason.value) or (since_ms is not None and time_of(reason.value) >= since_ms)
+    }
+    return Look(
+        tuple(record.ledger_id for record in records),
+        sum(_is_written_at(record, bookie_id) for record in records),
+        tuple(record.ledger_id for record in records if str(record.ledger_id.ledger_id) in given_up),
+        await obstacle(store),
+    )
+
+
+def _is_written_at(record: LedgerRecord, bookie_id: str) -> bool:
+    return not record.metadata.is_closed and bookie_id in record.metadata.last_fragment.ensemble
+
+
+async def _naming_still(manager: LedgerManager, bookie_id: str, ledgers: Sequence[LedgerId]) -> list[LedgerRecord]:
+    """Those of the ledgers that name the bookie, read anew. Raises BKException where one can't be read."""
+    naming: list[LedgerRecord] = []
+    for start in range(0, len(ledgers), _READ_AT_ONCE):
+        wanted = ledgers[start : start + _READ_AT_ONCE]
+        for ledger_id, record in zip(wanted, await manager.read_many(wanted), strict=True):
+            if isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
+                continue
+            if isinstance(record, MetadataFormatException):
+                raise MetadataFormatException(f"the metadata of ledger {ledger_id} can't be read: {record}")
+            if not isinstance(record, LedgerRecord):
+                raise record
+            if bookie_id in record.metadata.bookies:
+                naming.append(record)
+    return naming
