@@ -120,7 +120,8 @@ class Hosts:
             cwd=home,
             capture_output=True,
             text=True,
-            timeout=90,
+            # An auditor may take a minute to notice what it is to do.
+            timeout=180,
             check=False,
         )
         assert result.returncode == 0, f"on {host}:\n{block}\n{result.stdout}\n{result.stderr}"

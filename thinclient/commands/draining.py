@@ -29,7 +29,8 @@ def drain(
 
     The bookie serves on, and its copies are moved as those of a lost bookie are. Make it read-only first, so that it
     gets no new ones. The auditor takes notice within a minute. Run it again to see how far it is; broken off, --wait
-    ends nothing. Exit code 1 when --wait can't come to an end, as when auto-recovery is disabled.
+    ends nothing. Exit code 1 when --wait can't come to an end, as when auto-recovery is disabled. An auditor of
+    BookKeeper's does not know of it: there, stop the bookie and decommission it. Ledgers of scopes take no part.
 
     JSON: {"bookie_id", "draining": whether it is to be emptied, "changed", "ledgers_left", "still_written": of these
     such as are open there, "problems": [what is in the way]}; the numbers are null with --undo.
@@ -67,7 +68,8 @@ def decommission(context: typer.Context, bookie: BookieId, gateways: Gateways = 
     """Takes a stopped bookie out of the cluster: waits until no ledger names it, then removes its cookie.
 
     Refused while the bookie is registered, writable or read-only. Ledgers of which only this bookie has entries can't
-    be moved any more; `bookgate bookie drain` before it is stopped moves them. Broken off, it may be run again.
+    be moved any more; `bookgate bookie drain` before it is stopped moves them. Broken off, it may be run again. Ledgers
+    of scopes take no part.
 
     JSON: {"bookie_id", "ledgers_moved": while it waited, "cookie_removed": false where it had none}.
 
