@@ -57,7 +57,6 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.logs import add_to_every_line, log_event
 from bookgate.runtime.version import own_version
-from bookgate.thinclient.config import ClientConfig, load_settings
 
 _log = logging.getLogger(__name__)
 
@@ -361,8 +360,7 @@ class BookieServer:
         self._stack.callback(task.cancel)
 
     async def _recover_automatically(self, factory: LedgerManagerFactory, bookie_id: str) -> None:
-        client = load_settings(ClientConfig, None, {})
-        options = self._config.auto_recovery_options()
+        options, client = self._config.auto_recovery_options(), self._config.own_client()
         self.auto_recovery = AutoRecovery(factory, bookie_id, options, client, membership=self._membership)
         self._metrics.register(AutoRecoveryCollector(self.auto_recovery))
         await self.auto_recovery.start()

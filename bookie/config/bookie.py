@@ -34,7 +34,7 @@ from bookgate.runtime.logs import LogSettings
 from bookgate.runtime.settings import SECRET, TableOf, unknown_variables
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
-from bookgate.thinclient.config import load_settings
+from bookgate.thinclient.config import ClientConfig, load_settings
 
 _MIB = 1024 * 1024
 _FILES_OF_A_DIRECTORY = 8
@@ -172,6 +172,10 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, HttpSettin
             return hosted
         share = hosted.max_connections or self.descriptor_shares().gateway
         return hosted.model_copy(update={"max_connections": share})
+
+    def own_client(self) -> ClientConfig:
+        """The settings of the bookie as a client of its cluster, from the environment."""
+        return load_settings(ClientConfig, None, {})
 
     def descriptor_shares(self) -> DescriptorShares:
         """What the ports and storage get of the files that the process may have open."""

@@ -2,7 +2,8 @@
 
 A bookie that belongs to the cluster, as its cookie says, and is not registered is *missed*, from the moment that an
 auditor first noted in the store; so an auditor that takes over goes on with the same time (R13). One that has been
-missed for the delay is *lost*. One that is registered, writable or not, is neither; one that is to be emptied is lost
+missed for the delay, by the note or as this auditor has seen itself, is *lost*: a note by a clock that was ahead keeps
+nobody waiting. One that is registered, writable or not, is neither; one that is to be emptied is lost
 no earlier than any other, but its ledgers are marked too.
 
 When more than half of the bookies, and at least two, are missed at once, it is more likely that something else is
@@ -15,7 +16,7 @@ Not its job: finding the ledgers and marking them (`auditor`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _STORM_SHARE = 0.5
 _LEAST_OF_A_STORM = 2
@@ -33,6 +34,8 @@ class Roll:
     """As noted in the store."""
     draining: Collection[str]
     """To be emptied."""
+    away_ms: Mapping[str, int] = field(default_factory=dict)
+    """For how long this auditor itself has missed bookies, whatever its clock was set to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,8 @@ class Verdict:
     draining: tuple[str, ...]
     """Bookies to be emptied."""
     storm: bool
-    next_at_ms: int | None
-    """When the next bookie would be lost, if none comes or goes before."""
+    next_in_ms: int | None
+    """After how long the next bookie would be lost, if none comes or goes before."""
 
 
 def call_the_roll(roll: Roll, delay_ms: int, now_ms: int, *, ordered: bool = False) -> Verdict:
@@ -65,14 +68,16 @@ def call_the_roll(roll: Roll, delay_ms: int, now_ms: int, *, ordered: bool = Fal
     """
     missed = sorted(set(roll.known) - set(roll.present))
     storm = len(missed) >= _LEAST_OF_A_STORM and len(missed) > _STORM_SHARE * len(set(roll.known))
-    due_at = {each: min(now_ms, roll.missed_since.get(each, now_ms)) + delay_ms for each in missed}
-    lost = [each for each in missed if ordered or (not storm and due_at[each] <= now_ms)]
-    waiting = [due_at[each] for each in missed if each not in lost and due_at[each] > now_ms]
+    left = {
+        each: delay_ms - max(now_ms - roll.missed_since.get(each, now_ms), roll.away_ms.get(each, 0)) for each in missed
+    }
+    lost = [each for each in missed if ordered or (not storm and left[each] <= 0)]
+    waiting = [left[each] for each in missed if each not in lost and left[each] > 0]
     return Verdict(
         to_note=tuple(each for each in missed if each not in roll.missed_since),
         to_forget=tuple(sorted(each for each in roll.missed_since if each not in missed)),
         lost=tuple(lost),
         draining=tuple(sorted(set(roll.draining) - set(missed))),
         storm=storm,
-        next_at_ms=min(waiting, default=None),
+        next_in_ms=min(waiting, default=None),
     )

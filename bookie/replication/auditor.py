@@ -5,9 +5,9 @@ vote. An auditor calls the roll (`audit_rules`) when bookies come or go, when th
 turned on, when the next bookie would be lost, and now and then. It notes in the store who is missed since when, and
 audits the bookies that are lost or to be emptied: one listing of all ledgers in order, and a mark for each that names
 one of them. An audit is over when all ledgers were looked at and every mark is stored; until then it is tried again. A
-ledger whose metadata are damaged can't be looked at, and is said. A bookie that was audited is not audited again before
-it has come back, or an audit is ordered or due; one that is to be emptied is, again and again, since it may be written
-to yet, and a ledger that is written there can't be moved at first.
+ledger whose metadata are damaged can't be looked at, and is said. While a bookie is lost it is audited again after a
+minute, then after twice as long each time: a client that has not heard of it may put it into new ensembles. One that is
+to be emptied is, again and again, since a ledger that is written there can't be moved at first.
 
 An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); what was due
 goes on when it is enabled. Errors of the store are a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
@@ -23,10 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.audit_rules import Roll, Verdict, call_the_roll
 from bookgate.bookie.replication.bookies import all_of
 from bookgate.ledger.errors import (
@@ -57,6 +58,8 @@ _DRAIN_PAUSE_SHARE = 50
 """Audits for bookies to be emptied are so many times as far apart as one takes, a roll call at least."""
 _COUNTS_PAUSE = 10
 """A count is followed by a pause of at least so many times what it took."""
+_LEAST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS = 0.1, 60.0
+"""Before the next call of the roll, and before the second audit of a bookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,14 @@ class AuditorStatistics:
     """The last count of the marks; None before the first one in office."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """Of a bookie: when, on the loop's clock, it is to be audited again, and after how many seconds that is."""
+
+    again_at: float
+    pause: float
+
+
 class _OfficeLostError(Exception):
     """The vote is lost, or auto-recovery was disabled, in the middle of an audit."""
 
@@ -125,14 +136,14 @@ class Auditor:
         self._enabled = False
         self._vote: AuditorVote | None = None
         self._state = VoteState.LOST
-        self._audited: set[str] = set()
+        self._audited: dict[str, _Audited] = {}
         """Lost bookies, and such as are to be emptied, whose ledgers are all marked."""
+        self._attendance = Attendance()
+        """In this term of office."""
         self._ordered = False
         """Somebody has ordered an audit."""
         self._delay: int | None = None
         self._delay_told = False
-        self._audit_again_at = 0.0
-        self._drain_again_at = 0.0
         self._news = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._unwatch: list[Callable[[], None]] = []
@@ -206,7 +217,7 @@ class Auditor:
         if self._state is not VoteState.ELECTED:
             return
         self._audited.clear()
-        self._audit_again_at = self._now() + self._options.audit_interval_seconds
+        self._attendance = Attendance()
         await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
         unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
         counting = keep_running("count of marks", self._count_marks)
@@ -238,32 +249,38 @@ class Auditor:
 
     async def _audit_if_due(self) -> float:
         """Returns after how many seconds to call the roll again."""
-        if self._now() >= self._audit_again_at:
-            self._audited.clear()
-            self._audit_again_at = self._now() + self._options.audit_interval_seconds
         ordered, self._ordered = self._ordered, False
         try:
             verdict = await self._call_the_roll(ordered=ordered)
-            if self._now() >= self._drain_again_at:
-                self._audited.difference_update(verdict.draining)
-            self._audited &= {*verdict.lost, *verdict.draining}
-            wanted = [*verdict.lost, *verdict.draining]
-            due = [each for each in wanted if ordered or each not in self._audited]
+            wanted = (*verdict.lost, *verdict.draining)
+            for bookie_id in [each for each in self._audited if each not in wanted]:
+                del self._audited[bookie_id]
+            due = [each for each in wanted if ordered or self._is_due(each)]
             if due:
                 began = self._now()
                 await self._audit(due)
-                self._audited.update(due)
-                if not set(verdict.draining).isdisjoint(due):
-                    pause = max(self._options.roll_call_seconds, _DRAIN_PAUSE_SHARE * (self._now() - began))
-                    self._drain_again_at = self._now() + pause
+                self._plan_next(due, verdict.draining, self._now() - began)
         except _OfficeLostError:
             return 0.0
         except BaseException:
             self._ordered = self._ordered or ordered
             raise
-        if verdict.next_at_ms is None:
-            return self._options.roll_call_seconds
-        return max(0.1, min(self._options.roll_call_seconds, verdict.next_at_ms / 1000 - time.time()))
+        pauses = [audited.again_at - self._now() for audited in self._audited.values()]
+        if verdict.next_in_ms is not None:
+            pauses.append(verdict.next_in_ms / 1000)
+        return max(_LEAST_PAUSE_SECONDS, min([self._options.roll_call_seconds, *pauses]))
+
+    def _is_due(self, bookie_id: str) -> bool:
+        return bookie_id not in self._audited or self._now() >= self._audited[bookie_id].again_at
+
+    def _plan_next(self, bookie_ids: Sequence[str], draining: Collection[str], took: float) -> None:
+        for bookie_id in bookie_ids:
+            before = self._audited.get(bookie_id)
+            pause = _FIRST_PAUSE_SECONDS if before is None else 2 * before.pause
+            if bookie_id in draining:
+                pause = max(self._options.roll_call_seconds, _DRAIN_PAUSE_SHARE * took)
+            pause = min(pause, self._options.audit_interval_seconds)
+            self._audited[bookie_id] = _Audited(self._now() + pause, pause)
 
     async def _call_the_roll(self, *, ordered: bool) -> Verdict:
         metadata = self._metadata
@@ -271,11 +288,15 @@ class Auditor:
         notes = await metadata.records(RecordKind.MISSED_BOOKIE)
         draining = await metadata.records(RecordKind.DRAINING_BOOKIE)
         delay = await metadata.lost_bookie_delay()
+        now = self._now()
+        self._attendance.hear(bookies, now)
+        away = {each.bookie_id: self._attendance.away_seconds(each.bookie_id, now) for each in bookies}
         roll = Roll(
             known=[each.bookie_id for each in bookies],
             present=[each.bookie_id for each in bookies if each.writable or each.read_only],
             missed_since={name: int(note.value) for name, note in notes.items() if note.value.isdigit()},
             draining=draining.keys(),
+            away_ms={bookie_id: int(1000 * seconds) for bookie_id, seconds in away.items() if seconds is not None},
         )
         now_ms = int(time.time() * 1000)
         delay_ms = 1000 * (self._options.lost_bookie_delay_seconds if delay is None else delay)
@@ -309,7 +330,9 @@ class Auditor:
             async for page in self._ledgers():
                 self._check_office()
                 looked += len(page)
-                marked += await self._mark_page(page, wanted)
+                due = _naming(page, wanted)
+                await self._mark_all(due)
+                marked += len(due)
         except _OfficeLostError:
             log_event(_log, "audit", state="stopped", ledgers=looked, marked=marked)
             raise
@@ -339,25 +362,27 @@ class Auditor:
                         raise record
                 yield page
 
-    async def _mark_page(self, page: Sequence[LedgerRecord], wanted: frozenset[str]) -> int:
+    async def _mark_all(self, due: Mapping[int, Sequence[str]]) -> None:
+        """Marks each ledger with these of its bookies."""
         room, now_ms = asyncio.Semaphore(_MARKS_AT_ONCE), int(time.time() * 1000)
 
-        async def mark(ledger_id: int, replicas: list[str]) -> None:
+        async def mark(ledger_id: int, replicas: Sequence[str]) -> None:
             async with room:
                 self._check_office()
                 await self._metadata.mark(ledger_id, replicas, now_ms)
             self.statistics.ledgers_marked += 1
 
-        found = [(record.ledger_id.ledger_id, _named(record, wanted)) for record in page]
-        due = [(ledger_id, replicas) for ledger_id, replicas in found if replicas]
-        await all_of(mark(ledger_id, replicas) for ledger_id, replicas in due)
-        return len(due)
+        await all_of(mark(ledger_id, replicas) for ledger_id, replicas in due.items())
 
     def _check_office(self) -> None:
         if self._state is not VoteState.ELECTED or not self._enabled:
             raise _OfficeLostError
 
 
-def _named(record: LedgerRecord, wanted: frozenset[str]) -> list[str]:
-    """Those of the bookies that any ensemble of the ledger names."""
-    return sorted(record.metadata.bookies & wanted)
+def _naming(page: Sequence[LedgerRecord], wanted: frozenset[str]) -> dict[int, list[str]]:
+    """By ledger id those of the bookies that any of its ensembles names; without the ledgers that name none."""
+    found = {}
+    for record in page:
+        if named := sorted(record.metadata.bookies & wanted):
+            found[record.ledger_id.ledger_id] = named
+    return found

@@ -102,12 +102,14 @@ class Bookies:
     async def fence(self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets) -> None:
         """Makes the bookie take no add of a writer for a ledger, be it one that it has not heard of (R9).
 
+        A bookie fences first and then looks for the entry, so a ledger that is in limbo there is fenced too.
+
         Raises:
             BKException: It is not fenced for certain.
         """
         request = ReadRequest(self._pool.next_txn_id(), ledger_id, LAST_ENTRY, True, secrets.master_key)
         response = await self._request(bookie_id, Operation.READ_ENTRY, request)
-        if response.status not in (Status.EOK, *_NOTHING_HELD):
+        if response.status not in (Status.EOK, Status.EUNKNOWNLEDGERSTATE, *_NOTHING_HELD):
             what = "the fence before a repair"
             raise status_error(response.status, bookie_id, LedgerId.unscoped(ledger_id), what, ReadException)
 

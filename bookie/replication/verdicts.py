@@ -7,7 +7,8 @@ error, overload. Only the explicit word of a bookie makes an entry missing, and 
 
 An entry of a complete fragment that a place is due to hold is copied there from a bookie that holds it. Where the
 bookie of the place is lost or to be emptied another one takes the place; where it lives it is refilled. An entry that
-nobody holds, with all that could hold it lost or without it, is unrecoverable.
+nobody holds, with all that could hold it lost or without it, is unrecoverable. So is a ledger that is not closed and
+whose lost bookies may alone have acknowledged its last entries: nobody can tell any more where it ends.
 
 Source: docs/protocol/auto-recovery.md#verdicts.
 
@@ -16,13 +17,14 @@ Not its job: asking bookies (`bookies`), copying (`copying`), when to fence (`wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.fragments import CompleteFragment, complete_fragments, written_ensemble
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.quorum import CoverageSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Findings:
     """Why the look is incomplete."""
     lost_where_written: tuple[str, ...] = ()
     """Lost bookies in the ensemble of the fragment that may still be extended."""
+    end_is_lost: bool = False
+    """They are so many that a recovery can't tell the last entry without them."""
 
     @property
     def whole(self) -> bool:
@@ -112,8 +116,17 @@ def judge(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> Findings:
                 unknown.update(dict.fromkeys(reasons))
                 if not reasons:
                     unrecoverable.add(entry_id)
-    lost = tuple(bookie_id for bookie_id in written_ensemble(metadata) if isinstance(copies[bookie_id], Lost))
-    return Findings(tuple(repairs), unrecoverable, tuple(unknown), lost)
+    written = written_ensemble(metadata)
+    lost = tuple(bookie_id for bookie_id in written if isinstance(copies[bookie_id], Lost))
+    return Findings(tuple(repairs), unrecoverable, tuple(unknown), lost, bool(lost) and _end_is_lost(metadata, lost))
+
+
+def _end_is_lost(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
+    coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    for index, bookie_id in enumerate(metadata.last_fragment.ensemble):
+        if bookie_id not in lost:
+            coverage.mark_known(index)
+    return not coverage.covered
 
 
 def _held(fragment: CompleteFragment, copies: Mapping[str, Copies]) -> BitMap64:

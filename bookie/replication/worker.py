@@ -3,8 +3,8 @@
 It lists the marks when they have changed, or when a ledger's pause is over, and works on a few ledgers at once. For
 each: take the lock, or leave the ledger to whoever has it; read the mark, whose version says later whether somebody has
 marked it again (R8); read the metadata; repair (`repair`); remove the mark if a complete look found the ledger whole or
-there is no such ledger (R5); give the lock back. A ledger that lost entries for good is written to the list of
-unrecoverable ones, and its mark stays. Every failure has the same pause, twice as long each time.
+there is no such ledger (R5); give the lock back. A ledger that lost entries or its end for good is written to the list
+of unrecoverable ones, and its mark stays. Every failure has the same pause, twice as long each time.
 
 A bookie counts as lost when it is not registered and the mark names it, or the auditor has missed it for longer than
 the delay. A ledger that is still written is fenced and recovered only if a bookie of its last ensemble is lost, stays
@@ -357,12 +357,18 @@ class ReplicationWorker:
         if outcome.findings.whole:
             self.statistics.ledgers_repaired += 1
             await self._finish(mark, "whole")
-        elif outcome.findings.unrecoverable and not outcome.findings.unknown:
+        elif self._is_unrecoverable(outcome):
             await self._give_up(mark, outcome)
         elif outcome.findings.lost_where_written and not outcome.findings.repairs and not outcome.findings.unknown:
             self._queue.postponed(ledger_id, mark.version, self._now() + self._grace_left(outcome.record))
         else:
             self._failed(ledger_id, mark.version, outcome.reason)
+
+    def _is_unrecoverable(self, outcome: Outcome) -> bool:
+        findings = outcome.findings
+        if findings.unknown:
+            return False
+        return bool(findings.unrecoverable) or (findings.end_is_lost and self._is_to_be_fenced(outcome))
 
     async def _repair_record(
         self, lock: LedgerLock, mark: Mark, record: LedgerRecord, permission: _Permission
@@ -370,7 +376,7 @@ class ReplicationWorker:
         absent, draining = await self._absent(mark, record), await self._draining()
         targets = self._targets.setdefault(lock.ledger_id, {})
         outcome = await LedgerRepair(self._tools, lock, record, permission, targets).run(absent, draining)
-        if not self._is_to_be_fenced(outcome):
+        if outcome.findings.end_is_lost or not self._is_to_be_fenced(outcome):
             return outcome
         permission.check()
         if not await self._metadata.is_held(lock):
@@ -457,7 +463,12 @@ class ReplicationWorker:
         lost = outcome.findings.unrecoverable
         gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
         self.statistics.ledgers_unrecoverable += 1
-        reason = {"entries": len(lost), "first_entries": list(lost[:20]), "lost_bookies": gone}
+        reason = {
+            "entries": len(lost),
+            "first_entries": list(lost[:20]),
+            "end_is_lost": outcome.findings.end_is_lost,
+            "lost_bookies": gone,
+        }
         content = json.dumps({**reason, "time_ms": int(time.time() * 1000)}, sort_keys=True).encode()
         await self._metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id), content, ANY_VERSION)
         self._queue.unrecoverable(ledger_id, mark.version, gone)

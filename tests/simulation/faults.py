@@ -14,13 +14,15 @@ from pathlib import Path
 
 from bookgate.bookie.membership.cookie import InvalidCookieException
 from bookgate.bookie.system.files import StorageCorruptException
+from bookgate.ledger.metadata_store import Versioned
+from bookgate.ledger.replication_store import RecordKind
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress
 from tests.simulation.damage import contents, damage_a_file, kind_of
 from tests.simulation.metadata import HOST as METADATA_HOST
 from tests.simulation.metadata import MemoryMetadata, OtherStore
-from tests.simulation.plan import DAMAGED_FILE, FaultPlan, Plan
+from tests.simulation.plan import DAMAGED_FILE, DISABLED, DRAINED, FaultPlan, Plan
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.workload import VISITORS
 from tests.simulation.world import World
@@ -84,8 +86,9 @@ _WRONG_STORE_LASTS = 3.0
 _OLDER_STORE_SECONDS = 2.5
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
 LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
+CLOCK_SKEW = "clock-skew"
 RATES = {
-    "clock-skew": 3600.0,
+    CLOCK_SKEW: 3600.0,
     "repeated-requests": 0.05,
     "fragments": 0.5,
     "slow-packets": 0.2,
@@ -159,7 +162,7 @@ class Faults:
     def set_rates(self) -> None:
         for rate in self._plan.rates:
             self.counts[f"rate of {rate.kind}"] += 1
-            if rate.kind == "clock-skew":
+            if rate.kind == CLOCK_SKEW:
                 self._set_clocks(rate.rate)
             elif rate.kind == "lost-metadata-calls":
                 self._lose_metadata_calls(rate.rate)
@@ -214,6 +217,9 @@ class Faults:
         if fault.kind == METADATA_LATE:
             await self._delay_metadata(fault)
             return
+        if fault.kind == DISABLED:
+            await self._disable_auto_recovery(fault)
+            return
         if fault.kind in STORE_KINDS:
             await self._wrong_store(fault)
             return
@@ -230,6 +236,8 @@ class Faults:
             await self._damage(fault.kind, bookie)
         elif fault.kind == "add-bookie":
             await self._add_bookie()
+        elif fault.kind == DRAINED:
+            self._drain(bookie)
         else:
             undo = self._begin(fault, bookie)
             await asyncio.sleep(fault.lasts)
@@ -266,6 +274,22 @@ class Faults:
         await asyncio.sleep(seconds)
         if store.elsewhere.get(bookie.name) is wrong:
             del store.elsewhere[bookie.name]
+
+    async def _disable_auto_recovery(self, fault: FaultPlan) -> None:
+        store = self._world.metadata
+        if not isinstance(store, MemoryMetadata):
+            return
+        self.counts[fault.kind] += 1
+        self._recorder.add(events.Fault(self._recorder.now, fault.kind, "the cluster", f"{fault.lasts:.2f} s"))
+        store.replication.switch(False)
+        await asyncio.sleep(fault.lasts)
+        store.replication.switch(True)
+
+    def _drain(self, bookie: SimulatedBookie) -> None:
+        store = self._world.metadata
+        if isinstance(store, MemoryMetadata):
+            store.replication.records[RecordKind.DRAINING_BOOKIE, bookie.bookie_id] = Versioned(b"", 0)
+            self._to_replace += 1
 
     async def _pause_client(self, fault: FaultPlan) -> None:
         """One that is there at that time."""
@@ -476,7 +500,7 @@ class Faults:
 
     async def _add_bookie(self) -> None:
         name = f"bookie-{len(self._world.bookies) + 1}"
-        await self._start(self._world.bookie(name))
+        await self._start(self._world.bookie(name, **self._plan.auto_recovery_settings))
 
     async def _replace_what_was_given_up(self) -> None:
         while self._to_replace:
@@ -519,6 +543,8 @@ class Faults:
         self._lose_metadata_calls(0.0)
         if isinstance(world.metadata, MemoryMetadata):
             world.metadata.elsewhere.clear()
+            if not world.metadata.replication.enabled:
+                world.metadata.replication.switch(True)
         self._down.clear()
         while len(self.bookies) < self._plan.bookies:
             # The end of the safety phase came between a bookie's loss and its replacement.

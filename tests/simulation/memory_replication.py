@@ -64,6 +64,10 @@ class _Session:
     votes: dict[str, str] = field(default_factory=dict)
     """Voters by the names of their votes."""
 
+    @property
+    def claims(self) -> bool:
+        return bool(self.locks or self.votes)
+
 
 class ReplicationState:
     """The store's side, one a world."""
@@ -78,6 +82,8 @@ class ReplicationState:
         self.enabled = True
         self._disabled_at = 0.0
         self.delay: int | None = None
+        self.delay_written = 0
+        """How often."""
         self.check_times: dict[PeriodicCheck, int] = {}
         self.records: dict[tuple[RecordKind, str], Versioned[bytes]] = {}
         self.on_mark: list[Callable[[int, Sequence[str]], None]] = []
@@ -106,6 +112,13 @@ class ReplicationState:
         self.enabled, self._disabled_at = enabled, self.store.loop.time()
         self.tell(SwitchChanged(enabled))
 
+    def set_delay(self, seconds: int) -> None:
+        """The same one again is told too."""
+        self.delay, self.delay_written = seconds, self.delay_written + 1
+        for client in self._clients:
+            if len(client.listeners):
+                self.store.tell(client.session.process, client.hear_of_delay, self.delay_written, seconds)
+
     def token(self) -> str:
         return f"{next(self._numbers):010d}"
 
@@ -125,7 +138,7 @@ class ReplicationState:
     def _beat(self) -> None:
         for client in self._clients:
             self._look_at(client)
-        self._clients = [client for client in self._clients if client.session.process.alive or client.session.locks]
+        self._clients = [client for client in self._clients if client.session.process.alive or client.session.claims]
         loop = self.store.loop
         loop.call_at_exact(loop.time() + _HEARTBEAT_SECONDS, self._beat, context=loop.outside.context)
 
@@ -174,10 +187,14 @@ class MemoryReplication(ReplicationMetadata):
         self.listeners = ReplicationListeners(lambda: None)
         self._held: dict[int, LedgerLock] = {}
         """Locks that this process believes to hold."""
+        self._given_back: list[LedgerLock] = []
+        """Locks of which the store may not have heard yet that they are free."""
         self._votes: dict[str, Vote] = {}
+        self._delay_heard = -1
 
     def hear_of_losses(self) -> None:
-        """What the store has ended without this process."""
+        """What the store has ended without this process; it tells what it has given back in turn."""
+        self._give_back()
         for ledger_id, lock in list(self._held.items()):
             if self.session.locks.get(ledger_id) != lock:
                 del self._held[ledger_id]
@@ -191,6 +208,12 @@ class MemoryReplication(ReplicationMetadata):
         vote = self._votes.get(name)
         if vote is not None:
             vote.become(VoteState.ELECTED)
+
+    def hear_of_delay(self, written: int, seconds: int | None) -> None:
+        """Each writing is told once: the same delay again orders an audit."""
+        if written > self._delay_heard:
+            self._delay_heard = written
+            self.listeners.tell(DelayChanged(seconds))
 
     async def close(self) -> None:
         """Gives locks and votes back."""
@@ -295,7 +318,14 @@ class MemoryReplication(ReplicationMetadata):
     async def release(self, lock: LedgerLock) -> None:
         if self._held.get(lock.ledger_id) == lock:
             del self._held[lock.ledger_id]
-        await self._change(lambda: self._state.drop_lock(self.session, lock.ledger_id, lock))
+        self._given_back.append(lock)
+        await self._change(self._give_back)
+
+    def _give_back(self) -> None:
+        """Also what an earlier call that was lost on its way has not given back."""
+        for lock in self._given_back:
+            self._state.drop_lock(self.session, lock.ledger_id, lock)
+        self._given_back.clear()
 
     async def is_held(self, lock: LedgerLock) -> bool:
         return await self._read(lambda: self.session.locks.get(lock.ledger_id) == lock)
@@ -361,10 +391,10 @@ class MemoryReplication(ReplicationMetadata):
         encode_delay(seconds)
 
         def put() -> int:
-            if self._state.delay is None or not only_if_absent:
-                self._state.delay = seconds
-                self._state.tell(DelayChanged(seconds))
-            return self._state.delay
+            if self._state.delay is not None and only_if_absent:
+                return self._state.delay
+            self._state.set_delay(seconds)
+            return seconds
 
         return await self._change(put)
 
@@ -409,8 +439,10 @@ class MemoryReplication(ReplicationMetadata):
     # --- changes
 
     def watch(self, listener: ReplicationListener) -> Callable[[], None]:
+        if not len(self.listeners):
+            self._delay_heard = -1
         end = self.listeners.add(listener)
         state = self._state
-        for event in (SwitchChanged(state.enabled), DelayChanged(state.delay)):
-            self._store.tell(self.session.process, self.listeners.tell, event)
+        self._store.tell(self.session.process, self.listeners.tell, SwitchChanged(state.enabled))
+        self._store.tell(self.session.process, self.hear_of_delay, state.delay_written, state.delay)
         return end

@@ -19,6 +19,10 @@ VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-pol
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
 DAMAGED_FILE = "damaged-file"
 """The kind of a fault: a file of a bookie is damaged while it is down."""
+DRAINED = "drained"
+"""The kind of a fault: somebody wants a bookie emptied, for good."""
+DISABLED = "auto-recovery-disabled"
+"""The kind of a fault: somebody disables auto-recovery for the whole cluster."""
 STORE_FAULTS = "store-faults"
 """The kind of a rate: gateways and ZooKeeper servers are killed, cut off, late, and lose answers and sessions."""
 _STORE_FAULTS = 0.6
@@ -26,6 +30,9 @@ _PAUSED = 0.3
 """Share of runs with long pauses."""
 _WRONG_STORES = 0.3
 """Share of runs in which bookies come upon other stores."""
+_DISABLED, _DRAINED, _WIPED = 0.2, 0.2, 0.6
+"""Shares of runs with auto-recovery in which it is disabled for a while, a bookie is to be emptied, and one is lost for
+good, if nothing else loses data."""
 _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
@@ -84,6 +91,28 @@ class RatePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoRecoveryPlan:
+    """Settings of the auto-recovery that runs in every bookie."""
+
+    delay: int
+    """Seconds that a bookie may be missed."""
+    grace: float
+    """Seconds that a ledger which is written keeps its writer although a member is lost."""
+    audit_interval: float
+    """Seconds."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """As a bookie's."""
+        return {
+            "auto_recovery": True,
+            "lost_bookie_recovery_delay_seconds": self.delay,
+            "open_ledger_recovery_grace_seconds": self.grace,
+            "audit_interval_seconds": self.audit_interval,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What plans may be made of: they differ between a simulation and real processes."""
 
@@ -115,6 +144,8 @@ class Limits:
     """Share of runs that are encounters (`encounters`)."""
     encounter_kinds: tuple[str, ...] = ()
     """What may befall these, each as often as it stands here."""
+    auto_recovery: float = 0.0
+    """Share of runs, of those without gateways, in which bookies repair ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +161,12 @@ class Plan:
     rates: tuple[RatePlan, ...]
     gateways: int = 0
     """Metadata gateways over a simulated ZooKeeper; 0: a plain store that never lags."""
+    auto_recovery: AutoRecoveryPlan | None = None
+
+    @property
+    def auto_recovery_settings(self) -> dict[str, object]:
+        """Of each bookie."""
+        return {} if self.auto_recovery is None else self.auto_recovery.settings
 
     @property
     def names(self) -> list[str]:
@@ -153,11 +190,37 @@ class Plan:
     def __str__(self) -> str:
         parts = (*self.writers, *self.visits, *self.faults, *self.rates)
         lines = [f"seed {self.seed}: {self.bookies} bookies, {self.gateways} gateways, {self.duration:g} s"]
+        if self.auto_recovery is not None:
+            lines.append(str(self.auto_recovery))
         return "\n  ".join([*lines, *map(str, parts)])
 
 
 def make_plan(seed: int, limits: Limits) -> Plan:
-    return _with_damage(_make_plan(seed, limits), limits)
+    return _with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits)
+
+
+def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
+    """From a stream of its own, as damage is."""
+    rng = random.Random(f"auto-recovery {plan.seed}")
+    if plan.gateways or rng.random() >= limits.auto_recovery:
+        return plan
+    settings = AutoRecoveryPlan(
+        delay=rng.choice((0, 1, 3, 10)),
+        grace=rng.choice((0.0, 0.5, 2.0, 10.0)),
+        audit_interval=rng.choice((5.0, 30.0, 86400.0)),
+    )
+    faults = list(plan.faults)
+    if rng.random() < _DISABLED:
+        at, lasts = rng.uniform(0.05, 0.8) * plan.duration, rng.choice((0.05, 0.5, 1.0)) * plan.duration
+        faults.append(FaultPlan("f-switch", at, DISABLED, 0, lasts))
+    if rng.random() < _DRAINED:
+        at = rng.uniform(0.05, 0.8) * plan.duration
+        faults.append(FaultPlan("f-drain", at, DRAINED, rng.randrange(plan.bookies), 0.0))
+    if rng.random() < _WIPED and not any(fault.kind in (*limits.lossy_kinds, DAMAGED_FILE) for fault in faults):
+        at = rng.uniform(0.2, 0.8) * plan.duration
+        faults.append(FaultPlan("f-loss", at, "wipe", rng.randrange(plan.bookies), 0.0))
+    faults.sort(key=lambda fault: fault.at)
+    return replace(plan, faults=tuple(faults), auto_recovery=settings)
 
 
 def _with_damage(plan: Plan, limits: Limits) -> Plan:

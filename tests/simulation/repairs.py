@@ -7,6 +7,7 @@ What a new member of a fragment has to hold is looked up on its disk as a loss o
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -86,9 +87,15 @@ class RepairWatch:
         for bookie_id in replicas:
             self.looked["R13"] += 1
             missing_for = self._store.missing_for(bookie_id)
-            if missing_for < self._delay and not self._is_worth_a_mark(bookie_id):
+            away = max(missing_for, self._noted_for(bookie_id))
+            if away < self._delay and not self._is_worth_a_mark(bookie_id):
                 seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {missing_for:.2f} s"
                 self._world.fail(MarkedTooEarly(seen))
+
+    def _noted_for(self, bookie_id: str) -> float:
+        """For how many seconds the store has noted it as missed. It may have been back while there was no auditor."""
+        note = self._store.replication.records.get((RecordKind.MISSED_BOOKIE, bookie_id))
+        return 0.0 if note is None else time.time() - int(note.value) / 1000
 
     def _is_worth_a_mark(self, bookie_id: str) -> bool:
         """Without being lost: it has lost data, or it is drained."""
@@ -119,7 +126,7 @@ class RepairWatch:
     # What is demanded in the end
 
     async def prove_repaired(self) -> None:
-        """R5. Waits until no ledger names a bookie that is gone, but those that are listed as unrecoverable."""
+        """R5. Waits until no ledger names a bookie that is gone or to be emptied, unless it is unrecoverable."""
         until = self._world.now + _REPAIRED_WITHIN_SECONDS
         while left := self._unrepaired():
             if self._world.now > until:
@@ -133,10 +140,15 @@ class RepairWatch:
             if (RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id.ledger_id)) in self._store.replication.records:
                 continue
             members = {bookie_id for fragment in record.metadata.fragments for bookie_id in fragment.ensemble}
-            lost = sorted(bookie_id for bookie_id in members if bookie_id not in self._store.registrations)
+            lost = sorted(each for each in members if self._is_to_leave(each, record.metadata))
             if lost:
                 left.append(f"ledger {ledger_id} ({record.metadata.state.name}) still names {', '.join(lost)}")
         return left
+
+    def _is_to_leave(self, bookie_id: str, metadata: LedgerMetadata) -> bool:
+        """It is gone, or to be emptied, which takes no ledger from its writer."""
+        draining = (RecordKind.DRAINING_BOOKIE, bookie_id) in self._store.replication.records
+        return bookie_id not in self._store.registrations or (draining and metadata.state is LedgerState.CLOSED)
 
 
 def _new_members(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[tuple[int, int, str]]:

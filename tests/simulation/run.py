@@ -29,13 +29,23 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
 from tests.history.verdict import Verdict, judge, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable
-from tests.simulation.faults import ENCOUNTER_KINDS, KINDS, LONG_PAUSES, LOSSY_KINDS, RATES, STORE_KINDS, Faults
+from tests.simulation.faults import (
+    CLOCK_SKEW,
+    ENCOUNTER_KINDS,
+    KINDS,
+    LONG_PAUSES,
+    LOSSY_KINDS,
+    RATES,
+    STORE_KINDS,
+    Faults,
+)
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.outcome import Outcome
-from tests.simulation.plan import STORE_FAULTS, VISITS, Limits, Plan, make_plan
+from tests.simulation.plan import STORE_FAULTS, VISITS, AutoRecoveryPlan, Limits, Plan, make_plan
+from tests.simulation.repairs import RepairWatch
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.store_faults import StoreFaults
@@ -56,6 +66,7 @@ LIMITS = Limits(
     damages=0.3,
     encounters=0.5,
     encounter_kinds=ENCOUNTER_KINDS,
+    auto_recovery=0.3,
 )
 SMALL_LIMITS = replace(
     LIMITS,
@@ -140,6 +151,7 @@ class _Run:
         self._rng = self.world.random("looks")
         self._store_faults: StoreFaults | None = None
         self._repeated = next((rate.rate for rate in plan.rates if rate.kind == "repeated-requests"), 0.0)
+        self._repairs: RepairWatch | None = None
         self._watch_bookies()
 
     def run(self) -> Verdict:
@@ -158,7 +170,7 @@ class _Run:
     async def _main(self) -> None:
         world, plan = self.world, self._plan
         await self._start_store()
-        for bookie in await world.start_bookies(plan.bookies, **_BOOKIE):
+        for bookie in await world.start_bookies(plan.bookies, **_BOOKIE, **plan.auto_recovery_settings):
             self.recorder.add(events.BookieStarted(self.recorder.now, bookie.bookie_id))
             self._watch_collection(bookie)
         self.faults.set_rates()
@@ -182,6 +194,9 @@ class _Run:
         self._repeated = 0.0
         await self.faults.heal()
         await workload.prove_progress()
+        if self._repairs is not None:
+            await self._repairs.prove_repaired()
+            self.looked += self._repairs.looked
         for bookie in self.faults.bookies:
             self._look_at(bookie)
 
@@ -190,6 +205,8 @@ class _Run:
         if not plan.gateways:
             assert isinstance(world.metadata, MemoryMetadata)
             world.metadata.on_change.append(self._metadata_changed)
+            if plan.auto_recovery is not None:
+                self._repairs = self._watch_repairs(world.metadata, plan.auto_recovery)
             return
         store = SimulatedStore(world, gateways=plan.gateways)
         store.on_change.append(StoreRecorder(self.recorder, store.ensemble).changed)
@@ -198,6 +215,17 @@ class _Run:
         if any(rate.kind == STORE_FAULTS for rate in plan.rates):
             clients = [f"bookie-{number}" for number in range(1, plan.bookies + 1)]
             self._store_faults = StoreFaults(world, store, self.recorder, clients)
+
+    def _watch_repairs(self, store: MemoryMetadata, settings: AutoRecoveryPlan) -> RepairWatch:
+        return RepairWatch(
+            self.world,
+            store,
+            self.recorder,
+            self._damaged,
+            settings.delay,
+            settings.grace,
+            clocks_are_right=all(rate.kind != CLOCK_SKEW for rate in self._plan.rates),
+        )
 
     # Clients
 

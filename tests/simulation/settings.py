@@ -74,6 +74,9 @@ class SimulatedBookieConfig(_AsGiven, BookieConfig):
     def storage(self) -> StorageConfig:
         return replace(super().storage(), **self.limits)  # type: ignore[arg-type]
 
+    def own_client(self) -> ClientConfig:
+        return client_settings({})
+
     def hosted_gateway(self) -> GatewayConfig:
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
         return _checked(SimulatedGatewayConfig, {**self.gateway, **own})

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 
-LOGGED = ("bookie", "gateway", "thinclient")
+LOGGED = ("bookgate.bookie", "bookgate.gateway", "bookgate.thinclient")
 
 
 class LogLines(logging.Handler):

@@ -58,6 +58,8 @@ _RETRY_SECONDS = 1.0
 _CLUSTER = "cluster"
 """Kind of the values that BookKeeper keeps itself: switch, delay, times of checks."""
 _DISABLE, _DELAY = "disable", "lostBookieRecoveryDelay"
+_UNWRITTEN = -1
+"""Version of a delay that nobody has set."""
 
 
 class SqliteReplicationMetadata(ReplicationMetadata):
@@ -75,6 +77,8 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         self._claims = ReplicationClaims(store, self._claim_lost, interest_changed, lease_seconds)
         self._votes: dict[Claim, Vote] = {}
         self._due: set[ReplicationChange] = set()
+        self._delay_told: int | None = None
+        """The version of the delay that was told last."""
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
@@ -287,6 +291,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         return self.listeners.add(listener)
 
     def _listeners_changed(self) -> None:
+        self._delay_told = None
         self._interest_changed()
         self.changed([ReplicationChange.SWITCH, ReplicationChange.DELAY])
 
@@ -322,9 +327,17 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         if ReplicationChange.SWITCH in due:
             self.listeners.tell(SwitchChanged(await self.is_enabled()))
         if ReplicationChange.DELAY in due:
-            self.listeners.tell(DelayChanged(await self.lost_bookie_delay()))
+            await self._tell_delay()
         if ReplicationChange.MARKS in due:
             self.listeners.tell(MarksChanged())
+
+    async def _tell_delay(self) -> None:
+        """Tells each writing once, however often it is read: the same delay written again orders an audit."""
+        found = await self._value(_CLUSTER, _DELAY)
+        written = _UNWRITTEN if found is None else found.version
+        if written != self._delay_told:
+            self._delay_told = written
+            self.listeners.tell(DelayChanged(None if found is None else decode_delay(found.value)))
 
     async def _follow_election(self) -> float | None:
         """Tells own votes where they stand; returns in how many seconds to look again."""

@@ -13,8 +13,9 @@ import pytest_asyncio
 from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ReplicationClaims
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.gateway.stores.sqlite.process_identity import identity_of
-from bookgate.gateway.stores.sqlite.store import SqliteStore
-from bookgate.ledger.replication_store import VoteState
+from bookgate.gateway.stores.sqlite.replication import SqliteReplicationMetadata
+from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore
+from bookgate.ledger.replication_store import DelayChanged, MarksChanged, VoteState
 from tests.integration.gateway.test_replication_contract import Told, listed_ids
 from tests.stores import made
 
@@ -130,3 +131,20 @@ async def test_file_of_an_earlier_version_gets_the_tables(path: str) -> None:
     row = connection.execute("SELECT * FROM replication_marks").fetchone()
     connection.close()
     assert row == (7, 0, b'replica: "a:1"\nctime: 5\n')
+
+
+async def test_one_writing_of_the_delay_is_told_once_however_often_it_is_read(path: str) -> None:
+    """Told twice it would be the order to audit at once."""
+    factory = SqliteLedgerManagerFactory(path)
+    await factory.initialize()
+    metadata, told = factory.replication_metadata, Told()
+    assert isinstance(metadata, SqliteReplicationMetadata)
+    metadata.watch(told)
+    await metadata.set_lost_bookie_delay(5)
+    seen = await told.until(DelayChanged(5))
+    metadata.changed([ReplicationChange.DELAY, ReplicationChange.MARKS])
+    await told.until(MarksChanged(), seen)
+    assert told.events.count(DelayChanged(5)) == 1
+    await metadata.set_lost_bookie_delay(5)
+    await told.until(DelayChanged(5), seen)
+    await factory.close()

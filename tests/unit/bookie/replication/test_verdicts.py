@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
@@ -97,6 +99,20 @@ def test_the_fragment_that_is_written_is_left_alone() -> None:
     findings = found({**whole(written), "b:1": Lost()}, written)
     assert not findings.repairs
     assert findings.lost_where_written == ("b:1",)
+
+
+def test_the_end_of_a_ledger_is_lost_with_all_that_may_have_acknowledged_it() -> None:
+    one_acknowledges = ledger((0, 5), None)
+    two_acknowledge = replace(one_acknowledges, ack_quorum_size=2)
+    for metadata, lost, expected in (
+        (one_acknowledges, ("b:1",), True),
+        (two_acknowledge, ("b:1",), False),
+        (two_acknowledge, ("b:1", "c:1"), True),
+        (one_acknowledges, ("a:1",), False),  # of the fragment before
+        (ledger((0, 5), 9), ("b:1",), False),  # closed: its end is known
+    ):
+        copies: dict[str, Copies] = {**whole(metadata), **{bookie_id: Lost() for bookie_id in lost}}
+        assert found(copies, metadata).end_is_lost is expected, (metadata, lost)
 
 
 def test_one_answer_alone_makes_nothing_missing() -> None:
