@@ -146,6 +146,7 @@ class Auditor:
         self._delay_told = False
         self._news = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._unwatch: list[Callable[[], None]] = []
 
     async def start(self) -> None:
@@ -157,9 +158,10 @@ class Auditor:
         """Ends the work and takes the vote back."""
         for unwatch in self._unwatch:
             unwatch()
-        if self._main is not None:
-            self._main.cancel()
-            await asyncio.gather(self._main, return_exceptions=True)
+        for task in (self._main, self._counting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._vote is not None and self._state is not VoteState.LOST:
             with suppress(BKException):  # it ends with the session, at the latest
                 await self._vote.withdraw()
@@ -220,7 +222,7 @@ class Auditor:
         self._attendance = Attendance()
         await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
         unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
-        counting = keep_running("count of marks", self._count_marks)
+        self._counting = keep_running("count of marks", self._count_marks)
         try:
             while self._state is VoteState.ELECTED:
                 self._news.clear()
@@ -230,8 +232,7 @@ class Auditor:
                         await self._news.wait()
         finally:
             unwatch()
-            counting.cancel()
-            await asyncio.gather(counting, return_exceptions=True)
+            self._counting.cancel()
             self.statistics.roll = self.statistics.survey = None
 
     async def _count_marks(self) -> None:

@@ -546,8 +546,8 @@ class Faults:
             if not world.metadata.replication.enabled:
                 world.metadata.replication.switch(True)
         self._down.clear()
-        while len(self.bookies) < self._plan.bookies:
-            # The end of the safety phase came between a bookie's loss and its replacement.
+        while len(self.bookies) - self.counts[DRAINED] < self._plan.bookies:
+            # The end of the safety phase came between a bookie's loss, or its end, and its replacement.
             await self._add_bookie()
         self._to_replace = 0
         bookies = self.bookies
