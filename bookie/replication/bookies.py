@@ -38,7 +38,10 @@ from bookgate.thinclient.handles.context import LedgerSecrets, status_error
 
 _NOTHING_HELD = (Status.ENOLEDGER, Status.ENOENTRY)
 _READS_AT_ONCE = 16
-_TAKES_NO_COPY = "it takes no copies of this ledger: it has deleted its own lately, or is read-only"
+_REFUSALS = (Status.EFENCED, Status.EREADONLY, Status.EUA, Status.EUNKNOWNLEDGERSTATE)
+_TAKES_NO_COPY = (
+    "it takes no copies of this ledger: it has deleted its own lately, is read-only, or knows another master key"
+)
 
 
 class TargetRefusesException(WriteException):
@@ -99,19 +102,25 @@ class Bookies:
         await all_of(read(entry_id) for entry_id in ids)
         return held
 
-    async def fence(self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets) -> None:
+    async def fence(self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets, *, in_limbo: bool = False) -> None:
         """Makes the bookie take no add of a writer for a ledger, be it one that it has not heard of (R9).
 
-        A bookie fences first and then looks for the entry, so a ledger that is in limbo there is fenced too.
+        A bookie fences first and then looks for the entry, so one with the right master key has fenced a ledger in
+        limbo too. Whether its key is right shows when it takes a copy; `in_limbo` is for places that the bookie has.
 
         Raises:
+            TargetRefusesException: The bookie will not take copies of this ledger.
             BKException: It is not fenced for certain.
         """
         request = ReadRequest(self._pool.next_txn_id(), ledger_id, LAST_ENTRY, True, secrets.master_key)
         response = await self._request(bookie_id, Operation.READ_ENTRY, request)
-        if response.status not in (Status.EOK, Status.EUNKNOWNLEDGERSTATE, *_NOTHING_HELD):
-            what = "the fence before a repair"
-            raise status_error(response.status, bookie_id, LedgerId.unscoped(ledger_id), what, ReadException)
+        status = response.status
+        if status in (Status.EOK, *_NOTHING_HELD) or (in_limbo and status is Status.EUNKNOWNLEDGERSTATE):
+            return
+        if status in _REFUSALS:
+            raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
+        what = "the fence before a repair"
+        raise status_error(status, bookie_id, LedgerId.unscoped(ledger_id), what, ReadException)
 
     async def add_copy(self, bookie_id: str, entry: Entry, secrets: LedgerSecrets) -> int:
         """Stores a copy of an entry durably; it is the entry as it was written, byte for byte.
@@ -141,7 +150,7 @@ class Bookies:
             priority=HIGH_PRIORITY,
         )
         response = await self._request(bookie_id, Operation.ADD_ENTRY, request)
-        if response.status in (Status.EFENCED, Status.EREADONLY):
+        if response.status in _REFUSALS:
             raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
         if response.status != Status.EOK:
             what = f"a copy of entry {entry.entry_id}"

@@ -182,13 +182,11 @@ class LedgerRepair:
         replacements: dict[int, tuple[str, str]] = {}
         ensemble = list(fragment.ensemble)
         for repair in repairs:
-            target = repair.bookie_id
-            if repair.replace:
-                target = await self._fill_another(fragment, repair, ensemble, avoid)
-                replacements[repair.index] = (repair.bookie_id, target)
-                ensemble[repair.index] = target
-            else:
-                await self._fill(target, repair.due)
+            if not repair.replace and await self._refill(repair):
+                continue
+            target = await self._fill_another(fragment, repair, ensemble, avoid)
+            replacements[repair.index] = (repair.bookie_id, target)
+            ensemble[repair.index] = target
         if replacements:
             await self._write(fragment.first_entry_id, replacements)
         log_event(
@@ -197,11 +195,24 @@ class LedgerRepair:
             ledger=self._record.ledger_id,
             first_entry=fragment.first_entry_id,
             last_entry=fragment.last_entry_id,
-            refilled=[each.bookie_id for each in repairs if not each.replace],
+            refilled=[each.bookie_id for each in repairs if each.index not in replacements],
             replaced=[f"{before} by {after}" for before, after in replacements.values()],
             entries=self._tools.copied.entries - entries,
             seconds=round(asyncio.get_running_loop().time() - began, 3),
         )
+
+    async def _refill(self, repair: PlaceRepair) -> bool:
+        """False if the bookie takes no copies of the ledger: another one has to take its place."""
+        try:
+            await self._fill(repair.bookie_id, repair.due, in_place=True)
+        except TargetRefusesException as error:
+            self._refused_by(repair.bookie_id, error)
+            return False
+        return True
+
+    def _refused_by(self, bookie_id: str, error: TargetRefusesException) -> None:
+        log_event(_log, "copies_refused", ledger=self._record.ledger_id, target=bookie_id, error=error)
+        self._refused.add(bookie_id)
 
     async def _fill_another(
         self, fragment: CompleteFragment, repair: PlaceRepair, ensemble: list[str], avoid: Collection[str]
@@ -215,8 +226,7 @@ class LedgerRepair:
             try:
                 await self._fill(target, repair.due)
             except TargetRefusesException as error:
-                log_event(_log, "copies_refused", ledger=self._record.ledger_id, target=target, error=error)
-                self._refused.add(target)
+                self._refused_by(target, error)
                 continue
             except BKException:
                 # Another one is tried the next time.
@@ -232,12 +242,12 @@ class LedgerRepair:
         exclude = {*avoid, *self._refused}
         return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude)
 
-    async def _fill(self, target: str, due: BitMap64) -> None:
+    async def _fill(self, target: str, due: BitMap64, *, in_place: bool = False) -> None:
         """Until the bookie says itself that it holds all that is due (R3)."""
         tools, record = self._tools, self._record
         number = record.ledger_id.ledger_id
         if record.metadata.is_closed:
-            await tools.bookies.fence(target, number, self._secrets)
+            await tools.bookies.fence(target, number, self._secrets, in_limbo=in_place)
         missing = due - await self._held(target, due)
         if missing:
             copier = Copier(tools.bookies, tools.budget, tools.copied)
@@ -263,9 +273,11 @@ class LedgerRepair:
 
     async def _write(self, first_entry_id: int, replacements: Mapping[int, tuple[str, str]]) -> None:
         """Writes, unless the metadata have changed so that the repair fits no more: the next look sees them then."""
-        tools = self._tools
+        tools, was_closed = self._tools, self._record.metadata.is_closed
         for _ in range(_WRITE_ATTEMPTS):
             self._permission.check()
+            if self._record.metadata.is_closed and not was_closed:
+                return  # the new members are not fenced yet (R9)
             changed = with_members_replaced(self._record.metadata, first_entry_id, replacements)
             if changed is None:
                 return

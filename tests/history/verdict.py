@@ -66,8 +66,8 @@ def new_rules() -> Rules:
     return Rules(rule() for rule in RULES)
 
 
-REPAIR_INVARIANTS = ("R3", "R5", "R6", "R7", "R11", "R13")
-"""What auto-recovery is put to. R1, R2 and R4 show as P1, P3, P5 and P10: a repair is judged like anything else."""
+REPAIR_INVARIANTS = ("R1", "R3", "R5", "R6", "R7", "R9", "R10", "R11", "R13")
+"""What auto-recovery is put to. R2 and R4 show as P1, P3 and P5: a repair is judged like anything else."""
 DATA_INVARIANTS = (
     *(f"P{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 9)),

@@ -194,6 +194,11 @@ class StoreWatchesLeft(InvariantViolated):
     sentence = "store watches = distinct watched ledgers (plus a constant), zero after the last subscriber has gone"
 
 
+class CopyDiffers(InvariantViolated):
+    id = "R1"
+    sentence = "a repair stores entries byte for byte as another bookie of the fragment holds them"
+
+
 class RepairNotDurable(InvariantViolated):
     id = "R3"
     sentence = "metadata names a bookie for a fragment only after every id due there is durable on it"
@@ -217,6 +222,16 @@ class RepairChangedMore(InvariantViolated):
     sentence = "a repair replaces members of complete fragments, and changes nothing else"
 
 
+class TargetNotFenced(InvariantViolated):
+    id = "R9"
+    sentence = "a bookie that takes a place in a closed ledger is fenced for it"
+
+
+class UnknownTakenForMissing(InvariantViolated):
+    id = "R10"
+    sentence = "no ledger stays listed as unrecoverable of which every entry has a copy where the metadata say"
+
+
 class ActedWhileDisabled(InvariantViolated):
     id = "R11"
     sentence = "while auto-recovery is disabled nothing is marked and nothing fenced"
@@ -224,4 +239,4 @@ class ActedWhileDisabled(InvariantViolated):
 
 class MarkedTooEarly(InvariantViolated):
     id = "R13"
-    sentence = "a bookie that is back within the delay causes no mark"
+    sentence = "a bookie that is back within the delay causes no mark, and is not replaced"

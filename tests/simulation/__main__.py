@@ -34,7 +34,11 @@ def main(
     seed: Annotated[int | None, typer.Option(help="run this one only, with its transcript")] = None,
     keep: Annotated[str, typer.Option(help="parts of that seed's plan to keep, as a shrunk plan is printed")] = "",
     world: Annotated[
-        Kind, typer.Option(help="small: short, with few writers, many a second; metadata: gateways and ZooKeeper alone")
+        Kind,
+        typer.Option(
+            help="small: short, with few writers, many a second; repair: small, with auto-recovery; "
+            "metadata: gateways and ZooKeeper alone"
+        ),
     ] = Kind.LARGE,
     jobs: Annotated[int, typer.Option(help="processes; 0: one a core")] = 0,
     shrinking: Annotated[bool, typer.Option("--shrink/--no-shrink", help="look for smaller plans that fail")] = True,

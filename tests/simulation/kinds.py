@@ -1,7 +1,8 @@
 """The kinds of worlds that seeds are run in; a seed names another run in each of them.
 
 `large` and `small` have clients, bookies, disks and (some) gateways, and a plan that can be shrunk. `metadata` has
-ZooKeeper servers, gateways and clients that change, read, watch and list ledger records.
+ZooKeeper servers, gateways and clients that change, read, watch and list ledger records. `repair` are small worlds in
+which bookies are lost or to be emptied, and the others repair what they held.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tests.history.verdict import CHECKERS, DATA_INVARIANTS
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Limits, Plan, make_plan
-from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
+from tests.simulation.run import LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
 
 
 class Kind(StrEnum):
@@ -22,6 +23,7 @@ class Kind(StrEnum):
     LARGE = "large"
     SMALL = "small"
     METADATA = "metadata"
+    REPAIR = "repair"
 
     @property
     def invariants(self) -> tuple[str, ...]:
@@ -31,7 +33,7 @@ class Kind(StrEnum):
         return DATA_INVARIANTS
 
 
-_LIMITS: dict[Kind, Limits] = {Kind.LARGE: LIMITS, Kind.SMALL: SMALL_LIMITS}
+_LIMITS: dict[Kind, Limits] = {Kind.LARGE: LIMITS, Kind.SMALL: SMALL_LIMITS, Kind.REPAIR: REPAIR_LIMITS}
 
 
 def plan_of(kind: Kind, seed: int) -> Plan | None:

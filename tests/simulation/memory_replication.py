@@ -117,7 +117,7 @@ class ReplicationState:
         self.delay, self.delay_written = seconds, self.delay_written + 1
         for client in self._clients:
             if len(client.listeners):
-                self.store.tell(client.session.process, client.hear_of_delay, self.delay_written, seconds)
+                self.store.tell_in_order(client.session.process, client.hear_of_delay, self.delay_written, seconds)
 
     def token(self) -> str:
         return f"{next(self._numbers):010d}"
@@ -148,7 +148,7 @@ class ReplicationState:
             self.end_claims(session)
         if self.store.hears(session.process):
             session.heard_at = now
-            self.store.tell(session.process, client.hear_of_losses)
+            self.store.tell_in_order(session.process, client.hear_of_losses)
 
     def end_claims(self, session: _Session) -> None:
         for ledger_id, lock in list(session.locks.items()):
@@ -169,12 +169,12 @@ class ReplicationState:
         first = next(iter(self.votes), None)
         for client in self._clients:
             if first in client.session.votes:
-                self.store.tell(client.session.process, client.hear_of_election, first)
+                self.store.tell_in_order(client.session.process, client.hear_of_election, first)
 
     def tell(self, event: ReplicationEvent) -> None:
         for client in self._clients:
             if len(client.listeners):
-                self.store.tell(client.session.process, client.listeners.tell, event)
+                self.store.tell_in_order(client.session.process, client.listeners.tell, event)
 
 
 class MemoryReplication(ReplicationMetadata):
@@ -443,6 +443,6 @@ class MemoryReplication(ReplicationMetadata):
             self._delay_heard = -1
         end = self.listeners.add(listener)
         state = self._state
-        self._store.tell(self.session.process, self.listeners.tell, SwitchChanged(state.enabled))
-        self._store.tell(self.session.process, self.hear_of_delay, state.delay_written, state.delay)
+        self._store.tell_in_order(self.session.process, self.listeners.tell, SwitchChanged(state.enabled))
+        self._store.tell_in_order(self.session.process, self.hear_of_delay, state.delay_written, state.delay)
         return end

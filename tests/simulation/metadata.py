@@ -89,6 +89,7 @@ class MemoryMetadata:
         self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
         self.bookie_listeners: list[BookieWatch] = []
         self._told_at: dict[BookieWatch, float] = {}
+        self._told_process_at: dict[Process, float] = {}
         self.next_ledger_id = 0
         self.elsewhere: dict[str, OtherStore] = {}
         """Hosts that have come upon another store. They read there; what they write is nobody's concern."""
@@ -157,6 +158,11 @@ class MemoryMetadata:
     def tell(self, process: Process, listener: Callable[..., None], *what: object) -> None:
         """Calls back in a process, one way later."""
         self.loop.call_at_exact(self._network.arrival(), listener, *what, context=process.context)
+
+    def tell_in_order(self, process: Process, listener: Callable[..., None], *what: object) -> None:
+        """The same, never before what was told to the process like this earlier: as in a stream."""
+        at = self._told_process_at[process] = max(self._network.arrival(), self._told_process_at.get(process, 0.0))
+        self.loop.call_at_exact(at, listener, *what, context=process.context)
 
     def set_of(self, bookie_set: BookieSet) -> list[RegisteredBookie]:
         found: dict[str, RegisteredBookie] = {}

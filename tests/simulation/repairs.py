@@ -1,4 +1,4 @@
-"""Watches what auto-recovery does to a world with the simple store: R3, R5, R6, R11 and R13.
+"""Watches what auto-recovery does to a world with the simple store: R1, R3, R5, R6, R9, R10, R11 and R13.
 
 The store tells of every write under a lock, every mark and every ledger that a bookie's process takes from its writer.
 What a new member of a fragment has to hold is looked up on its disk as a loss of power would leave it.
@@ -10,25 +10,31 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication_store import RecordKind
-from tests.faults.memory_disk import nothing_survives
+from tests.faults.memory_disk import everything_survives, nothing_survives
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import (
     ActedWhileDisabled,
+    CopyDiffers,
     FencedWithoutNeed,
     MarkedTooEarly,
     NotRepaired,
     RepairNotDurable,
+    TargetNotFenced,
+    UnknownTakenForMissing,
 )
 from tests.simulation.loop import CURRENT
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.world import World
 
+_UNRECOVERABLE = RecordKind.UNRECOVERABLE_LEDGER
 _REPAIRED_WITHIN_SECONDS = 300.0
 _SWITCH_IS_HEARD_WITHIN_SECONDS = 15.0
 _LOOK_EVERY_SECONDS = 1.0
@@ -57,6 +63,8 @@ class RepairWatch:
         self._delay = delay
         self._grace = grace
         self._clocks_are_right = clocks_are_right
+        self._marks: set[tuple[int, str]] = set()
+        """Ledgers with bookies that they were marked for."""
         self.looked: Counter[str] = Counter()
         store.on_change.append(self._changed)
         store.replication.on_repair.append(self._repaired)
@@ -68,17 +76,56 @@ class RepairWatch:
         """Just before the store writes it."""
         ledger = str(before.ledger_id)
         self._recorder.add(events.LedgerRepaired(self._recorder.now, ledger, before.version + 1))
-        for first, index, bookie_id in _new_members(before.metadata, metadata):
-            bookie = self._bookie(bookie_id)
-            if bookie is None or bookie_id in self._damaged:
-                continue
-            self.looked["R3"] += 1
-            due = list(_due(metadata, first, index))
-            held = bookie.stored(nothing_survives).get(before.ledger_id.ledger_id)
-            missing = [entry_id for entry_id in due if held is None or entry_id not in held.entries]
-            if missing:
-                seen = f"{bookie_id} joins ledger {ledger} at entry {first} without entries {missing[:5]}"
-                self._world.fail(RepairNotDurable(seen))
+        for place in _new_members(before.metadata, metadata):
+            self._is_worth_a_repair(before.ledger_id.ledger_id, place.was)
+            bookie = self._bookie(place.bookie_id)
+            if bookie is not None and place.bookie_id not in self._damaged:
+                self._look_at_copies(before, metadata, place, bookie)
+
+    def _look_at_copies(
+        self, before: LedgerRecord, metadata: LedgerMetadata, place: _Place, bookie: SimulatedBookie
+    ) -> None:
+        number = before.ledger_id.ledger_id
+        where = f"{place.bookie_id} joins ledger {number} at entry {place.first_entry_id}"
+        held, due = bookie.stored(nothing_survives).get(number), list(_due(metadata, place.first_entry_id, place.place))
+        self.looked["R3"] += 1
+        missing = [entry_id for entry_id in due if held is None or entry_id not in held.entries]
+        if missing:
+            self._world.fail(RepairNotDurable(f"{where} without entries {missing[:5]}"))
+        if held is None:
+            return
+        if metadata.state is LedgerState.CLOSED:
+            self.looked["R9"] += 1
+            if not held.fenced:
+                self._world.fail(TargetNotFenced(where))
+        sources = [self._held(name, number) for name in sorted(before.metadata.bookies - {place.bookie_id})]
+        for entry_id in due:
+            known = {packets[entry_id] for packets in sources if entry_id in packets}
+            if known and entry_id in held.entries:
+                self.looked["R1"] += 1
+                if held.entries[entry_id] not in known:
+                    self._world.fail(CopyDiffers(f"{where} with another entry {entry_id} than the others have"))
+
+    def _held(self, bookie_id: str, number: int) -> dict[int, bytes]:
+        """What any start of a bookie would find of a ledger; nothing where data are damaged."""
+        bookie = None if bookie_id in self._damaged else self._bookie(bookie_id)
+        state = None if bookie is None else bookie.stored(everything_survives).get(number)
+        return {} if state is None else state.entries
+
+    def _is_worth_a_repair(self, ledger_id: int, bookie_id: str) -> None:
+        if not self._clocks_are_right:
+            return
+        self.looked["R13"] += 1
+        if (ledger_id, bookie_id) in self._marks or self._away(bookie_id) >= self._delay:
+            return
+        if not self._is_worth_a_mark(bookie_id):
+            self._world.fail(MarkedTooEarly(f"ledger {ledger_id} lost {bookie_id}, which is there and was not marked"))
+
+    def _away(self, bookie_id: str) -> float:
+        """For how many seconds it has been missed, or was noted to be: it may have been back without an auditor."""
+        note = self._store.replication.records.get((RecordKind.MISSED_BOOKIE, bookie_id))
+        noted = 0.0 if note is None else time.time() - int(note.value) / 1000
+        return max(self._store.missing_for(bookie_id), noted)
 
     def _marked(self, ledger_id: int, replicas: Sequence[str]) -> None:
         self._is_enabled(f"ledger {ledger_id} was marked")
@@ -86,16 +133,11 @@ class RepairWatch:
             return
         for bookie_id in replicas:
             self.looked["R13"] += 1
-            missing_for = self._store.missing_for(bookie_id)
-            away = max(missing_for, self._noted_for(bookie_id))
+            self._marks.add((ledger_id, bookie_id))
+            away = self._away(bookie_id)
             if away < self._delay and not self._is_worth_a_mark(bookie_id):
-                seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {missing_for:.2f} s"
+                seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {away:.2f} s"
                 self._world.fail(MarkedTooEarly(seen))
-
-    def _noted_for(self, bookie_id: str) -> float:
-        """For how many seconds the store has noted it as missed. It may have been back while there was no auditor."""
-        note = self._store.replication.records.get((RecordKind.MISSED_BOOKIE, bookie_id))
-        return 0.0 if note is None else time.time() - int(note.value) / 1000
 
     def _is_worth_a_mark(self, bookie_id: str) -> bool:
         """Without being lost: it has lost data, or it is drained."""
@@ -133,11 +175,33 @@ class RepairWatch:
                 raise NotRepaired("; ".join(left[:5]))
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
         self.looked["R5"] += 1
+        while false := self._falsely_unrecoverable():
+            if self._world.now > until:
+                raise UnknownTakenForMissing("; ".join(false[:5]))
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        self.looked["R10"] += 1
+
+    def _falsely_unrecoverable(self) -> list[str]:
+        found = []
+        for kind, key in sorted(self._store.replication.records, key=str):
+            record = self._store.ledgers.get(LedgerId.unscoped(int(key))) if kind is _UNRECOVERABLE else None
+            if record is not None and record.metadata.state is LedgerState.CLOSED and self._has_all(record):
+                found.append(f"ledger {key}, of which every entry is held")
+        return found
+
+    def _has_all(self, record: LedgerRecord) -> bool:
+        """Whether each entry is at a bookie that is registered and due to hold it."""
+        metadata, number = record.metadata, record.ledger_id.ledger_id
+        living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
+        held = {name: self._held(name, number) for name in living}
+        return all(
+            any(entry_id in held.get(member, ()) for member in members) for entry_id, members in _write_sets(metadata)
+        )
 
     def _unrepaired(self) -> list[str]:
         left = []
         for ledger_id, record in sorted(self._store.ledgers.items()):
-            if (RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id.ledger_id)) in self._store.replication.records:
+            if (_UNRECOVERABLE, str(ledger_id.ledger_id)) in self._store.replication.records:
                 continue
             members = {bookie_id for fragment in record.metadata.fragments for bookie_id in fragment.ensemble}
             lost = sorted(each for each in members if self._is_to_leave(each, record.metadata))
@@ -151,18 +215,40 @@ class RepairWatch:
         return bookie_id not in self._store.registrations or (draining and metadata.state is LedgerState.CLOSED)
 
 
-def _new_members(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[tuple[int, int, str]]:
-    """First entry of the fragment, index in the ensemble, and id of each bookie that takes another's place."""
+class _Place(NamedTuple):
+    """A bookie takes another's place."""
+
+    first_entry_id: int
+    """Of the fragment."""
+    place: int
+    """In its ensemble."""
+    was: str
+    bookie_id: str
+
+
+def _new_members(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[_Place]:
     for old, new in zip(before.fragments, after.fragments, strict=False):
         for index, (was, is_now) in enumerate(zip(old.ensemble, new.ensemble, strict=True)):
             if was != is_now:
-                yield new.first_entry_id, index, is_now
+                yield _Place(new.first_entry_id, index, was, is_now)
 
 
-def _due(metadata: LedgerMetadata, first: int, index: int) -> Iterator[int]:
+def _ends(metadata: LedgerMetadata, first_entry_id: int) -> int:
+    """The id after the last one of a fragment that is complete."""
+    later = [fragment.first_entry_id for fragment in metadata.fragments if fragment.first_entry_id > first_entry_id]
+    return min(later) if later else metadata.last_entry_id + 1
+
+
+def _due(metadata: LedgerMetadata, first_entry_id: int, index: int) -> Iterator[int]:
     """Ids that the bookie at that index of the fragment has to hold, of a fragment that is complete."""
-    later = [fragment.first_entry_id for fragment in metadata.fragments if fragment.first_entry_id > first]
-    end = min(later) if later else metadata.last_entry_id + 1
-    for entry_id in range(first, end):
+    for entry_id in range(first_entry_id, _ends(metadata, first_entry_id)):
         if (index - entry_id) % metadata.ensemble_size < metadata.write_quorum_size:
             yield entry_id
+
+
+def _write_sets(metadata: LedgerMetadata) -> Iterator[tuple[int, list[str]]]:
+    """Each entry of a closed ledger with the bookies that are due to hold it."""
+    for fragment in metadata.fragments:
+        for entry_id in range(fragment.first_entry_id, _ends(metadata, fragment.first_entry_id)):
+            places = range(entry_id, entry_id + metadata.write_quorum_size)
+            yield entry_id, [fragment.ensemble[place % metadata.ensemble_size] for place in places]

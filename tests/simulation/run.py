@@ -81,6 +81,7 @@ SMALL_LIMITS = replace(
     encounters=0.3,
 )
 """Many small worlds try more orders of few events than few large ones do, at the same cost."""
+REPAIR_LIMITS = replace(SMALL_LIMITS, auto_recovery=1.0, gateways=(0,))
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
 """One answer in so many is followed by a look at what a loss of power would leave."""
