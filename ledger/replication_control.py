@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from bookgate.ledger.bookie_info import check_bookie_id
 from bookgate.ledger.errors import IllegalOpException, MetadataVersionException, UnknownBookieException
@@ -100,6 +102,38 @@ def lost_bookies_of(record: bytes) -> Sequence[str]:
         return []
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a ledger can't be repaired, as far as its record tells."""
+
+    entries: int
+    """Entries of which no copy is left."""
+    first_entries: Sequence[int]
+    """The first of them."""
+    end_is_lost: bool
+    """Whether nobody can tell where the ledger ends."""
+    lost_bookies: Sequence[str]
+    time_ms: int
+    """When it was found, in milliseconds since 1970; 0: unknown."""
+
+
+def loss_of(record: bytes) -> Loss:
+    """What the record of an unrecoverable ledger tells; nothing where it can't be read."""
+    try:
+        told: Any = json.loads(record)
+    except ValueError:
+        told = None
+    known = told if isinstance(told, dict) else {}
+    entries, first = known.get("entries"), known.get("first_entries")
+    return Loss(
+        entries if isinstance(entries, int) else 0,
+        first if isinstance(first, list) else (),
+        known.get("end_is_lost") is True,
+        lost_bookies_of(record),
+        time_of(record),
+    )
+
+
 async def find_bookie(factory: LedgerManagerFactory, bookie_id: str) -> RegisteredBookie | None:
     """The bookie, if it has a cookie or is registered. Raises IncorrectParameterException for what is no id."""
     check_bookie_id(bookie_id)
@@ -137,6 +171,12 @@ async def draining_since(store: ReplicationMetadata, bookie_id: str) -> int | No
     """When it was asked for that the bookie be emptied, in milliseconds since 1970; None: it is not to be."""
     record = await store.read_record(RecordKind.DRAINING_BOOKIE, bookie_id)
     return None if record is None else time_of(record.value)
+
+
+async def draining_bookies(store: ReplicationMetadata) -> dict[str, int]:
+    """Bookies that are to be emptied, and when that was asked for, in milliseconds since 1970; 0: unknown."""
+    records = await store.records(RecordKind.DRAINING_BOOKIE)
+    return {bookie_id: time_of(record.value) for bookie_id, record in records.items()}
 
 
 async def end_draining(store: ReplicationMetadata, bookie_id: str) -> bool:

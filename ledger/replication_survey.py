@@ -31,10 +31,15 @@ class Survey:
     """Bookies that are to be emptied."""
 
 
+async def missed_bookies(metadata: ReplicationMetadata) -> dict[str, int]:
+    """Bookies that the auditor has missed, and since when, in milliseconds since 1970."""
+    notes = await metadata.records(RecordKind.MISSED_BOOKIE)
+    return {name: int(note.value) for name, note in notes.items() if note.value.isdigit()}
+
+
 async def survey(metadata: ReplicationMetadata) -> Survey:
     """Counts. Raises what `ReplicationMetadata.marks` and `records` raise."""
-    notes = await metadata.records(RecordKind.MISSED_BOOKIE)
-    missed_since = {name: int(note.value) for name, note in notes.items() if note.value.isdigit()}
+    missed_since = await missed_bookies(metadata)
     draining = frozenset(await metadata.records(RecordKind.DRAINING_BOOKIE))
     unrecoverable = await metadata.records(RecordKind.UNRECOVERABLE_LEDGER)
     leaving = draining - missed_since.keys()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bookgate.gateway.console.auto_recovery import Absences, absences
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import Problem, Spaces, bookie_problems, store_problem
 from bookgate.gateway.console.stale_while_refresh import Recent
@@ -59,6 +61,7 @@ class ClusterView:
         self._spaces = Recent(spaces, clock) if spaces is not None else None
         self._bookies: Sequence[RegisteredBookie] = ()
         self._info: ClusterInfo | None = None
+        self._away = Absences({}, {})
 
     async def close(self) -> None:
         if self._spaces is not None:
@@ -73,7 +76,7 @@ class ClusterView:
             "server": self._server_shown(),
             "store": self._store_shown(error),
             "gateway": _readings(self._server.gateway),
-            "bookies": [_bookie_shown(bookie, spaces) for bookie in self._bookies],
+            "bookies": [_bookie_shown(bookie, spaces, self._away) for bookie in self._bookies],
             "stale": error is not None,
             "problems": [{**asdict(problem), "severity": problem.severity.value} for problem in problems],
         }
@@ -85,6 +88,8 @@ class ClusterView:
             async with asyncio.timeout(_STORE_SECONDS):
                 self._bookies = sorted(await discovery.bookies(BookieSet.ALL), key=lambda bookie: bookie.bookie_id)
                 self._info = self._info or await discovery.cluster_info()
+                with suppress(BKException):
+                    self._away = await absences(self._factory)
         except BKException as problem:
             return str(problem)
         except TimeoutError:
@@ -130,11 +135,13 @@ def cluster_routes(view: ClusterView) -> list[Route]:
     ]
 
 
-def _bookie_shown(bookie: RegisteredBookie, spaces: Spaces) -> dict[str, Any]:
+def _bookie_shown(bookie: RegisteredBookie, spaces: Spaces, away: Absences) -> dict[str, Any]:
     space = spaces.get(bookie.bookie_id)
     return {
         "id": bookie.bookie_id,
         "state": "writable" if bookie.writable else "read-only" if bookie.read_only else "unavailable",
+        "missedSince": away.missed.get(bookie.bookie_id),
+        "isDraining": bookie.bookie_id in away.draining,
         "answers": space is not None if bookie.bookie_id in spaces else None,
         "freeBytes": space[0] if space else None,
         "totalBytes": space[1] if space else None,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
 from bookgate.gateway.console.ledger_census import Census, census_route
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
@@ -43,6 +44,7 @@ class Console:
         own = _gateway_charts(server.gateway) if server.gateway is not None else []
         self._factory = factory
         self._view = ClusterView(server, factory, access, spaces, clock)
+        self._recovery = RecoveryView(factory, clock)
         self._census = Census(factory.ledger_manager, clock)
         self._rates = Rates([*charts, *own], clock, wall_clock)
 
@@ -52,6 +54,7 @@ class Console:
     async def close(self) -> None:
         await self._rates.close()
         await self._census.close()
+        await self._recovery.close()
         await self._view.close()
 
     def rows(self) -> list[Route]:
@@ -60,8 +63,9 @@ class Console:
 
         return [
             *cluster_routes(self._view),
-            *console_ledger_routes(self._factory.ledger_manager),
+            *console_ledger_routes(self._factory),
             census_route(self._census),
+            auto_recovery_route(self._recovery),
             get(
                 f"{CONSOLE}/rates",
                 "What this server did in the last ten minutes",

@@ -15,13 +15,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from bookgate.gateway.console.auto_recovery import repair_of
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.api import WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.quorum import write_sets
 from bookgate.runtime.cooperative_yield import giving_way
 
@@ -63,7 +64,9 @@ def _holds(custom: Mapping[str, bytes], text: str) -> bool:
     return any(text in name or text.encode() in value for name, value in custom.items())
 
 
-def console_ledger_routes(manager: LedgerManager) -> list[Route]:
+def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
+    manager = factory.ledger_manager
+
     async def search(call: Call[SearchQuery, NoBody]) -> Any:
         query = call.query
         ledgers: list[dict[str, Any]] = []
@@ -91,6 +94,7 @@ def console_ledger_routes(manager: LedgerManager) -> list[Route]:
             "metadataFormatVersion": metadata.format_version,
             "fragments": _fragments(metadata),
             "writeSets": [list(indexes) for indexes in write_sets(metadata.ensemble_size, metadata.write_quorum_size)],
+            "repair": await repair_of(factory, record.ledger_id),
         }
 
     line = {"type": "object", "required": ["ledgerId", "state"]}
@@ -113,7 +117,7 @@ def console_ledger_routes(manager: LedgerManager) -> list[Route]:
         ),
         get(
             f"{CONSOLE}/ledger",
-            "One ledger with its fragments",
+            "One ledger with its fragments, and whether it needs repair",
             one,
             query=LedgerQuery,
             answer={"type": "object", "required": ["ledgerId", "state", "fragments", "writeSets"]},

@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Asks `find` again when what is known is older than `fresh_seconds`, once at a time however many ask here."""
+    """Asks `find` again when what is known is older than `fresh_seconds`, once at a time however many ask here.
+
+    With `rest`, what took long to find out stands so many times as long as that took.
+    """
 
     def __init__(
         self,
@@ -21,11 +24,14 @@ class Recent(Generic[T]):
         clock: Callable[[], float],
         fresh_seconds: float = 3.0,
         wait_seconds: float = 1.0,
+        rest: float = 0.0,
     ) -> None:
         self._find = find
         self._clock = clock
         self._fresh_seconds = fresh_seconds
         self._wait_seconds = wait_seconds
+        self._rest = rest
+        self._took = 0.0
         self._known: T | None = None
         self._found_at: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -44,12 +50,15 @@ class Recent(Generic[T]):
             await asyncio.wait([self._task])
 
     def _is_fresh(self) -> bool:
-        return self._found_at is not None and self._clock() - self._found_at < self._fresh_seconds
+        fresh = max(self._fresh_seconds, self._rest * self._took)
+        return self._found_at is not None and self._clock() - self._found_at < fresh
 
     async def _look(self) -> None:
+        began = self._clock()
         try:
             with suppress(BKException):
                 self._known = await self._find()
         finally:
             self._found_at = self._clock()
+            self._took = self._found_at - began
             self._task = None

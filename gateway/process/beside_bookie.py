@@ -26,10 +26,12 @@ from prometheus_client import ProcessCollector
 from pydantic import BaseModel
 
 from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
 from bookgate.gateway.console.ledger_census import Census, census_route
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.http.access import Access, Need
 from bookgate.gateway.http.api import create_app
+from bookgate.gateway.http.routes.autorecovery import auto_recovery_routes
 from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.process.passed_on import LISTINGS
@@ -38,7 +40,7 @@ from bookgate.gateway.process.serve import run
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import BKException
-from bookgate.ledger.metadata_store import LedgerManager
+from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
@@ -64,12 +66,19 @@ class Order(BaseModel):
 class _Listings:
     """What is passed on of the bookie's HTTP."""
 
-    manager: LedgerManager
+    factory: LedgerManagerFactory
     census: Census
+    recovery: RecoveryView
     order: Order
 
     def server(self) -> AdminServer:
-        rows = [*ledger_routes(self.manager), *console_ledger_routes(self.manager), census_route(self.census)]
+        rows = [
+            *ledger_routes(self.factory.ledger_manager),
+            *auto_recovery_routes(self.factory),
+            *console_ledger_routes(self.factory),
+            census_route(self.census),
+            auto_recovery_route(self.recovery),
+        ]
         served = [replace(row, need=Need.CONTENT) for row in rows if row.path in LISTINGS]
         listener = socket.socket(fileno=self.order.listener)
         app = create_app(served, Access(self.order.secret, loopback=True), {})
@@ -99,7 +108,9 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
         stack.push_async_callback(server.stop, settings.drain_seconds)
         census = Census(factory.ledger_manager, asyncio.get_running_loop().time)
         stack.push_async_callback(census.close)
-        admin = _Listings(factory.ledger_manager, census, order).server()
+        recovery = RecoveryView(factory, asyncio.get_running_loop().time)
+        stack.push_async_callback(recovery.close)
+        admin = _Listings(factory, census, recovery, order).server()
         listings = keep_running("HTTP listings", admin.run_until_stopped)
 
         async def stop_listings() -> None:

@@ -15,13 +15,14 @@ import h11
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from bookgate.gateway.console.auto_recovery import RECOVERY
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.autorecovery import LIST_MARKS
 from bookgate.ledger.errors import MetaStoreException
 
-LISTINGS = ("/api/v1/ledger/list", LIST_MARKS, f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts")
-"""Paths whose answers grow with the number of ledgers, or read many of them."""
+LISTINGS = ("/api/v1/ledger/list", LIST_MARKS, f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts", RECOVERY)
+"""Paths whose answers grow with the number of ledgers, or read many of them or of their marks."""
 
 _PART = 64 * 1024
 _HEAD_SECONDS = 60.0

@@ -108,6 +108,11 @@ def test_every_view_is_reached_by_its_link_and_its_key(page: Page, origin: str) 
 
     page.keyboard.press("4")
     expect(page.get_by_role("region", name="Now")).to_contain_text("idle")
+    page.keyboard.press("5")
+    state = page.get_by_role("region", name="State")
+    expect(state).to_contain_text("Auditornone")
+    expect(state).to_contain_text("there is no auditor")
+    expect(rows(page, "Marked ledgers")).to_have_text(["No ledger is marked here."])
     page.keyboard.press("2")
     expect(rows(page, "Ledgers")).to_have_count(50)
     page.keyboard.press("/")
@@ -352,6 +357,88 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
     expect(page.locator("main")).to_contain_text("there is no ledger 0")
     page.get_by_role("button", name="Forget the token").click()
     expect(page.get_by_role("button", name="Enter the token")).to_be_visible()
+
+
+@pytest.fixture
+def repairing(browser: Browser, tmp_path: Path) -> Iterator[tuple[Page, StandaloneCluster]]:
+    """Auto-recovery at two bookies, which take changes with a token; ledger 0 is at both, 1 at the second only."""
+    options = (f"--set=http_token={TOKEN}", "--set=auto_recovery=true", "--set=lost_bookie_recovery_delay_seconds=3600")
+    with StandaloneCluster(tmp_path, bookies=2, bookie_options=options) as cluster:
+        with BookKeeper.connect(cluster.gateway_uri) as client:
+            with client.create_ledger(2, 2, 2) as handle:
+                handle.append(b"both have it")
+            digest = digest_for(DigestType.CRC32C, b"")
+            metadata = LedgerMetadata.new(["bookie-2"], 1, 1).close(0, 4)
+            client.ledger_manager.create(LedgerId(0, 1), metadata)
+            with EntryClient(cluster.bookies[1]) as bookie:
+                assert bookie.status(add(1, 0, key=KEY, body=encode_entry(digest, 1, 0, -1, 4, b"lost"))) == 0
+        origin = f"http://{cluster.http[0]}"
+        with watched_page(browser, origin) as (page, complaints):
+            # An audit is refused while auto-recovery is disabled.
+            complaints.allowed_statuses = {409}
+            yield page, cluster
+
+
+def test_auto_recovery_is_switched_and_shows_what_a_lost_bookie_endangers(
+    repairing: tuple[Page, StandaloneCluster],
+) -> None:
+    page, cluster = repairing
+    origin = f"http://{cluster.http[0]}"
+    page.goto(f"{origin}/#/autorecovery")
+    state, dialog = page.get_by_role("region", name="State"), page.get_by_role("dialog")
+    expect(state).to_contain_text(re.compile("Auditorbookie-[12]"))
+    expect(state).to_contain_text("3,600 s")
+    expect(state.locator(".chip")).to_have_text("enabled")
+
+    # Each change needs the token, which is asked for once.
+    state.get_by_role("button", name="Disable").click()
+    dialog.get_by_role("button", name="Disable").click()
+    dialog.get_by_label("Token", exact=True).fill(TOKEN)
+    dialog.get_by_role("button", name="Use it").click()
+    expect(state.locator(".chip")).to_have_text("disabled")
+    expect(state).to_contain_text("Nothing is marked or repaired: auto-recovery is disabled")
+    state.get_by_role("button", name="Audit now").click()
+    dialog.get_by_role("button", name="Audit").click()
+    expect(dialog).to_contain_text("auto-recovery is disabled")
+    dialog.get_by_role("button", name="Close").click()
+    state.get_by_role("button", name="Enable").click()
+    dialog.get_by_role("button", name="Enable").click()
+    expect(state.locator(".chip")).to_have_text("enabled")
+
+    victim = cluster.processes[1]
+    victim.terminate()
+    victim.wait()
+    away = rows(page, "Bookies that lose their ledgers")
+    expect(away).to_have_text([re.compile("bookie-2missed.* ago")])
+    expect(rows(page, "Marked ledgers")).to_have_text(["No ledger is marked here."])
+    state.get_by_role("button", name="Audit now").click()
+    dialog.get_by_role("button", name="Audit").click()
+    expect(state).to_contain_text("The auditor was told")
+    marked = rows(page, "Marked ledgers")
+    expect(marked).to_have_text(
+        [re.compile("^0under-replicated.*bookie-2.* ago"), re.compile("^1unrecoverable.*bookie-2.* ago")]
+    )
+    expect(state).to_contain_text("Marked ledgers2")
+    expect(rows(page, "Unrecoverable ledgers")).to_have_text(
+        [re.compile("^1no copy is left of 1 entry: 0bookie-2.* ago")]
+    )
+
+    rows(page, "Unrecoverable ledgers").get_by_role("link", name="1").click()
+    expect(page.locator(".title .chip")).to_have_text(["closed", "unrecoverable"])
+    expect(page.get_by_role("region", name="Repair")).to_contain_text("no copy is left of 1 entry: 0")
+    page.goto(f"{origin}/#/ledger/0")
+    expect(page.locator(".title .chip")).to_have_text(["closed", "under-replicated"])
+    page.get_by_role("link", name="Cluster").click()
+    expect(page.locator("tr[data-bookie=bookie-2] .chip")).to_have_text(["not registered", "missed"])
+
+    # Back again, the bookie has what was thought lost.
+    victim.start()
+    victim.wait_until_serving()
+    page.get_by_role("link", name="Auto-recovery").first.click()
+    expect(away).to_have_text(["None is missed, and none is to be emptied."])
+    # A repair that failed waits a while for its next turn.
+    expect(rows(page, "Unrecoverable ledgers")).to_have_text(["None."], timeout=60_000)
+    expect(marked).to_have_text(["No ledger is marked here."], timeout=60_000)
 
 
 def test_a_gateway_alone_says_what_it_does_not_have(browser: Browser, cluster: StandaloneCluster) -> None:

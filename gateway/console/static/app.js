@@ -1,6 +1,7 @@
 // The frame of the console: which view is shown, who is asked how often, and the banner when something is wrong.
 
 import { get, hasToken, setToken } from "./api.js";
+import { autoRecoveryView } from "./autorecovery.js";
 import { clusterView } from "./cluster.js";
 import { collectionView } from "./collection.js";
 import { askToken } from "./dialogs.js";
@@ -17,6 +18,7 @@ const VIEWS = [
   { name: "ledgers", title: "Ledgers", view: ledgersView },
   { name: "rates", title: "Rates", view: ratesView },
   { name: "collection", title: "Garbage collection", view: collectionView },
+  { name: "autorecovery", title: "Auto-recovery", view: autoRecoveryView },
 ];
 const HIDDEN = [{ name: "ledger", title: "Ledger", view: ledgerView, under: "ledgers" }];
 

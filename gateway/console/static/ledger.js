@@ -5,7 +5,7 @@ import { carryOut, confirm } from "./dialogs.js";
 import { facts, h, panel, replace, table } from "./dom.js";
 import { entriesPanel } from "./entries.js";
 import { ago, bytes, count, moment } from "./format.js";
-import { ledgerChip } from "./words.js";
+import { ledgerChip, lossText, repairChip } from "./words.js";
 
 const FRAGMENTS_SHOWN = 100;
 
@@ -17,15 +17,18 @@ async function load(root, context) {
   const id = { ledger_id: context.rest[0] ?? "", ledger_scope_id: context.query.get("scope") };
   const ledger = await get("/ledger", id, context.signal);
   const matrix = new Matrix(ledger);
+  const { repair } = ledger;
   root.append(
     h(
       "div",
       { class: "title" },
       h("h1", null, "Ledger ", h("span", { class: "mono" }, ledger.ledgerId)),
       ledgerChip(ledger.state),
+      repair && !repair.problem ? repairChip({ ...repair, unrecoverable: repair.loss !== null }) : null,
       h("span", { class: "grow" }),
       h("button", { class: "danger", onclick: () => remove(ledger, id, context) }, "Delete"),
     ),
+    repair ? repairPanel(repair) : "",
     h("div", { class: "columns" }, metadataPanel(ledger), customPanel(ledger)),
     matrix.element,
     entriesPanel(ledger, id, context, matrix),
@@ -37,6 +40,20 @@ async function remove(ledger, id, context) {
   const text = `Its metadata goes at once, and its entries with the bookies' next garbage collection. There is no way back.`;
   const sure = await confirm(`Delete ledger ${ledger.ledgerId}`, text, "Delete for good", { word: ledger.ledgerId, danger: true });
   if (sure && (await carryOut(context.cluster()?.server.changes, "DELETE", "/ledger/delete", id))) location.hash = "#/ledgers";
+}
+
+function repairPanel({ missing, since, loss, problem }) {
+  if (problem) return panel("Repair", null, h("p", { class: "problem" }, `Whether it needs repair is not known: ${problem}`));
+  return panel(
+    "Repair",
+    h("a", { href: "#/autorecovery" }, "Auto-recovery"),
+    facts([
+      ["Marked", since ? `${ago(since)} (${moment(since)})` : "the mark does not tell when"],
+      ["Lacks copies at", missing.join(", ") || "no bookie: it is only misplaced"],
+      loss ? ["Unrecoverable", h("span", { class: "bad" }, lossText(loss))] : null,
+      loss?.lostBookies.length ? ["Bookies that would help", loss.lostBookies.join(", ")] : null,
+    ]),
+  );
 }
 
 function metadataPanel(ledger) {

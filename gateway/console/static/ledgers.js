@@ -4,14 +4,12 @@
 import { get } from "./api.js";
 import { h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment } from "./format.js";
+import { pager } from "./pager.js";
 import { link } from "./routes.js";
 import { STATES, customMetadata, ledgerChip, ledgerHref, stateWord } from "./words.js";
 
 const PAGE = 50;
 const COLUMNS = ["Ledger", "State", { text: "Size", class: "number" }, { text: "Entries", class: "number" }, { text: "E / Qw / Qa", class: "number" }, { text: "Fragments", class: "number" }, "Created", "Custom metadata"];
-
-// Where "Previous" leads to: what a page was come to from, as long as this document lives.
-const cameFrom = new Map();
 
 export function ledgersView(root, context) {
   const { query } = context;
@@ -76,7 +74,7 @@ async function load(shown, status, context) {
   } while (isSearch && next !== null && found.length < PAGE && !stopped);
   replace(status, isSearch ? `${found.length} found among ${count(examined)}${next !== null ? " so far" : ""}` : null);
   draw(shown, found, scope);
-  shown.append(pager(query, next, found.length));
+  shown.append(pager("ledgers", query, next, found.length));
 }
 
 /** The id before this one, behind which a page begins with it. */
@@ -105,28 +103,5 @@ function row(ledger, scope) {
     h("td", { class: "number" }, count(ledger.fragmentCount)),
     h("td", { title: moment(ledger.created) }, ago(ledger.created)),
     h("td", { class: "pairs" }, customMetadata(ledger.customMetadata, ledger.customMetadataCount)),
-  );
-}
-
-function pager(query, next, length) {
-  const at = (after) => {
-    const wanted = new URLSearchParams(query);
-    wanted.delete("from");
-    wanted.delete("after");
-    return link("ledgers", { ...Object.fromEntries(wanted), after });
-  };
-  const here = location.hash;
-  const forward = next === null ? null : at(next);
-  if (forward) cameFrom.set(forward, here);
-  const back = cameFrom.get(here);
-  const button = (text, href, key) =>
-    href ? h("a", { class: "button", href, "data-key": key }, text) : h("span", { class: "button off", "aria-disabled": "true" }, text);
-  return h(
-    "div",
-    { class: "pager" },
-    button("First", query.has("after") || query.has("from") ? at(null) : null, "first"),
-    button("Previous", back, "previous"),
-    button("Next", forward, "next"),
-    h("span", { class: "muted" }, length ? `${length} on this page` : ""),
   );
 }

@@ -1,6 +1,7 @@
 // How states are called and coloured, and where ledgers are linked to.
 
 import { chip, h } from "./dom.js";
+import { ago, count } from "./format.js";
 
 const LEDGER_STATES = {
   OPEN: ["open", "info"],
@@ -24,6 +25,28 @@ export function bookieChip(bookie) {
   if (bookie.state === "unavailable") return chip("not registered", "bad");
   if (bookie.answers === false) return chip("no answer", "bad", `registered as ${bookie.state}`);
   return chip(bookie.state, bookie.state === "writable" ? "good" : "warn");
+}
+
+/** What auto-recovery has to do with a bookie. */
+export function recoveryChips({ missedSince, isDraining }) {
+  return [
+    missedSince !== null ? chip("missed", "warn", `auto-recovery noticed ${ago(missedSince)} that it is away`) : null,
+    isDraining ? chip("draining", "info", "its ledgers move to other bookies") : null,
+  ];
+}
+
+/** What is wrong with a marked ledger, which may lack copies or only lie at the wrong bookies. */
+export function repairChip({ missing, unrecoverable }) {
+  if (unrecoverable) return chip("unrecoverable", "bad");
+  return missing.length ? chip("under-replicated", "warn") : chip("misplaced", "warn");
+}
+
+/** Why a ledger can't be repaired. */
+export function lossText({ entries, firstEntries, endIsLost }) {
+  const more = entries > firstEntries.length ? ", …" : "";
+  const gone = entries ? `no copy is left of ${count(entries)} ${entries === 1 ? "entry" : "entries"}: ${firstEntries.join(", ")}${more}` : null;
+  const end = endIsLost ? "nobody can tell where it ends" : null;
+  return [gone, end].filter(Boolean).join("; ") || "its record does not tell";
 }
 
 const COPY = { ok: "good", differs: "bad", "bad digest": "bad", missing: "warn", refused: "warn", "no answer": "bad" };

@@ -18,6 +18,7 @@ from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.process.http import HttpServer
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger import replication_control as control
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -232,6 +233,26 @@ async def test_a_bookie_is_decommissioned_only_once_it_is_stopped(served: Served
         assert (await served.refused("PUT", path, json=wrong))[0] == 400
 
 
+async def test_the_console_is_told_what_stands_in_the_way_and_who_is_away(served: Served) -> None:
+    path = "/api/v1/console/autorecovery"
+    told = await served.get(path)
+    assert (told["supported"], told["enabled"], told["auditor"], told["delaySeconds"]) == (True, True, None, None)
+    assert "there is no auditor" in told["obstacle"]
+    assert (told["counts"]["marked"], told["counts"]["oldestMark"], told["marks"], told["losses"]) == (0, None, [], [])
+    await served.add_cookie("a:1")
+    await control.begin_draining(served.factory, "a:1", 5000)
+    await served.store.missed_since("b:1", 6000)
+    await served.store.stand_for_auditor("b:1", lambda state: None)
+    await served.store.set_lost_bookie_delay(60)
+    told = await served.get(path)
+    assert (told["auditor"], told["delaySeconds"], told["obstacle"]) == ("b:1", 60, None)
+    assert told["draining"] == [{"bookie": "a:1", "since": 5000}]
+    assert told["missed"] == [{"bookie": "b:1", "since": 6000}]
+    await served.store.set_enabled(False)
+    told = await served.get(path)
+    assert (told["enabled"], "disabled" in told["obstacle"]) == (False, True)
+
+
 async def test_changes_need_the_token(served: Served) -> None:
     paths = (await served.get("/openapi.json"))["paths"]
     rows = [(verb, path) for path, verbs in paths.items() if path.startswith(API) for verb in verbs]
@@ -263,6 +284,9 @@ async def test_a_store_without_a_place_for_it_is_said(store_uri: str) -> None:
             assert (answer.status_code, "no place for auto-recovery" in answer.text) == (409, True), path
         told = (await http.get("/api/v1/bookie/cluster_info")).json()
         assert (told["auditorElected"], told["ledgerReplicationEnabled"]) == (False, False)
+        told = (await http.get("/api/v1/console/autorecovery")).json()
+        assert (told["supported"], "no place for auto-recovery" in told["reason"]) == (False, True)
+        assert (await http.get("/api/v1/console/cluster")).json()["problems"][0]["subject"] == "cluster"
     await factory.close()
 
 

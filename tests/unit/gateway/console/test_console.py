@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
 from bookgate.gateway.console.ledger_census import Census
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
@@ -27,6 +28,8 @@ from bookgate.ledger.errors import BKException, MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord, RegisteredBookie
+from bookgate.ledger.replication_control import begin_draining
+from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.latency import LatencyHistogram
 from tests.stores import made
 
@@ -68,9 +71,12 @@ async def store(directory: Path) -> AsyncIterator[LedgerManagerFactory]:
 
 @asynccontextmanager
 async def asked(factory: LedgerManagerFactory) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(console_ledger_routes(factory.ledger_manager), Access(None, loopback=True), {})
+    recovery = RecoveryView(factory, Clock())
+    rows = [*console_ledger_routes(factory), auto_recovery_route(recovery)]
+    app = create_app(rows, Access(None, loopback=True), {})
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
         yield http
+    await recovery.close()
 
 
 def metadata(**custom: bytes) -> LedgerMetadata:
@@ -260,6 +266,106 @@ async def test_what_takes_long_is_not_waited_for_and_a_failure_leaves_what_was_k
     await recent.close()
 
 
+@pytest.mark.asyncio
+async def test_what_took_long_is_not_found_out_again_soon() -> None:
+    clock = Clock()
+    found = 0
+
+    async def find() -> int:
+        nonlocal found
+        found += 1
+        clock.now += 20
+        return found
+
+    recent = Recent(find, clock, fresh_seconds=3, rest=10)
+    assert await recent.get() == 1
+    clock.now += 199
+    assert await recent.get() == 1
+    clock.now += 2
+    assert await recent.get() == 2
+
+
+@pytest.mark.asyncio
+async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path: Path) -> None:
+    async with store(tmp_path) as factory, asked(factory) as http:
+        recovery = factory.replication_metadata
+        for number in range(103):
+            await recovery.mark(number, ["b1:1", "b2:1"] if number else [], 5000 + number)
+        await recovery.write_record(
+            RecordKind.UNRECOVERABLE_LEDGER,
+            "101",
+            b'{"entries": 3, "first_entries": [4, 5, 6], "lost_bookies": ["b1:1"], "time_ms": 7000}',
+            None,
+        )
+        assert await recovery.try_lock(2, "here") is not None
+        first = (await http.get(f"{PATH}/autorecovery", params={"limit": 100})).raise_for_status().json()
+        assert [each["ledgerId"] for each in first["marks"]] == [str(number) for number in range(100)]
+        assert first["marks"][0] == {
+            "ledgerId": "0",
+            "missing": [],
+            "since": 5000,
+            "holder": None,
+            "unrecoverable": False,
+        }
+        assert (first["marks"][2]["missing"], first["marks"][2]["holder"]) == (["b1:1", "b2:1"], "here")
+        assert (first["next"], first["repairs"]) == ("99", [{"ledgerId": "2", "holder": "here"}])
+        assert first["counts"] == {"marked": 103, "oldestMark": 5001, "unrecoverable": 1, "ageSeconds": 0.0}
+        rest = (await http.get(f"{PATH}/autorecovery", params={"limit": 3, "start_after": 99})).json()
+        assert [(each["ledgerId"], each["unrecoverable"]) for each in rest["marks"]] == [
+            ("100", False),
+            ("101", True),
+            ("102", False),
+        ]
+        assert rest["next"] is None
+        assert rest["losses"] == [
+            {
+                "ledgerId": "101",
+                "entries": 3,
+                "firstEntries": ["4", "5", "6"],
+                "endIsLost": False,
+                "lostBookies": ["b1:1"],
+                "since": 7000,
+            }
+        ]
+        for wrong in ({"limit": 101}, {"limit": 0}, {"start_after": -1}, {"start_after": 2**63}):
+            assert (await http.get(f"{PATH}/autorecovery", params=wrong)).status_code == 400
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_says_whether_it_needs_repair(tmp_path: Path) -> None:
+    async with store(tmp_path) as factory, asked(factory) as http:
+        recovery = factory.replication_metadata
+        for number in range(3):
+            await factory.ledger_manager.create(LedgerId(0, number), metadata())
+        await factory.ledger_manager.create(LedgerId(5, 1), metadata())
+
+        async def repair(**query: int) -> Any:
+            return (await http.get(f"{PATH}/ledger", params=query)).raise_for_status().json()["repair"]
+
+        await recovery.mark(1, ["b1"], 5000)
+        await recovery.mark(2, ["b2"])
+        await recovery.write_record(RecordKind.UNRECOVERABLE_LEDGER, "2", b"{}", None)
+        assert await repair(ledger_id=0) is None
+        assert await repair(ledger_id=1) == {"missing": ["b1"], "since": 5000, "loss": None}
+        assert (await repair(ledger_id=2))["loss"]["ledgerId"] == "2"
+        assert await repair(ledger_id=1, ledger_scope_id=5) is None
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_mark_is_named_and_hides_nothing_else(tmp_path: Path) -> None:
+    async with store(tmp_path) as factory, asked(factory) as http:
+        await factory.ledger_manager.create(LedgerId(0, 1), metadata())
+        await factory.replication_metadata.mark(1, ["b1"])
+        with sqlite3.connect(tmp_path / "metadata.db") as connection:
+            connection.execute("UPDATE replication_marks SET content = x'ff'")
+        connection.close()
+        shown = (await http.get(f"{PATH}/autorecovery")).raise_for_status().json()
+        assert (shown["enabled"], shown["marks"], shown["counts"]) == (True, [], None)
+        assert "ledger 1" in shown["problem"]
+        ledger = (await http.get(f"{PATH}/ledger", params={"ledger_id": 1})).raise_for_status().json()
+        assert "ledger 1" in ledger["repair"]["problem"]
+
+
 def bookie(name: str, *, writable: bool = True, read_only: bool = False, version: str = "1") -> RegisteredBookie:
     return RegisteredBookie(BookieServiceInfo(name, (), {VERSION_PROPERTY: version}), writable, read_only)
 
@@ -299,6 +405,12 @@ async def test_a_store_out_of_reach_is_said_beside_what_was_known(tmp_path: Path
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
             before = (await http.get(f"{PATH}/cluster")).json()
             assert (before["stale"], before["problems"], before["server"]["changes"]) == (False, [], "token")
+            shown = before["bookies"][0]
+            assert (shown["missedSince"], shown["isDraining"]) == (None, False)
+            await begin_draining(factory, "b1", 5000)
+            await factory.replication_metadata.missed_since("b1", 6000)
+            shown = (await http.get(f"{PATH}/cluster")).json()["bookies"][0]
+            assert (shown["missedSince"], shown["isDraining"]) == (6000, True)
             assert "secret" not in str(before)
             await factory.close()
             after = (await http.get(f"{PATH}/cluster")).json()

@@ -1,0 +1,217 @@
+"""Auto-recovery for the console: the switch, the auditor, what is endangered, under repair or lost, and whose bookies.
+
+An answer holds a page of marks, and no more than `_SHOWN` of any other list. How much there is of all is counted by a
+listing of every mark, in the background and only while somebody asks; one that takes long is followed by a long rest.
+Ids of ledgers and entries are texts, as in `ledger_routes`.
+
+Not its job: changes, which are HTTP admin's (`bookgate.gateway.http.routes.autorecovery`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from bookgate.gateway.console.paths import CONSOLE
+from bookgate.gateway.console.stale_while_refresh import Recent
+from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, get
+from bookgate.gateway.http.routes.ledgers import STORE_AWAY
+from bookgate.ledger import replication_control as control
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    IncorrectParameterException,
+    MetadataFormatException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication import markable
+from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
+from bookgate.ledger.replication_survey import Survey, missed_bookies, survey
+
+RECOVERY = f"{CONSOLE}/autorecovery"
+
+_MAX_PAGE = 100
+_SHOWN = 100
+_REST = 10
+"""Times as long as a count takes."""
+
+
+class MarksQuery(Query):
+    start_after: Annotated[int, Field(ge=0, le=MAX_INT64), WHOLE] | None = Field(
+        None, description="marks of ledgers behind this id only"
+    )
+    limit: Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE] = Field(50, description="of a page")
+
+
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """Bookies that auto-recovery misses, or is to empty, and since when in milliseconds since 1970."""
+
+    missed: Mapping[str, int]
+    draining: Mapping[str, int]
+
+
+async def absences(factory: LedgerManagerFactory) -> Absences:
+    """Nobody where the store has no place for auto-recovery. Raises what `ReplicationMetadata.records` raises."""
+    try:
+        store = factory.replication_metadata
+        return Absences(*await asyncio.gather(missed_bookies(store), control.draining_bookies(store)))
+    except IllegalOpException:
+        return Absences({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """What a listing of everything found, and the first of the ledgers that can't be repaired."""
+
+    survey: Survey
+    losses: Sequence[tuple[int, control.Loss]]
+    at: float
+
+
+class RecoveryView:
+    """See the module. `close` it before the store."""
+
+    def __init__(self, factory: LedgerManagerFactory, clock: Callable[[], float]) -> None:
+        self._factory = factory
+        self._clock = clock
+        self._count = Recent(self._count_all, clock, rest=_REST)
+
+    async def close(self) -> None:
+        await self._count.close()
+
+    async def shown(self, query: MarksQuery) -> dict[str, Any]:
+        try:
+            store = self._factory.replication_metadata
+            enabled = await store.is_enabled()
+        except IllegalOpException as error:
+            return {"supported": False, "reason": str(error)}
+        counted = await self._count.get()
+        holders = await store.lock_holders()
+        away = await absences(self._factory)
+        return {
+            "supported": True,
+            "enabled": enabled,
+            "auditor": await store.auditor(),
+            "delaySeconds": await store.lost_bookie_delay(),
+            "obstacle": await control.obstacle(store),
+            "counts": None if counted is None else self._counts(counted),
+            "repairs": [{"ledgerId": str(ledger), "holder": holders[ledger]} for ledger in sorted(holders)[:_SHOWN]],
+            "repairCount": len(holders),
+            "missed": _since(away.missed),
+            "draining": _since(away.draining),
+            "losses": [_loss_shown(ledger, loss) for ledger, loss in counted.losses] if counted else [],
+            **await _marks_shown(store, query, holders),
+        }
+
+    def _counts(self, counted: _Count) -> dict[str, Any]:
+        found = counted.survey
+        return {
+            "marked": found.marked,
+            "oldestMark": found.oldest_mark_ms,
+            "unrecoverable": found.unrecoverable,
+            "ageSeconds": round(self._clock() - counted.at, 1),
+        }
+
+    async def _count_all(self) -> _Count:
+        store = self._factory.replication_metadata
+        found = await survey(store)
+        records = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
+        first = sorted(int(key) for key in records if key.isdigit())[:_SHOWN]
+        losses = [(ledger, control.loss_of(records[str(ledger)].value)) for ledger in first]
+        return _Count(found, losses, self._clock())
+
+
+def auto_recovery_route(view: RecoveryView) -> Route:
+    async def auto_recovery(call: Call[MarksQuery, NoBody]) -> Any:
+        return await view.shown(call.query)
+
+    return get(
+        RECOVERY,
+        "Auto-recovery: its state, a page of marked ledgers, repairs, bookies, and what is lost",
+        auto_recovery,
+        query=MarksQuery,
+        answer={
+            "type": "object",
+            "required": ["supported"],
+            "properties": {
+                "supported": {"type": "boolean"},
+                "marks": {"type": "array", "items": {"type": "object", "required": ["ledgerId", "missing"]}},
+                "next": {"type": ["string", "null"]},
+            },
+        },
+        failures=STORE_AWAY,
+    )
+
+
+async def repair_of(factory: LedgerManagerFactory, ledger_id: LedgerId) -> dict[str, Any] | None:
+    """What the marks say of one ledger; None: it needs no repair, or takes no part in auto-recovery."""
+    try:
+        number = markable(ledger_id)
+        store = factory.replication_metadata
+        mark = await store.read_mark(number)
+        record = None if mark is None else await store.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(number))
+    except (IllegalOpException, IncorrectParameterException):
+        return None
+    except BKException as error:
+        return {"problem": str(error)}
+    if mark is None:
+        return None
+    return {
+        "missing": list(mark.value.replicas),
+        "since": mark.value.ctime_ms,
+        "loss": None if record is None else _loss_shown(number, control.loss_of(record.value)),
+    }
+
+
+async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: Mapping[int, str]) -> dict[str, Any]:
+    try:
+        marks, next_after = await _page(store, query)
+    except MetadataFormatException as damaged:
+        return {"marks": [], "next": None, "problem": str(damaged)}
+    kind = RecordKind.UNRECOVERABLE_LEDGER
+    lost = await asyncio.gather(*(store.read_record(kind, str(mark.value.ledger_id)) for mark in marks))
+    shown = [
+        {
+            "ledgerId": str(mark.value.ledger_id),
+            "missing": list(mark.value.replicas),
+            "since": mark.value.ctime_ms,
+            "holder": holders.get(mark.value.ledger_id),
+            "unrecoverable": record is not None,
+        }
+        for mark, record in zip(marks, lost, strict=True)
+    ]
+    return {"marks": shown, "next": next_after, "problem": None}
+
+
+async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence[Mark], str | None]:
+    """A page of marks, and the id behind which the next one begins."""
+    found: list[Mark] = []
+    # One more than the page holds, for whether there is a next page.
+    async with aclosing(store.marks(query.start_after, query.limit + 1)) as pages:  # type: ignore[type-var]
+        async for page in pages:
+            found.extend(page)
+            if len(found) > query.limit:
+                return found[: query.limit], str(found[query.limit - 1].value.ledger_id)
+    return found, None
+
+
+def _since(bookies: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"bookie": name, "since": bookies[name] or None} for name in sorted(bookies)[:_SHOWN]]
+
+
+def _loss_shown(ledger_id: int, loss: control.Loss) -> dict[str, Any]:
+    return {
+        "ledgerId": str(ledger_id),
+        "entries": loss.entries,
+        "firstEntries": [str(entry) for entry in loss.first_entries],
+        "endIsLost": loss.end_is_lost,
+        "lostBookies": list(loss.lost_bookies),
+        "since": loss.time_ms or None,
+    }
