@@ -7,6 +7,7 @@ from pydantic_settings import BaseSettings
 
 from bookgate.bookie.replication.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecoveryOptions
+from bookgate.bookie.replication.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.worker import WorkerOptions
 from bookgate.runtime.settings import ConsistentSettings
 
@@ -24,6 +25,15 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
     )
     audit_interval_seconds: float = Field(
         86400.0, gt=0, description="auditorPeriodicBookieCheckInterval: after so long lost bookies are audited again"
+    )
+    replica_check_interval_seconds: float = Field(
+        604_800.0,
+        ge=0,
+        description="auditorPeriodicCheckInterval: so long after the last check the auditor asks the bookies again "
+        "whether they hold what they are due to hold; 0: never",
+    )
+    replica_check_requests_per_second: float = Field(
+        100.0, ge=0, description="what this check asks of all bookies together; 0: without limit"
     )
     open_ledger_recovery_grace_seconds: float = Field(
         30.0,
@@ -47,4 +57,8 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
                 tasks=self.replication_tasks, open_ledger_grace_seconds=self.open_ledger_recovery_grace_seconds
             ),
             self.replication_rate_mb_per_second * _MIB,
+            ReplicaCheckOptions(
+                interval_seconds=self.replica_check_interval_seconds,
+                requests_per_second=self.replica_check_requests_per_second,
+            ),
         )

@@ -15,7 +15,8 @@ goes on when it is enabled. Errors of the store are a pause (AR29). Source: docs
 Beside that an auditor counts the marks, for those who watch the cluster: the next time a minute after a count, or ten
 times as long as that took, so that no more than about a tenth of the time goes into it.
 
-Not its job: repairs (`worker`), the rules of the election (the store's).
+Not its job: repairs (`worker`), whether bookies that live hold their entries (`replica_check`), the rules of the
+election (the store's).
 """
 
 from __future__ import annotations
@@ -30,11 +31,8 @@ from dataclasses import dataclass
 from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.audit_rules import Roll, Verdict, call_the_roll
 from bookgate.bookie.replication.bookies import all_of
-from bookgate.ledger.errors import (
-    BKException,
-    MetadataFormatException,
-    NoSuchLedgerExistsOnMetadataServerException,
-)
+from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, read_page, see_all_ledgers
+from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.ledger.replication_store import (
@@ -52,7 +50,6 @@ from bookgate.runtime.logs import log_event
 _log = logging.getLogger(__name__)
 
 _STORE_PAUSE_SECONDS = 2.0
-_READ_AT_ONCE = 500
 _MARKS_AT_ONCE = 32
 _DRAIN_PAUSE_SHARE = 50
 """Audits for bookies to be emptied are so many times as far apart as one takes, a roll call at least."""
@@ -125,14 +122,25 @@ class Auditor:
         voter: str,
         options: AuditorOptions,
         membership: Membership | None = None,
+        on_office: Callable[[bool], None] = lambda _held: None,
     ) -> None:
-        """`voter` is the bookie id of this process; `membership`, if given, names the cluster that it belongs to."""
+        """Makes a candidate that does not stand yet.
+
+        Args:
+            factory: The metadata.
+            voter: The bookie id of this process.
+            options: What may be set.
+            membership: Names the cluster that the process belongs to, if given.
+            on_office: Told whether this process may act as the auditor now: it is elected, and auto-recovery enabled.
+                It may be told the same again.
+        """
         self.statistics = AuditorStatistics()
         self._factory = factory
         self._metadata = factory.replication_metadata
         self._voter = voter
         self._options = options
         self._membership = membership
+        self._on_office = on_office
         self._enabled = False
         self._vote: AuditorVote | None = None
         self._state = VoteState.LOST
@@ -158,6 +166,7 @@ class Auditor:
         """Ends the work and takes the vote back."""
         for unwatch in self._unwatch:
             unwatch()
+        self._on_office(False)
         for task in (self._main, self._counting):
             if task is not None:
                 task.cancel()
@@ -173,6 +182,7 @@ class Auditor:
         match event:
             case SwitchChanged(enabled):
                 self._enabled = self.statistics.enabled = enabled
+                self._on_office(self._may_act)
             case DelayChanged(seconds):
                 # The same value again is BookKeeper's way to order an audit; the first word is none.
                 if self._delay_told and seconds == self._delay:
@@ -185,6 +195,7 @@ class Auditor:
     def _on_vote(self, state: VoteState) -> None:
         self._state = state
         self.statistics.is_auditor = state is VoteState.ELECTED
+        self._on_office(self._may_act)
         log_event(_log, "auditor", state=state.value, voter=self._voter)
         self._news.set()
 
@@ -325,9 +336,7 @@ class Auditor:
         log_event(_log, "audit", state="began", bookies=sorted(wanted))
         looked = marked = 0
         try:
-            if self._membership is not None:
-                await self._factory.registration_manager.verify(self._membership)
-            await self._factory.catch_up(None)
+            await see_all_ledgers(self._factory, self._membership)
             async for page in self._ledgers():
                 self._check_office()
                 looked += len(page)
@@ -350,18 +359,12 @@ class Auditor:
         """All ledgers that marks can name, in pages. Ledgers whose metadata can't be read are said, and left out."""
         manager = self._factory.ledger_manager
         async for run in manager.ledger_ranges(0):
-            for start in range(0, len(run), _READ_AT_ONCE):
-                ids = [LedgerId.unscoped(number) for number in run[start : start + _READ_AT_ONCE]]
-                page = []
-                for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
-                    if isinstance(record, LedgerRecord):
-                        page.append(record)
-                    elif isinstance(record, MetadataFormatException):
-                        self.statistics.ledgers_unreadable += 1
-                        log_event(_log, "ledger_not_audited", logging.ERROR, ledger=ledger_id, error=record)
-                    elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
-                        raise record
-                yield page
+            for start in range(0, len(run), READ_AT_ONCE):
+                yield await read_page(manager, run[start : start + READ_AT_ONCE], self._not_audited)
+
+    def _not_audited(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
+        self.statistics.ledgers_unreadable += 1
+        log_event(_log, "ledger_not_audited", logging.ERROR, ledger=ledger_id, error=error)
 
     async def _mark_all(self, due: Mapping[int, Sequence[str]]) -> None:
         """Marks each ledger with these of its bookies."""
@@ -375,8 +378,12 @@ class Auditor:
 
         await all_of(mark(ledger_id, replicas) for ledger_id, replicas in due.items())
 
+    @property
+    def _may_act(self) -> bool:
+        return self._state is VoteState.ELECTED and self._enabled
+
     def _check_office(self) -> None:
-        if self._state is not VoteState.ELECTED or not self._enabled:
+        if not self._may_act:
             raise _OfficeLostError
 
 

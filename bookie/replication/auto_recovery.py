@@ -1,4 +1,4 @@
-"""Auto-recovery in one process: a candidate for auditor and a worker, over one metadata store.
+"""Auto-recovery in one process: a candidate for auditor, the auditor's check of replicas, and a worker, over one store.
 
 A bookie runs it beside its own work (`auto_recovery`), and `bookgate autorecovery start` runs it alone. Neither part's
 failure touches the other, or the bookie. Source: docs/protocol/auto-recovery.md#auto-recovery.
@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from bookgate.bookie.replication.auditor import Auditor, AuditorOptions
+from bookgate.bookie.replication.replica_check import ReplicaCheck, ReplicaCheckOptions
 from bookgate.bookie.replication.tools import WorkerTools
 from bookgate.bookie.replication.worker import ReplicationWorker, WorkerOptions
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
@@ -24,6 +25,7 @@ class AutoRecoveryOptions:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     bytes_a_second: float = 0.0
     """Read and copied by the worker; 0 for no bound."""
+    check: ReplicaCheckOptions = field(default_factory=ReplicaCheckOptions)
 
 
 class AutoRecovery:
@@ -44,7 +46,8 @@ class AutoRecovery:
         """
         rng = rng or random.SystemRandom()
         self._tools = WorkerTools(factory, client, rng, options.bytes_a_second)
-        self.auditor = Auditor(factory, bookie_id, options.auditor, membership)
+        self.check = ReplicaCheck(factory, self._tools.repair.bookies, options.check, membership)
+        self.auditor = Auditor(factory, bookie_id, options.auditor, membership, self.check.allow)
         self.worker = ReplicationWorker(factory, self._tools.repair, options.worker, rng)
 
     @property
@@ -70,5 +73,6 @@ class AutoRecovery:
     async def stop(self) -> None:
         """Takes the vote back, ends repairs after the entries under way, and gives locks back."""
         await self.auditor.stop()
+        await self.check.stop()
         await self.worker.stop()
         await self._tools.close()

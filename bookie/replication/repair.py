@@ -1,10 +1,9 @@
 """The repair of one ledger under its lock: look, copy, name the new bookies in the metadata, look again.
 
-Steps of a round: ask every bookie of the ledger what it holds, twice with a pause between where that decides; judge
-(`verdicts`); then fragment by fragment choose a bookie for each place that needs one, fence it for the ledger if that
-is closed, copy what it lacks of what is due there, compare its list of entries with what is due, and only then write
-the metadata, in one transaction with the check of the lock. Rounds follow until a look finds the ledger whole, or
-nothing more can be done now.
+Steps of a round: ask every bookie of the ledger what it holds (`look`); judge (`verdicts`); then fragment by fragment
+choose a bookie for each place that needs one, fence it for the ledger if that is closed, copy what it lacks of what is
+due there, compare its list of entries with what is due, and only then write the metadata, in one transaction with the
+check of the lock. Rounds follow until a look finds the ledger whole, or nothing more can be done now.
 
 Outcomes: *whole*, the mark may go; *waiting*, for a reason that time may remove; *unrecoverable*, entries have no copy
 left. A repair changes members of complete fragments, nothing else (R7); metadata name a bookie after it holds all that
@@ -28,8 +27,9 @@ from pyroaring import BitMap64
 from bookgate.bookie.replication.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.budget import ByteBudget
 from bookgate.bookie.replication.copying import Copied, Copier
-from bookgate.bookie.replication.fragments import CompleteFragment, complete_fragments, with_members_replaced
-from bookgate.bookie.replication.verdicts import Copies, Findings, Holding, Lost, PlaceRepair, judge, missing_twice
+from bookgate.bookie.replication.fragments import CompleteFragment, with_members_replaced
+from bookgate.bookie.replication.look import look
+from bookgate.bookie.replication.verdicts import Copies, Findings, Holding, Lost, PlaceRepair, judge
 from bookgate.ledger.errors import (
     BKException,
     LockLostException,
@@ -37,7 +37,6 @@ from bookgate.ledger.errors import (
     NotEnoughBookiesException,
     UnknownOutcomeException,
 )
-from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
 from bookgate.ledger.replication_store import LedgerLock, ReplicationMetadata
 from bookgate.runtime.logs import log_event
@@ -50,8 +49,6 @@ _log = logging.getLogger(__name__)
 
 _ROUNDS = 5
 _WRITE_ATTEMPTS = 5
-_ASK_AGAIN_SECONDS = 2.0
-"""Between two answers that together say that an entry is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,39 +130,18 @@ class LedgerRepair:
                 return Outcome(self._record, findings, str(error))
         return Outcome(self._record, findings, "it changes while it is repaired")
 
-    # Looking
-
     async def _look(self, absent: Mapping[str, bool], draining: Collection[str]) -> dict[str, Copies]:
-        metadata = self._record.metadata
-        first = await self._ask(_bookies_of(metadata), absent, draining)
-        findings = judge(metadata, first)
-        # What is lost needs no word of its own; any other lack has to be told twice.
-        doubted = {repair.bookie_id for repair in findings.repairs if not isinstance(first[repair.bookie_id], Lost)}
-        if findings.unrecoverable:
-            doubted = {bookie_id for bookie_id, state in first.items() if isinstance(state, Holding)}
-        if not doubted:
-            return first
-        await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        second = await self._ask(sorted(doubted), absent, draining)
-        return {**first, **{name: missing_twice(first[name], state) for name, state in second.items()}}
+        number = self._record.ledger_id.ledger_id
 
-    async def _ask(
-        self, bookie_ids: Sequence[str], absent: Mapping[str, bool], draining: Collection[str]
-    ) -> dict[str, Copies]:
-        answers = await asyncio.gather(*(self._copies(bookie_id, absent, draining) for bookie_id in bookie_ids))
-        return dict(zip(bookie_ids, answers, strict=True))
+        async def ask(bookie_id: str, due: BitMap64) -> Copies:
+            if absent.get(bookie_id):
+                return Lost()
+            state = await self._tools.bookies.copies(bookie_id, number, due)
+            if isinstance(state, Holding) and bookie_id in draining:
+                return Holding(state.entries, draining=True, limbo=state.limbo)
+            return state
 
-    async def _copies(self, bookie_id: str, absent: Mapping[str, bool], draining: Collection[str]) -> Copies:
-        if absent.get(bookie_id):
-            return Lost()
-        due = BitMap64()
-        for fragment in complete_fragments(self._record.metadata):
-            if bookie_id in fragment.ensemble:
-                due |= fragment.due(fragment.ensemble.index(bookie_id))
-        state = await self._tools.bookies.copies(bookie_id, self._record.ledger_id.ledger_id, due)
-        if isinstance(state, Holding) and bookie_id in draining:
-            return Holding(state.entries, draining=True, limbo=state.limbo)
-        return state
+        return await look(self._record.metadata, ask)
 
     # Repairing
 
@@ -289,7 +265,3 @@ class LedgerRepair:
             except (MetadataVersionException, UnknownOutcomeException):
                 self._record = await tools.ledger_manager.read(self._record.ledger_id)
         raise BKException(f"the metadata of ledger {self._record.ledger_id} change too fast to write them")
-
-
-def _bookies_of(metadata: LedgerMetadata) -> list[str]:
-    return list(dict.fromkeys(bookie_id for fragment in metadata.fragments for bookie_id in fragment.ensemble))

@@ -17,6 +17,7 @@ from bookgate.bookie.replication.auditor import AuditorStatistics
 from bookgate.bookie.replication.auto_recovery import AutoRecovery
 
 _AUDITOR = "auditor_"
+_CHECK = "auditor_REPLICA_CHECK_"
 _WORKER = "replication_worker_"
 
 
@@ -28,6 +29,7 @@ class AutoRecoveryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_the_auditor()
+        yield from self._of_the_check()
         yield from self._of_the_worker()
 
     def _of_the_auditor(self) -> Iterator[Metric]:
@@ -41,6 +43,27 @@ class AutoRecoveryCollector(Collector):
         yield counter(
             _AUDITOR + "LEDGERS_UNREADABLE",
             "ledgers left out: their metadata are damaged",
+            done.ledgers_unreadable,
+        )
+
+    def _of_the_check(self) -> Iterator[Metric]:
+        done = self._shown.check.statistics
+        running = int(done.in_progress) if self._shown.auditor.statistics.is_auditor else None
+        yield gauge(_CHECK + "IN_PROGRESS", "1 while a check of replicas is under way", running)
+        yield gauge(
+            _CHECK + "SECONDS_SINCE",
+            "since the last complete check of replicas ended",
+            None if done.ended_ms is None else _age(done.ended_ms),
+        )
+        yield counter(_CHECK + "COMPLETE", "checks of replicas that have looked at all ledgers", done.checks)
+        yield counter(_CHECK + "INCOMPLETE", "checks that could not, and are begun again later", done.checks_failed)
+        yield counter(_CHECK + "LEDGERS", "ledgers that checks have looked at", done.ledgers_checked)
+        yield counter(
+            _CHECK + "LEDGERS_MARKED", "of these the ones of which a living bookie lacks entries", done.ledgers_marked
+        )
+        yield counter(
+            _CHECK + "LEDGERS_UNREADABLE",
+            "ledgers left out of checks: their metadata are damaged",
             done.ledgers_unreadable,
         )
 

@@ -150,6 +150,17 @@ def _unknown_holders(fragment: CompleteFragment, entry_id: int, copies: Mapping[
     return reasons
 
 
+def lacking(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> list[str]:
+    """The bookies that live and lack entries of complete fragments that they are due to hold."""
+    found = dict[str, None]()
+    for fragment in complete_fragments(metadata):
+        for index, bookie_id in enumerate(fragment.ensemble):
+            state = copies[bookie_id]
+            if isinstance(state, Holding) and fragment.due(index) - state.entries:
+                found[bookie_id] = None
+    return list(found)
+
+
 def missing_twice(first: Copies, second: Copies) -> Copies:
     """What two answers of a living bookie say together: it holds what either says that it holds."""
     if isinstance(first, Holding) and isinstance(second, Holding):

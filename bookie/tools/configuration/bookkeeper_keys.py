@@ -269,7 +269,7 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "maxBatchReadSize": Without("max_frame_size bounds an answer to a batch read"),
     "autoRecoveryDaemonEnabled": To("auto_recovery", boolean),
     "lostBookieRecoveryDelay": To("lost_bookie_recovery_delay_seconds", integer),
-    "auditorPeriodicCheckInterval": _AUTORECOVERY,
+    "auditorPeriodicCheckInterval": To("replica_check_interval_seconds", number),
     "auditorPeriodicBookieCheckInterval": To("audit_interval_seconds", number),
     "openLedgerRereplicationGracePeriod": To("open_ledger_recovery_grace_seconds", seconds, "in seconds"),
     "rwRereplicateBackoffMs": _AUTORECOVERY,

@@ -17,6 +17,7 @@ from bookgate.bookie.replication.verdicts import (
     Unknown,
     copies_left,
     judge,
+    lacking,
     missing_twice,
 )
 from bookgate.ledger.metadata import LedgerMetadata
@@ -157,3 +158,20 @@ def test_whatever_is_known_every_place_is_accounted_for(copies: dict[str, Copies
                 assert findings.unknown or due & findings.unrecoverable
         for entry_id in findings.unrecoverable & fragment.due(0):
             assert entry_id not in held
+
+
+def test_who_lacks_entries_lives_and_is_due_to_hold_them() -> None:
+    copies = whole(CLOSED)
+    assert lacking(CLOSED, copies) == []
+    state = copies["b:1"]
+    assert isinstance(state, Holding)
+    assert lacking(CLOSED, {**copies, "b:1": Holding(state.entries | BitMap64([99]))}) == []
+    assert lacking(CLOSED, {**copies, "b:1": Holding(state.entries - BitMap64([state.entries.max()]))}) == ["b:1"]
+    for silent in (Lost(), Unknown("no answer")):
+        assert lacking(CLOSED, {**copies, "b:1": silent, "c:1": Holding(BitMap64())}) == ["c:1"]
+
+
+def test_in_a_ledger_that_is_written_the_last_fragment_is_due_to_nobody() -> None:
+    nothing: dict[str, Copies] = {bookie: Holding(BitMap64()) for bookie in BOOKIES}
+    assert lacking(ledger((0,), None), nothing) == []
+    assert lacking(ledger((0, 5), None), nothing) != []

@@ -1,0 +1,43 @@
+"""The metadata of many ledgers, read for an auditor: deleted ones are left out, and damaged ones told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord, Membership
+
+READ_AT_ONCE = 500
+"""Ledgers of a page."""
+
+
+async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership | None) -> None:
+    """Makes sure that a listing that begins now is this cluster's and lacks no ledger that exists already.
+
+    Raises:
+        BKException: It is the store of another cluster, or out of reach.
+    """
+    if membership is not None:
+        await factory.registration_manager.verify(membership)
+    await factory.catch_up(None)
+
+
+async def read_page(
+    manager: LedgerManager, numbers: Iterable[int], unreadable: Callable[[LedgerId, MetadataFormatException], None]
+) -> list[LedgerRecord]:
+    """The records of those ledgers of scope 0 that exist and can be read; `unreadable` is told of damaged ones.
+
+    Raises:
+        BKException: Any other failure of the store.
+    """
+    ids = [LedgerId.unscoped(number) for number in numbers]
+    page = []
+    for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
+        if isinstance(record, LedgerRecord):
+            page.append(record)
+        elif isinstance(record, MetadataFormatException):
+            unreadable(ledger_id, record)
+        elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
+            raise record
+    return page
