@@ -41,7 +41,8 @@ def _readable_after_healing(story: Story, ledger: LedgerStory) -> int:
     healed = story.history[story.healed_at].at
     newest = ledger.newest
     for failure in ledger.read_failures:
-        if failure.at <= healed or not failure.confirmed or newest is None:
+        asked_at = failure.at if failure.asked_at is None else failure.asked_at
+        if asked_at <= healed or not failure.confirmed or newest is None:
             continue
         if all(story.in_reach(newest, entry_id) for entry_id in range(failure.first, failure.last + 1)):
             raise AcknowledgedEntryLost(

@@ -162,6 +162,8 @@ class ReadFailed(Event):
     last: int
     error: str
     confirmed: bool = True
+    asked_at: float | None = None
+    """When it began; None: just before it failed."""
 
 
 @dataclass(frozen=True, slots=True)

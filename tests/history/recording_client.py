@@ -251,14 +251,15 @@ class RecordingReader:
     async def read(self, first: int, last: int, *, confirmed: bool = True) -> bool:
         """False when it failed; what was delivered before is recorded all the same."""
         read = self.handle.read_batches if confirmed else self.handle.read_unconfirmed_batches
-        wanted = first
+        wanted, asked_at = first, self._recorder.now
         try:
             async with aclosing(read(first, last)) as batches:
                 async for batch in batches:
                     wanted = self._delivered(batch, wanted, confirmed)
         except BKException as error:
             name, now = self._owner.name, self._recorder.now
-            self._recorder.add(events.ReadFailed(now, name, self.ledger, wanted, last, _text(error), confirmed))
+            failed = events.ReadFailed(now, name, self.ledger, wanted, last, _text(error), confirmed, asked_at)
+            self._recorder.add(failed)
             return False
         return True
 

@@ -543,8 +543,6 @@ class Faults:
         self._lose_metadata_calls(0.0)
         if isinstance(world.metadata, MemoryMetadata):
             world.metadata.elsewhere.clear()
-            if not world.metadata.replication.enabled:
-                world.metadata.replication.switch(True)
         self._down.clear()
         while len(self.bookies) - self.counts[DRAINED] < self._plan.bookies:
             # The end of the safety phase came between a bookie's loss, or its end, and its replacement.

@@ -77,6 +77,7 @@ class ReplicationState:
         self.marks: dict[int, Mark] = {}
         self.locks: dict[int, tuple[LedgerLock, str]] = {}
         """With the names of their holders."""
+        self._locked_at: dict[int, float] = {}
         self.votes: dict[str, str] = {}
         """Voters by the names of their votes, the oldest first."""
         self.enabled = True
@@ -89,6 +90,8 @@ class ReplicationState:
         self.on_mark: list[Callable[[int, Sequence[str]], None]] = []
         self.on_repair: list[Callable[[LedgerRecord, LedgerMetadata], None]] = []
         """Told before a ledger is written under its lock: its record, and what is to be written."""
+        self.on_record: list[Callable[[RecordKind, str, bytes], None]] = []
+        """Told of a record that is written."""
         self._session_seconds = session_seconds
         self._clients: list[MemoryReplication] = []
         self._numbers = itertools.count(1)
@@ -155,6 +158,15 @@ class ReplicationState:
             self.drop_lock(session, ledger_id, lock)
         for name in list(session.votes):
             self.drop_vote(session, name)
+
+    def lock(self, session: _Session, lock: LedgerLock, holder: str) -> None:
+        self.locks[lock.ledger_id] = lock, holder
+        self._locked_at[lock.ledger_id] = self.store.loop.time()
+        session.locks[lock.ledger_id] = lock
+
+    def locked_for(self, ledger_id: int) -> float:
+        """For how many seconds a ledger has been locked; 0 if it is not."""
+        return self.store.loop.time() - self._locked_at[ledger_id] if ledger_id in self.locks else 0.0
 
     def drop_lock(self, session: _Session, ledger_id: int, lock: LedgerLock) -> None:
         if session.locks.get(ledger_id) == lock:
@@ -299,8 +311,8 @@ class MemoryReplication(ReplicationMetadata):
         def take() -> LedgerLock | None:
             if self._elsewhere or ledger_id in state.locks:
                 return None
-            state.locks[ledger_id] = lock, holder
-            self.session.locks[ledger_id] = self._held[ledger_id] = lock
+            state.lock(self.session, lock, holder)
+            self._held[ledger_id] = lock
             state.claimed()
             return lock
 
@@ -421,6 +433,8 @@ class MemoryReplication(ReplicationMetadata):
                 raise record_conflict(kind, key, expected_version)
             version = 0 if found is None else found.version + 1
             self._state.records[kind, key] = Versioned(value, version)
+            for hear in self._state.on_record:
+                hear(kind, key, value)
             return version
 
         return await self._change(put)

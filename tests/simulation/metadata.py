@@ -85,6 +85,9 @@ class MemoryMetadata:
         self.cookies: dict[str, Versioned[bytes]] = {}
         self.registrations: dict[str, _Registration] = {}
         self._missing_since: dict[str, float] = {}
+        self._registered_since: dict[str, float] = {}
+        self.last_absences: dict[str, tuple[float, float]] = {}
+        """Of bookies that are back: when they went and came."""
         """Bookies that were registered once, and are not now."""
         self.ledger_listeners: dict[LedgerId, list[tuple[Process, LedgerMetadataListener]]] = {}
         self.bookie_listeners: list[BookieWatch] = []
@@ -181,8 +184,11 @@ class MemoryMetadata:
             raise LedgerExistException(f"another process is bookie {info.bookie_id}")
         if holder is None or holder.process is not process:
             process.on_end.append(lambda: self._session_ends_soon(info.bookie_id, process))
+        if holder is None:
+            self._registered_since[info.bookie_id] = self.loop.time()
         self.registrations[info.bookie_id] = _Registration(info, read_only, process)
-        self._missing_since.pop(info.bookie_id, None)
+        if (since := self._missing_since.pop(info.bookie_id, None)) is not None:
+            self.last_absences[info.bookie_id] = since, self.loop.time()
         self.bookies_changed()
 
     def unregister(self, bookie_id: str) -> None:
@@ -195,6 +201,12 @@ class MemoryMetadata:
         """For how many seconds a bookie has not been registered; 0 if it is, or never was."""
         now = self.loop.time()
         return now - self._missing_since.get(bookie_id, now)
+
+    def registered_for(self, bookie_id: str) -> float:
+        """For how many seconds a bookie has been registered without interruption; 0 if it is not."""
+        if bookie_id not in self.registrations:
+            return 0.0
+        return self.loop.time() - self._registered_since[bookie_id]
 
     def _session_ends_soon(self, bookie_id: str, process: Process) -> None:
         def expire() -> None:

@@ -33,6 +33,8 @@ _WRONG_STORES = 0.3
 _DISABLED, _DRAINED, _WIPED = 0.2, 0.2, 0.6
 """Shares of runs with auto-recovery in which it is disabled for a while, a bookie is to be emptied, and one is lost for
 good, if nothing else loses data."""
+_AWAY = 0.3
+"""Share of them in which one is away for a short time."""
 _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
@@ -211,7 +213,7 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
     )
     faults = list(plan.faults)
     if rng.random() < _DISABLED:
-        at, lasts = rng.uniform(0.05, 0.8) * plan.duration, rng.choice((0.05, 0.5, 1.0)) * plan.duration
+        at, lasts = rng.uniform(0.05, 0.8) * plan.duration, rng.choice((0.05, 0.5, 10.0)) * plan.duration
         faults.append(FaultPlan("f-switch", at, DISABLED, 0, lasts))
     if rng.random() < _DRAINED:
         at = rng.uniform(0.05, 0.8) * plan.duration
@@ -219,6 +221,9 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
     if rng.random() < _WIPED and not any(fault.kind in (*limits.lossy_kinds, DAMAGED_FILE) for fault in faults):
         at = rng.uniform(0.2, 0.8) * plan.duration
         faults.append(FaultPlan("f-loss", at, "wipe", rng.randrange(plan.bookies), 0.0))
+    if rng.random() < _AWAY:
+        at, lasts = rng.uniform(0.1, 0.5) * plan.duration, rng.choice((0.5, 4.0, 8.0))
+        faults.append(FaultPlan("f-away", at, "kill", rng.randrange(plan.bookies), lasts))
     faults.sort(key=lambda fault: fault.at)
     return replace(plan, faults=tuple(faults), auto_recovery=settings)
 

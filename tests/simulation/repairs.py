@@ -7,6 +7,7 @@ What a new member of a fragment has to hold is looked up on its disk as a loss o
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,9 @@ _UNRECOVERABLE = RecordKind.UNRECOVERABLE_LEDGER
 _REPAIRED_WITHIN_SECONDS = 300.0
 _SWITCH_IS_HEARD_WITHIN_SECONDS = 15.0
 _LOOK_EVERY_SECONDS = 1.0
+_IS_HEARD_WITHIN_SECONDS = 1.0
+"""Who has been registered for so long is known to be."""
+_STAYS_DISABLED_SECONDS = 30.0
 
 Stored = Callable[[SimulatedBookie, Callable[..., object]], dict[int, StoredLedgerState]]
 
@@ -65,10 +69,13 @@ class RepairWatch:
         self._clocks_are_right = clocks_are_right
         self._marks: set[tuple[int, str]] = set()
         """Ledgers with bookies that they were marked for."""
+        self._noted: dict[str, float] = {}
+        """When bookies were noted as missed, the last time."""
         self.looked: Counter[str] = Counter()
         store.on_change.append(self._changed)
         store.replication.on_repair.append(self._repaired)
         store.replication.on_mark.append(self._marked)
+        store.replication.on_record.append(self._recorded)
 
     # What is seen
 
@@ -77,7 +84,7 @@ class RepairWatch:
         ledger = str(before.ledger_id)
         self._recorder.add(events.LedgerRepaired(self._recorder.now, ledger, before.version + 1))
         for place in _new_members(before.metadata, metadata):
-            self._is_worth_a_repair(before.ledger_id.ledger_id, place.was)
+            self._is_worth_a_repair(before, place)
             bookie = self._bookie(place.bookie_id)
             if bookie is not None and place.bookie_id not in self._damaged:
                 self._look_at_copies(before, metadata, place, bookie)
@@ -112,14 +119,23 @@ class RepairWatch:
         state = None if bookie is None else bookie.stored(everything_survives).get(number)
         return {} if state is None else state.entries
 
-    def _is_worth_a_repair(self, ledger_id: int, bookie_id: str) -> None:
+    def _is_worth_a_repair(self, before: LedgerRecord, place: _Place) -> None:
+        """Who is replaced was lost or marked; or it lacks entries, and may have refused them."""
         if not self._clocks_are_right:
             return
         self.looked["R13"] += 1
-        if (ledger_id, bookie_id) in self._marks or self._away(bookie_id) >= self._delay:
+        number, bookie_id = before.ledger_id.ledger_id, place.was
+        away = max(self._away(bookie_id), self._was_away(bookie_id, self._store.replication.locked_for(number)))
+        if (number, bookie_id) in self._marks or away >= self._delay or self._is_worth_a_mark(bookie_id):
             return
-        if not self._is_worth_a_mark(bookie_id):
-            self._world.fail(MarkedTooEarly(f"ledger {ledger_id} lost {bookie_id}, which is there and was not marked"))
+        held = self._held(bookie_id, number)
+        if all(entry_id in held for entry_id in _due(before.metadata, place.first_entry_id, place.place)):
+            self._world.fail(MarkedTooEarly(f"ledger {number} lost {bookie_id}, which is there with all that is due"))
+
+    def _was_away(self, bookie_id: str, locked_for: float) -> float:
+        """For how many seconds it had been missed when it came back while the ledger was locked, if it did."""
+        went, came = self._store.last_absences.get(bookie_id, (0.0, 0.0))
+        return 0.0 if came < self._world.now - locked_for else came - min(went, self._noted.get(bookie_id, went))
 
     def _away(self, bookie_id: str) -> float:
         """For how many seconds it has been missed, or was noted to be: it may have been back without an auditor."""
@@ -138,6 +154,24 @@ class RepairWatch:
             if away < self._delay and not self._is_worth_a_mark(bookie_id):
                 seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {away:.2f} s"
                 self._world.fail(MarkedTooEarly(seen))
+
+    def _recorded(self, kind: RecordKind, key: str, value: bytes) -> None:
+        """What is listed as lost: nobody may have it who was there when the ledger was locked."""
+        if kind is RecordKind.MISSED_BOOKIE:
+            self._noted[key] = self._world.now
+        record = self._store.ledgers.get(LedgerId.unscoped(int(key))) if kind is _UNRECOVERABLE else None
+        if record is None:
+            return
+        number, entries = int(key), json.loads(value)["first_entries"]
+        locked_for = self._store.replication.locked_for(number)
+        for bookie_id in sorted(record.metadata.bookies):
+            if self._store.registered_for(bookie_id) <= locked_for + _IS_HEARD_WITHIN_SECONDS:
+                continue
+            self.looked["R10"] += 1
+            held = self._held(bookie_id, number)
+            if found := [entry_id for entry_id in entries if entry_id in held]:
+                seen = f"ledger {number} is listed without a copy of entries {found[:5]}, which {bookie_id} holds"
+                self._world.fail(UnknownTakenForMissing(seen))
 
     def _is_worth_a_mark(self, bookie_id: str) -> bool:
         """Without being lost: it has lost data, or it is drained."""
@@ -168,7 +202,13 @@ class RepairWatch:
     # What is demanded in the end
 
     async def prove_repaired(self) -> None:
-        """R5. Waits until no ledger names a bookie that is gone or to be emptied, unless it is unrecoverable."""
+        """R5 and R10: no ledger names a bookie that is gone or to be emptied at last, unless it is unrecoverable.
+
+        Where auto-recovery is disabled it stays so for a while, although all is well (R11).
+        """
+        if not self._store.replication.enabled:
+            await asyncio.sleep(_STAYS_DISABLED_SECONDS)
+            self._store.replication.switch(True)
         until = self._world.now + _REPAIRED_WITHIN_SECONDS
         while left := self._unrepaired():
             if self._world.now > until:
@@ -210,9 +250,10 @@ class RepairWatch:
         return left
 
     def _is_to_leave(self, bookie_id: str, metadata: LedgerMetadata) -> bool:
-        """It is gone, or to be emptied, which takes no ledger from its writer."""
+        """It is gone, or to be emptied, which takes no ledger from its writer, and can't copy what is damaged there."""
         draining = (RecordKind.DRAINING_BOOKIE, bookie_id) in self._store.replication.records
-        return bookie_id not in self._store.registrations or (draining and metadata.state is LedgerState.CLOSED)
+        can_move = metadata.state is LedgerState.CLOSED and bookie_id not in self._damaged
+        return bookie_id not in self._store.registrations or (draining and can_move)
 
 
 class _Place(NamedTuple):

@@ -21,7 +21,7 @@ from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.metadata_store import LedgerRecord
-from tests.faults.memory_disk import Survival, everything_survives, nothing_survives
+from tests.faults.memory_disk import nothing_survives
 from tests.history import events
 from tests.history.contents import BAD_DIGEST, text_of
 from tests.history.events import BookieAnswered, Event
@@ -338,7 +338,7 @@ class _Run:
         """Records what it holds; of a damaged one nothing is demanded."""
         if bookie.bookie_id in self._damaged:
             return
-        held = tuple(_stored_ledger(number, state) for number, state in sorted(_stored(bookie).items()))
+        held = tuple(_stored_ledger(number, state) for number, state in sorted(bookie.stored().items()))
         self.recorder.add(events.BookieHolds(self.recorder.now, bookie.bookie_id, held))
 
     def _answered(self, bookie: SimulatedBookie, answer: BookieAnswered) -> None:
@@ -348,12 +348,12 @@ class _Run:
             return
         if answer.operation == "fencing-read" and answer.status in ("EOK", "ENOENTRY", "ENOLEDGER"):
             self.looked["S6"] += 1
-            state = _stored(bookie, nothing_survives, answer).get(int(answer.ledger))
+            state = bookie.stored(nothing_survives, only=_about(answer)).get(int(answer.ledger))
             if state is None or not state.fenced:
                 self.world.fail(FenceNotDurable("a loss of power now would lose the fence", answer))
         elif answer.operation in ("add", "recovery-add") and answer.status == "EOK":
             self.looked["S5"] += 1
-            state = _stored(bookie, nothing_survives, answer).get(int(answer.ledger))
+            state = bookie.stored(nothing_survives, only=_about(answer)).get(int(answer.ledger))
             if state is None or answer.entry_id not in state.entries:
                 self.world.fail(AcknowledgedBeforeSync("a loss of power now would lose the entry", answer))
 
@@ -368,16 +368,8 @@ def _settings(plan: Plan) -> WorldSettings:
     return WorldSettings(network=network)
 
 
-def _stored(
-    bookie: SimulatedBookie, survival: Survival = everything_survives, about: BookieAnswered | None = None
-) -> dict[int, StoredLedgerState]:
-    """What a start would find, or of it what an answer is about; a disk that is full is looked at as if it had room."""
-    media = bookie.disk.media
-    capacity, media.capacity = media.capacity, None
-    try:
-        return bookie.stored(survival, only=(int(about.ledger), about.entry_id) if about else None)
-    finally:
-        media.capacity = capacity
+def _about(answer: BookieAnswered) -> tuple[int, int]:
+    return int(answer.ledger), answer.entry_id
 
 
 def _stored_ledger(number: int, state: StoredLedgerState) -> events.StoredLedger:

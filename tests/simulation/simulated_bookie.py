@@ -186,10 +186,15 @@ class SimulatedBookie:
     ) -> dict[int, StoredLedgerState]:
         """What a start would find if the bookie ended now: by default killed, or by a power loss.
 
-        By ledger id; with `only` a ledger's number and an entry of it, and no more. The bookie does not notice. Raises
-        OSError where a start would fail.
+        By ledger id; with `only` a ledger's number and an entry of it, and no more. The bookie does not notice, and a
+        full disk is looked at as if it had room. Raises OSError where a start would fail otherwise.
         """
-        return read_stored(self.disk, self.config, survival, only)
+        media = self.disk.media
+        capacity, media.capacity = media.capacity, None
+        try:
+            return read_stored(self.disk, self.config, survival, only)
+        finally:
+            media.capacity = capacity
 
     def answers(self, entries: Iterable[tuple[int, int]]) -> list[Status]:
         """What it would answer to reads, each of a ledger's number and an entry id, if it were started now.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutations.__main__ import run_probe
-from tests.simulation.mutations.mutation import DATA, METADATA, Edit, Mutation
+from tests.simulation.mutations.mutation import DATA, METADATA, REPAIR, Edit, Mutation
 from tests.simulation.mutations.table import MUTATIONS
 from tests.simulation.mutations.tests_run import NotRunError, check_tests, run_tests
 from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 300
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_still_one(mutation: Mutation) -> None:
-    assert mutation.world in (DATA, METADATA)
+    assert mutation.world in (DATA, METADATA, REPAIR)
     for edit in mutation.edits:
         text = mutated(edit)
         assert text != (ROOT / edit.file).read_text()
@@ -37,8 +37,15 @@ def test_text_that_is_no_longer_there_is_told() -> None:
 
 
 def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 80
-    assert {mutation.area for mutation in MUTATIONS} == {"client", "bookie", "storage", "gateway", "spark"}
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 100
+    assert {mutation.area for mutation in MUTATIONS} == {
+        "client",
+        "bookie",
+        "storage",
+        "gateway",
+        "spark",
+        "auto-recovery",
+    }
 
 
 def test_a_bug_in_what_is_not_simulated_is_noticed_by_the_tests_that_it_names(tmp_path: Path) -> None:

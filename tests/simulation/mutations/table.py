@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.planted import bookie, client, gateway, leases, spark, sqlite, storage
+from tests.simulation.mutations.planted import bookie, client, gateway, leases, repair, spark, sqlite, storage
 
 MUTATIONS = (
     *client.MUTATIONS,
@@ -10,6 +10,7 @@ MUTATIONS = (
     *storage.MUTATIONS,
     *gateway.MUTATIONS,
     *leases.MUTATIONS,
+    *repair.MUTATIONS,
     *sqlite.MUTATIONS,
     *spark.MUTATIONS,
 )

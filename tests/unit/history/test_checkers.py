@@ -241,6 +241,11 @@ def test_nobody_can_go_on_where_an_ack_quorum_holds_torn_copies() -> None:
     assert "P12" not in judge([*failed, holds("b3", entries=held), holds("b2", entries=held)]).broken
 
 
+def test_a_read_that_began_before_healing_may_fail_after_it() -> None:
+    verdict = judge([*good_history(), replace(LATE_FAILURE, asked_at=0.5)])
+    assert not verdict.violations
+
+
 def test_a_violation_says_what_was_seen() -> None:
     (violation,) = (v for v in judge([*good_history(), LATE_FAILURE]).violations if v.id == "P1")
     assert isinstance(violation, InvariantViolated)

@@ -95,6 +95,14 @@ def test_an_entry_that_an_unknown_bookie_may_hold_is_not_given_up() -> None:
     assert findings.unknown
 
 
+def test_an_entry_that_a_bookie_may_have_in_limbo_is_not_given_up() -> None:
+    in_limbo: dict[str, Copies] = {**whole(CLOSED), "a:1": Lost(), "b:1": Holding(BitMap64(), limbo=True)}
+    findings = found(in_limbo)
+    assert 0 not in findings.unrecoverable, "entry 0 is on a and b"
+    assert findings.unknown
+    assert 0 in found({**in_limbo, "b:1": Holding(BitMap64())}).unrecoverable
+
+
 def test_the_fragment_that_is_written_is_left_alone() -> None:
     written = ledger((0,), None)
     findings = found({**whole(written), "b:1": Lost()}, written)
