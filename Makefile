@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 INPUT ?=
 METADATA ?= embedded
 PYTEST_ARGS ?=
+# More than cores: tests wait for processes most of the time.
+TEST_WORKERS ?= 4
 
 .PHONY: help run test docs test-stress test-crash test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus chromium clean
 
@@ -13,8 +15,8 @@ help: ## show the targets
 run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, METADATA=embedded|zookeeper)
 	@$(BIN)/bookgate run --metadata "$(METADATA)" $(if $(INPUT),--input "$(INPUT)")
 
-test: env-dev java prometheus chromium lint docs ## lint, the documentation site and the whole test suite, on all cores
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+test: env-dev java prometheus chromium lint docs ## lint, the documentation site and the whole test suite (TEST_WORKERS=4)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
 	BOOKGATE_STRESS=1 $(BIN)/python -m pytest tests/integration/gateway -k stress $(PYTEST_ARGS)
