@@ -32,6 +32,7 @@ PICTURES = {
     ("entry", "dark"),
     ("rates", "dark"),
     ("collection", "light"),
+    ("recovery", "light"),
 }
 APPLICATIONS = (b"orders", b"payments", b"clickstream", b"audit")
 
@@ -41,7 +42,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="how long work goes on before the pictures")
     seconds = parser.parse_args().seconds
     IMAGES.mkdir(exist_ok=True)
-    options = ("--set=entry_log_max_mb=1", "--set=compaction_rate_entries=0", "--set=flush_interval_seconds=2")
+    options = (
+        "--set=entry_log_max_mb=1",
+        "--set=compaction_rate_entries=0",
+        "--set=flush_interval_seconds=2",
+        "--set=auto_recovery=true",
+        "--set=replication_rate_mb_per_second=0.01",  # or all is repaired before the picture is taken
+    )
     with (
         tempfile.TemporaryDirectory() as directory,
         StandaloneCluster(Path(directory), bookies=5, bookie_options=options) as cluster,
@@ -78,8 +85,8 @@ def work(cluster: StandaloneCluster, seconds: float) -> int:
     return interesting
 
 
-def change(url: str, body: dict[str, bool]) -> None:
-    request = urllib.request.Request(url, json.dumps(body).encode(), method="PUT")
+def change(url: str, body: dict[str, bool] | None = None) -> None:
+    request = urllib.request.Request(url, json.dumps(body or {}).encode(), method="PUT")
     urllib.request.urlopen(request, timeout=10).close()
 
 
@@ -154,6 +161,11 @@ def take(page: Page, cluster: StandaloneCluster, ledger_id: int, scheme: str) ->
     page.goto(f"{base}/#/cluster")
     page.wait_for_selector(".banner.error")
     shoot(page, "problem", scheme)
+    page.goto(f"{base}/#/autorecovery")
+    page.wait_for_selector(".stacked .chip:has-text('missed')", timeout=60_000)
+    change(f"{base}/api/v1/autorecovery/trigger_audit")
+    page.wait_for_selector("td:has-text('being repaired')", timeout=60_000)
+    shoot(page, "recovery", scheme)
     victim.start()
     victim.wait_until_serving()
     page.wait_for_selector(".banner", state="detached", timeout=60_000)

@@ -8,18 +8,22 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.bookie.standalone.cluster import StandaloneCluster, make_cluster
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger import replication_control as control
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.ledger_id import LedgerId
@@ -28,6 +32,7 @@ from bookgate.ledger.metadata_store import CreateRequest
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import KEY, EntryClient, add
 from tests.integration.browser import Complaints, chromium, watched_page
+from tests.integration.gateway.conftest import THIRD_STORE
 
 TOKEN = "a token for the console"
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -359,6 +364,55 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
     expect(page.get_by_role("button", name="Enter the token")).to_be_visible()
 
 
+@contextmanager
+def endangered(metadata_uri: str) -> Iterator[None]:
+    """Bookie 3 is to be emptied: 60 ledgers are marked, and a worker holds the lock of ledger 3."""
+    ready, over = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        factory = create_factory(metadata_uri, GatewayConfig.load(None, {"metadata_uri": metadata_uri}))
+        await factory.initialize()
+        store = factory.replication_metadata
+        try:
+            await control.begin_draining(factory, "bookie-3", 5000)
+            marks = [await store.mark(number, ["bookie-3"] if number > 2 else [], 5000) for number in range(2, 62)]
+            assert await store.try_lock(3, "worker of a test") is not None
+            ready.set()
+            await asyncio.to_thread(over.wait)
+            await control.end_draining(store, "bookie-3")
+            for mark in marks:
+                assert await store.delete_mark(mark.value.ledger_id, mark.version)
+        finally:
+            await factory.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        holding = thread.submit(lambda: asyncio.run(hold()))
+        try:
+            assert ready.wait(20), "nothing was marked"
+            yield
+        finally:
+            over.set()
+            holding.result()
+
+
+def test_marks_come_in_pages_and_say_who_repairs(page: Page, cluster: StandaloneCluster, origin: str) -> None:
+    with endangered(cluster.metadata_uri):
+        page.goto(f"{origin}/#/autorecovery")
+        marked = rows(page, "Marked ledgers")
+        expect(marked).to_have_count(50)
+        expect(marked.first).to_have_text(re.compile("^2misplaced"))
+        expect(marked.nth(1)).to_have_text(re.compile("^3under-replicatedbeing repairedbookie-3"))
+        expect(rows(page, "Being repaired")).to_have_text(["3worker of a test"])
+        expect(rows(page, "Bookies that lose their ledgers")).to_have_text([re.compile("^bookie-3draining.* ago")])
+        page.get_by_role("link", name="Next").click()
+        expect(marked).to_have_count(10)
+        expect(marked.first).to_have_text(re.compile("^52under-replicated"))
+        page.get_by_role("link", name="Previous").click()
+        expect(marked).to_have_count(50)
+        page.get_by_role("link", name="Cluster").click()
+        expect(page.locator("tr[data-bookie=bookie-3] .chip")).to_have_text(["writable", "draining"])
+
+
 @pytest.fixture
 def repairing(browser: Browser, tmp_path: Path) -> Iterator[tuple[Page, StandaloneCluster]]:
     """Auto-recovery at two bookies, which take changes with a token; ledger 0 is at both, 1 at the second only."""
@@ -441,31 +495,50 @@ def test_auto_recovery_is_switched_and_shows_what_a_lost_bookie_endangers(
     expect(marked).to_have_text(["No ledger is marked here."], timeout=60_000)
 
 
-def test_a_gateway_alone_says_what_it_does_not_have(browser: Browser, cluster: StandaloneCluster) -> None:
+@contextmanager
+def gateway_alone(browser: Browser, metadata_uri: str, *more_paths: Path) -> Iterator[tuple[Page, str]]:
+    """The console of a gateway process without a bookie, and its address."""
     command = [sys.executable, "-m", "bookgate", "gateway", "--json", "--port=0", "--http-port=0"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = os.pathsep.join(map(str, (*more_paths, Path(__file__).parents[2])))
     with subprocess.Popen(
-        [*command, f"--metadata-uri={cluster.metadata_uri}"], stdout=subprocess.PIPE, env=environment
+        [*command, f"--metadata-uri={metadata_uri}"], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
     ) as process:
         try:
             assert process.stdout is not None
             origin = "http://" + json.loads(process.stdout.readline())["http"][0]
             with watched_page(browser, origin) as (page, _complaints):
-                page.goto(origin)
-                expect(rows(page, "Bookies")).to_have_count(3)
-                expect(rows(page, "Bookies").first).to_contain_text("not on this server")
-                page.get_by_role("link", name="Garbage collection").click()
-                expect(page.locator("main")).to_contain_text("not on this server")
-                expect(page.get_by_role("link", name="bookie-1")).to_have_attribute(
-                    "href", f"http://{cluster.http[0]}/#/collection"
-                )
-                page.goto(f"{origin}/#/ledger/0")
-                expect(rows(page, "Fragments")).to_have_count(1)
-                expect(page.get_by_role("region", name="Entries")).to_contain_text("not on this server")
-                page.goto(f"{origin}/#/rates")
-                expect(page.locator("figure.chart")).to_have_count(2)
+                yield page, origin
         finally:
             process.terminate()
+
+
+def test_a_gateway_alone_says_what_it_does_not_have(browser: Browser, cluster: StandaloneCluster) -> None:
+    with gateway_alone(browser, cluster.metadata_uri) as (page, origin):
+        page.goto(origin)
+        expect(rows(page, "Bookies")).to_have_count(3)
+        expect(rows(page, "Bookies").first).to_contain_text("not on this server")
+        page.get_by_role("link", name="Garbage collection").click()
+        expect(page.locator("main")).to_contain_text("not on this server")
+        expect(page.get_by_role("link", name="bookie-1")).to_have_attribute(
+            "href", f"http://{cluster.http[0]}/#/collection"
+        )
+        page.goto(f"{origin}/#/ledger/0")
+        expect(rows(page, "Fragments")).to_have_count(1)
+        expect(page.get_by_role("region", name="Entries")).to_contain_text("not on this server")
+        page.goto(f"{origin}/#/rates")
+        expect(page.locator("figure.chart")).to_have_count(2)
+
+
+def test_a_store_without_auto_recovery_is_said(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(THIRD_STORE))
+    uri = f"tiny://{tmp_path}/tiny"
+    make_cluster(uri)
+    with gateway_alone(browser, uri, THIRD_STORE) as (page, origin):
+        page.goto(f"{origin}/#/autorecovery")
+        expect(page.locator("main")).to_contain_text("No auto-recovery in this cluster")
+        expect(page.get_by_role("button", name="Enable")).to_have_count(0)
 
 
 def test_pages_are_guarded_and_told_apart_by_their_content(origin: str) -> None:

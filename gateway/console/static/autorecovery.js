@@ -7,7 +7,7 @@ import { ago, count, moment, span } from "./format.js";
 import { pager } from "./pager.js";
 import { ledgerHref, lossText, repairChip } from "./words.js";
 
-const POLL_MS = 4000;
+const POLL_MS = 3000;
 
 export function autoRecoveryView(root, context) {
   const shown = h("div");
@@ -31,7 +31,7 @@ export function autoRecoveryView(root, context) {
 
 function everything(seen, query, act, done) {
   return [
-    h("div", { class: "columns" }, statePanel(seen, act, done), h("div", { class: "stacked" }, repairsPanel(seen), bookiesPanel(seen))),
+    h("div", { class: "columns" }, h("div", { class: "stacked" }, statePanel(seen, act, done), bookiesPanel(seen)), repairsPanel(seen)),
     lossesPanel(seen),
     marksPanel(seen, query),
   ];
