@@ -52,17 +52,23 @@ class UnderreplicatedLedger:
     """When the ledger was first marked, in milliseconds since 1970; None if the marker told no time."""
     unknown_fields: tuple[str, ...] = ()
     """Fields that this version does not know, as text."""
+    damaged: bytes | None = None
+    """What is stored, where it can't be parsed. It is a mark all the same, which names nobody, and is kept as it is."""
 
     def __post_init__(self) -> None:
         check_markable(self.ledger_id)
 
     def with_replicas(self, replicas: Sequence[str], ctime_ms: int | None) -> UnderreplicatedLedger:
         """The mark after `replicas` were marked, too. The time of the first mark stays: it tells the age."""
+        if self.damaged is not None:
+            return self
         new = tuple(dict.fromkeys((*self.replicas, *replicas)))
         return replace(self, replicas=new, ctime_ms=ctime_ms if self.ctime_ms is None else self.ctime_ms)
 
     def encode(self) -> bytes:
         """The bytes of the mark, as BookKeeper writes them."""
+        if self.damaged is not None:
+            return self.damaged
         lines = [f"replica: {quoted(replica)}" for replica in self.replicas]
         if self.ctime_ms is not None:
             lines.append(f"ctime: {self.ctime_ms}")
@@ -70,13 +76,13 @@ class UnderreplicatedLedger:
 
     @classmethod
     def decode(cls, ledger_id: int, content: bytes) -> UnderreplicatedLedger:
-        """Parses a mark. Raises MetadataFormatException, which names the ledger."""
+        """Parses a mark; one that can't be parsed must not keep others from being seen, so it is `damaged`."""
         try:
             text = content.decode()
             message = _parse_text(text, UnderreplicatedLedgerFormat())
             unknown = tuple(field for name, field in top_level_fields(text) if name not in _MARK_FIELDS)
-        except ValueError as error:
-            raise MetadataFormatException(f"the mark of ledger {ledger_id} can't be read: {error}") from error
+        except ValueError:
+            return cls(ledger_id, damaged=content)
         ctime = message.ctime if message.HasField("ctime") else None
         return cls(ledger_id, tuple(message.replica), ctime, unknown)
 

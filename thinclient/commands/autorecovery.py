@@ -49,11 +49,11 @@ def under_replicated(
 ) -> None:
     """Lists the ledgers that are marked for repair: the bookies whose copies are missing, since when, who works on it.
 
-    A mark without bookies says that the ledger is only misplaced. An unrecoverable ledger has entries of which no copy
-    is left.
+    A mark without bookies says that the ledger is only misplaced; one whose bytes are damaged is worked on like any
+    other. An unrecoverable ledger has entries of which no copy is left.
 
     JSON: a list of {"ledger_id", "missing_replicas": [bookie ids], "marked_ms": milliseconds or null, "locked_by":
-    host or null, "unrecoverable"}.
+    host or null, "unrecoverable", "damaged"}.
 
     \b
     Example: bookgate ledger under-replicated --missing bookie-3:3181
@@ -70,6 +70,7 @@ def under_replicated(
                 "marked_ms": mark.value.ctime_ms,
                 "locked_by": holders.get(mark.value.ledger_id),
                 "unrecoverable": str(mark.value.ledger_id) in unrecoverable,
+                "damaged": mark.value.damaged is not None,
             }
             async for page in control.marks_of(store, missing, not_missing)
             for mark in page
@@ -83,8 +84,8 @@ def under_replicated(
     for row in rows:
         replicas, marked = row["missing_replicas"], row["marked_ms"]
         names = ", ".join(replicas) if isinstance(replicas, list) else ""
-        lost = "unrecoverable" if row["unrecoverable"] else ""
-        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(str(row["locked_by"] or "")), lost)
+        notes = ", ".join(note for note in ("unrecoverable", "damaged") if row[note])
+        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(str(row["locked_by"] or "")), notes)
     print_table(table)
     print(f"{len(rows)} ledgers")
 

@@ -62,9 +62,10 @@ async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
         "marked_ms": 1_700_000_000_000,
         "locked_by": None,
         "unrecoverable": True,
+        "damaged": False,
     }
     second = {"ledger_id": 9, "missing_replicas": ["b:1"], "marked_ms": None, "locked_by": "worker7"}
-    second |= {"unrecoverable": False}
+    second |= {"unrecoverable": False, "damaged": False}
     assert await answer(uri, "ledger", "under-replicated") == [first, second]
     assert await answer(uri, "ledger", "under-replicated", "--missing", "a:1") == [first]
     assert await answer(uri, "ledger", "under-replicated", "--not-missing", "a:1") == [second]

@@ -105,9 +105,11 @@ class TestTree:
         await factory.replication_metadata.mark(7, ["b:1"], 5)
         assert kazoo.get(path)[0] == b'replica: "a:1"\nreplica: "b:1"\nctime: 5\nurgency: HIGH\n'
         kazoo.set(path, b"\xff")
-        with pytest.raises(MetadataFormatException, match="7"):
-            await factory.replication_metadata.mark(7, ["c:1"])
-        assert kazoo.get(path)[0] == b"\xff"
+        again = await factory.replication_metadata.mark(7, ["c:1"])
+        assert (kazoo.get(path)[0], again.version) == (b"\xff", kazoo.get(path)[1].version), "as it was, and made again"
+        assert again.version == 3
+        await factory.replication_metadata.mark(8, ["c:1"])
+        assert await listed_ids(factory.replication_metadata) == [7, 8], "it does not hide others"
         await factory.close()
 
     async def test_other_layout_is_refused(self, zookeeper_uri: str, kazoo: Any, base: str) -> None:

@@ -85,9 +85,10 @@ class TestMarks:
         assert UnderreplicatedLedger.decode(7, again.encode()) == again
 
     @pytest.mark.parametrize("content", [b"replica: 5\n", b"ctime: x\n", b'replica: "a', b"\xff", b"x {\n", b"ctime"])
-    def test_damaged_mark_is_an_error_that_names_the_ledger(self, content: bytes) -> None:
-        with pytest.raises(MetadataFormatException, match="77"):
-            UnderreplicatedLedger.decode(77, content)
+    def test_damaged_mark_is_a_mark_that_names_nobody_and_keeps_its_bytes(self, content: bytes) -> None:
+        mark = UnderreplicatedLedger.decode(77, content)
+        assert (mark.replicas, mark.ctime_ms, mark.damaged) == ((), None, content)
+        assert mark.with_replicas(["a:1"], 5).encode() == content
 
     @given(st.lists(st.text(max_size=20), max_size=4, unique=True), st.none() | st.integers(-(2**63), 2**63 - 1))
     def test_what_is_written_is_read(self, replicas: list[str], ctime: int | None) -> None:
