@@ -167,10 +167,11 @@ async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)
-    finally:
+    except (Exception, asyncio.CancelledError):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _held(availability: bytes) -> Copies:

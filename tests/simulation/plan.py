@@ -102,6 +102,8 @@ class AutoRecoveryPlan:
     """Seconds that a ledger which is written keeps its writer although a member is lost."""
     audit_interval: float
     """Seconds."""
+    check_interval: float
+    """Seconds from the end of a check of replicas to the next one."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -111,6 +113,7 @@ class AutoRecoveryPlan:
             "lost_bookie_recovery_delay_seconds": self.delay,
             "open_ledger_recovery_grace_seconds": self.grace,
             "audit_interval_seconds": self.audit_interval,
+            "replica_check_interval_seconds": self.check_interval,
         }
 
 
@@ -210,6 +213,7 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
         delay=rng.choice((0, 1, 3, 10)),
         grace=rng.choice((0.0, 0.5, 2.0, 10.0)),
         audit_interval=rng.choice((5.0, 30.0, 86400.0)),
+        check_interval=random.Random(f"check {plan.seed}").choice((0.0, 1.0, 5.0, 604800.0)),
     )
     faults = list(plan.faults)
     if rng.random() < _DISABLED:

@@ -151,7 +151,7 @@ class RepairWatch:
             self.looked["R13"] += 1
             self._marks.add((ledger_id, bookie_id))
             away = self._away(bookie_id)
-            if away < self._delay and not self._is_worth_a_mark(bookie_id):
+            if away < self._delay and not (self._is_worth_a_mark(bookie_id) or self._lacks(bookie_id, ledger_id)):
                 seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {away:.2f} s"
                 self._world.fail(MarkedTooEarly(seen))
 
@@ -177,6 +177,21 @@ class RepairWatch:
         """Without being lost: it has lost data, or it is drained."""
         draining = (RecordKind.DRAINING_BOOKIE, bookie_id) in self._store.replication.records
         return draining or bookie_id in self._damaged
+
+    def _lacks(self, bookie_id: str, ledger_id: int) -> bool:
+        """Whether it is due to hold an entry that it does not have for certain."""
+        bookie, record = self._bookie(bookie_id), self._store.ledgers.get(LedgerId.unscoped(ledger_id))
+        if bookie is None or record is None:
+            return False
+        state = bookie.stored(nothing_survives).get(ledger_id)
+        held = {} if state is None else state.entries
+        return any(
+            entry_id not in held
+            for fragment in record.metadata.fragments
+            for place, member in enumerate(fragment.ensemble)
+            if member == bookie_id
+            for entry_id in _due(record.metadata, fragment.first_entry_id, place)
+        )
 
     def _changed(self, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
         if before is None or after is None or CURRENT.get().host not in self._world.bookies:
