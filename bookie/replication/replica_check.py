@@ -122,16 +122,16 @@ class ReplicaCheck:
         while True:
             try:
                 seconds = await self._due_in_seconds()
-                if seconds <= 0:
-                    if await self._check():
-                        pause = self._options.first_pause_seconds
-                        continue
-                    seconds = pause
+                if seconds > 0:
+                    await asyncio.sleep(seconds)
+                    continue
+                if await self._check():
+                    pause = self._options.first_pause_seconds
+                    continue
             except (BKException, TimeoutError) as error:
                 log_event(_log, "replica_check", logging.WARNING, state="store_out_of_reach", error=error)
-                seconds = pause
+            await asyncio.sleep(pause)
             pause = min(2 * pause, self._options.interval_seconds)
-            await asyncio.sleep(seconds)
 
     async def _due_in_seconds(self) -> float:
         ended_ms = await self._metadata.check_time(PeriodicCheck.ALL_LEDGERS)

@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import REPAIR, Edit, Mutation
 _AUDITOR, _RULES = "bookie/replication/auditor.py", "bookie/replication/audit_rules.py"
 _WORKER, _REPAIR = "bookie/replication/worker.py", "bookie/replication/repair.py"
 _VERDICTS, _FRAGMENTS = "bookie/replication/verdicts.py", "bookie/replication/fragments.py"
+_CHECK, _LOOK = "bookie/replication/replica_check.py", "bookie/replication/look.py"
 _BOOKIES, _COPYING = "bookie/replication/bookies.py", "bookie/replication/copying.py"
 _RULES_TESTS = ("tests/unit/bookie/replication/test_audit_rules.py",)
 
@@ -229,6 +230,36 @@ MUTATIONS = (
         "            self._refused_by(repair.bookie_id, error)\n            return False\n",
         "            raise BKException(str(error)) from error\n",
         REPAIR,
+    ),
+    Mutation(
+        "check-unregistered-lacks",
+        "auto-recovery",
+        ("R13",),
+        "the check of replicas marks what a bookie holds that is away for a moment",
+        _CHECK,
+        'return Unknown("it is not registered")',
+        "return Holding(BitMap64())",
+        REPAIR,
+    ),
+    Mutation(
+        "check-while-disabled",
+        "auto-recovery",
+        ("R11",),
+        "a check of replicas goes on when auto-recovery is disabled",
+        _AUDITOR,
+        "        return self._state is VoteState.ELECTED and self._enabled\n",
+        "        return self._state is VoteState.ELECTED\n",
+        REPAIR,
+    ),
+    Mutation(
+        "look-said-once",
+        "auto-recovery",
+        (),
+        "a bookie that says once that it lacks an entry is taken at its word",
+        _LOOK,
+        "    if not doubted:\n",
+        "    if doubted is not None:\n",
+        tests=("tests/unit/bookie/replication/test_look.py",),
     ),
     Mutation(
         "repair-storm-ignored",
