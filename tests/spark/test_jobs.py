@@ -36,7 +36,7 @@ def write(client: BookKeeper, entries: list[bytes], **custom: bytes) -> int:
     return ledger.ledger_id.ledger_id
 
 
-def test_usage_by_bookie_state_custom_metadata_and_age(
+def test_usage_by_bookie_state_custom_metadata_age_and_copies(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
 ) -> None:
     metadata = LedgerMetadata.new(BOOKIES, 2, 2, DigestType.CRC32C, PASSWORD, {"usage": b"1"}, NOW_MS - 7_200_000)
@@ -58,6 +58,8 @@ def test_usage_by_bookie_state_custom_metadata_and_age(
         ("custom metadata", "b"): (1, 1, 0, 0, 0),
         ("age", "under a day"): (1, 0, 90, 9000, 18000),
         ("age", "a year and more"): (1, 1, 0, 0, 0),
+        ("copies", "2"): (1, 0, 90, 9000, 18000),
+        ("copies", "3"): (1, 1, 0, 0, 0),
     }
 
 

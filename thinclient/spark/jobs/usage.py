@@ -1,4 +1,4 @@
-"""Usage: ledgers, entries and bytes by bookie, by state, by custom metadata and by age, from the metadata alone.
+"""Usage: ledgers, entries and bytes by bookie, state, custom metadata, age and copies, from the metadata alone.
 
 Of a ledger that is not closed the metadata tell only what its finished fragments hold, and no bytes: such ledgers are
 counted in `unfinished`, and their figures are what is known. A bookie's bytes are its share of each ledger's bytes by
@@ -31,14 +31,19 @@ _OLDER, _NO_AGE = "a year and more", "not known"
 
 
 def usage(spark: SparkSession, options: Mapping[str, str], now_ms: int | None = None) -> DataFrame:
-    """COLUMNS, a row for each value of each dimension: `bookie`, `state`, `custom metadata` (its keys), `age`.
+    """COLUMNS, a row for each value of each dimension: `bookie`, `state`, `custom metadata` (its keys), `age`,
+    `copies` (how many each entry is due to have: the write quorum).
 
     `options` are those of table `ledgers`. A ledger counts once in each value that it has.
     """
     ledgers = _measured(spark.read.format("bookkeeper").options(**options).option("table", "ledgers").load())
     age = _age(F.lit(int(time.time() * 1000) if now_ms is None else now_ms))
     shares = F.concat(
-        F.array(_share("state", F.col("state")), _share("age", age)),
+        F.array(
+            _share("state", F.col("state")),
+            _share("age", age),
+            _share("copies", F.col("write_quorum_size").cast("string")),
+        ),
         F.transform(F.map_keys("custom_metadata"), lambda key: _share("custom metadata", key)),
         F.flatten(F.transform("fragments", _shares_of_bookies)),
     )
