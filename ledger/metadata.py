@@ -146,6 +146,11 @@ class LedgerMetadata:
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]
 
+    @property
+    def complete_fragments(self) -> tuple[Fragment, ...]:
+        """Those that nobody extends any more, in order: of a ledger that is not closed all but the last."""
+        return self.fragments if self.is_closed else self.fragments[:-1]
+
     def fragment_at(self, entry_id: int) -> Fragment:
         """The fragment that contains `entry_id`, which may lie beyond the last entry. Raises ValueError below 0."""
         if entry_id >= self.fragments[-1].first_entry_id >= 0:

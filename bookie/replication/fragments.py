@@ -55,7 +55,7 @@ def complete_fragments(metadata: LedgerMetadata) -> list[CompleteFragment]:
         ends.append(metadata.last_entry_id)
     return [
         CompleteFragment(fragment.first_entry_id, last, fragment.ensemble, metadata.write_quorum_size)
-        for fragment, last in zip(metadata.fragments, ends, strict=False)
+        for fragment, last in zip(metadata.complete_fragments, ends, strict=True)
     ]
 
 

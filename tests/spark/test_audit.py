@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from typer.testing import CliRunner
 
+from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
+from bookgate.bookie.replication.worker import WorkerOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
+from bookgate.ledger.replication_store import ReplicationMetadata
 from bookgate.thinclient.blocking.client import BookKeeper, ReadHandle
+from bookgate.thinclient.blocking.loop_thread import LoopThread
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.metadata_source import metadata_factory
+from bookgate.thinclient.spark.commands import main
 from bookgate.thinclient.spark.jobs import copies_table
 from bookgate.thinclient.spark.jobs.audit import FAULTS, audit
 from bookgate.thinclient.spark.jobs.copies import CopyReader, Fault
+from bookgate.thinclient.spark.jobs.marking import mark_lacking
 from bookgate.thinclient.spark.options.read_options import parse_options
 from bookgate.thinclient.spark.reading.entries import readable_slices
 from bookgate.thinclient.spark.reading.planning import TemplateTable, readable_record
 from bookgate.thinclient.spark.worker_client import WorkerClients
 from tests.integration.bookie.entry_client import EntryClient, add
+from tests.integration.bookie.in_process import until
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import Copy, plant, sound
+
+T = TypeVar("T")
 
 
 def lost(ledger_id: int, copy: Copy) -> bytes | None:
@@ -259,3 +274,120 @@ def test_a_ledger_that_may_not_be_read_is_a_row_and_not_the_end(
     assert all((row["bookie_id"], row["copies"], row["unauthorized"]) == (None, 0, 1) for row in refused.values())
     assert refused[closed]["ranges"][0]["detail"] == "not checked: unauthorized: not for you"
     assert [row["good"] for row in rows if row["ledger_id"] == after] == [60, 60, 60]
+
+
+def in_metadata(cluster: StandaloneCluster, work: Callable[[LedgerManagerFactory], Coroutine[Any, Any, T]]) -> T:
+    """Does `work` with the cluster's metadata, through its gateways."""
+
+    async def run() -> T:
+        factory = metadata_factory(cluster.gateway_uri, ClientConfig())
+        try:
+            await factory.initialize()
+            return await work(factory)
+        finally:
+            await factory.close()
+
+    thread = LoopThread.acquire()
+    try:
+        return thread.run(run())
+    finally:
+        thread.release()
+
+
+async def marked(store: ReplicationMetadata) -> dict[int, tuple[str, ...]]:
+    return {mark.value.ledger_id: mark.value.replicas async for page in store.marks() for mark in page}
+
+
+def marks(cluster: StandaloneCluster) -> dict[int, tuple[str, ...]]:
+    return in_metadata(cluster, lambda factory: marked(factory.replication_metadata))
+
+
+@pytest.fixture
+def unmarked(cluster: StandaloneCluster) -> Iterator[None]:
+    """Takes back what a test has marked."""
+
+    async def clear(factory: LedgerManagerFactory) -> None:
+        store = factory.replication_metadata
+        for mark in [mark async for page in store.marks() for mark in page]:
+            await store.delete_mark(mark.value.ledger_id, mark.version)
+
+    yield
+    in_metadata(cluster, clear)
+
+
+@pytest.fixture
+def command(spark: SparkSession, cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """`bookgate spark audit` of some ledgers that have damage, in the session of these tests; what it prints."""
+
+    @contextmanager
+    def of_these_tests(*_arguments: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(main, "spark_session", of_these_tests)
+
+    def run_it(ledgers: Sequence[int], *more: str) -> str:
+        selected = ("-g", cluster.gateway_uri, "--ledger-ids", ",".join(map(str, ledgers)))
+        ended = CliRunner().invoke(main.app, ["audit", *selected, *more])
+        assert ended.exit_code == 1, ended.stderr
+        return ended.stdout
+
+    return run_it
+
+
+@pytest.mark.usefixtures("unmarked")
+def test_the_command_marks_what_lacks_copies_and_only_if_told_so(
+    cluster: StandaloneCluster, client: BookKeeper, command: Callable[..., str]
+) -> None:
+    ledgers = missing, _, nothing = [plant(client, cluster, spoil) for spoil in (lost, flipped, forgotten)]
+    assert "marked" not in command(ledgers)
+    assert marks(cluster) == {}
+    result = json.loads(command(ledgers, "--json", "--mark"))
+    assert (result["missing"], result["marked"], result["not_markable"], result["left"]) == (66, 2, 0, 0)
+    assert "there is no auditor" in result["obstacle"]
+    assert marks(cluster) == {missing: ("bookie-2",), nothing: ("bookie-1",)}
+
+
+@pytest.mark.usefixtures("unmarked")
+def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, command: Callable[..., str]
+) -> None:
+    damaged, whole = plant(client, cluster, lost), plant(client, cluster)
+    gone = cluster.processes[2]
+    gone.kill()
+    in_metadata(cluster, lambda factory: factory.replication_metadata.set_enabled(False))
+    try:
+        said = command([damaged, whole], "--mark", "--option", "readTimeoutMs=2000")
+    finally:
+        in_metadata(cluster, lambda factory: factory.replication_metadata.set_enabled(True))
+        gone.start()
+        gone.wait_until_serving()
+    assert "unreachable: 120" in said
+    assert "marked: 1, not markable: 0, left: 0" in said
+    assert "nothing is repaired now: auto-recovery is disabled" in said
+    assert marks(cluster) == {damaged: ("bookie-2",)}
+
+    async def repair(factory: LedgerManagerFactory) -> None:
+        auditor = AuditorOptions(lost_bookie_delay_seconds=3600)
+        running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), 0), ClientConfig())
+        await running.start()
+        try:
+            await until(lambda: running.worker.statistics.ledgers_repaired, 60)
+        finally:
+            await running.stop()
+
+    in_metadata(cluster, repair)
+    assert damage(run(spark, cluster, damaged)) == {}
+
+
+@pytest.mark.usefixtures("unmarked")
+def test_a_ledger_of_another_scope_is_counted_and_not_marked(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
+) -> None:
+    ledger = plant(client, cluster)
+    rows = [(0, ledger, 0, "bookie-1", 1), (0, ledger, 0, "bookie-3", 2), (7, ledger, 0, "bookie-1", 1)]
+    found = spark.createDataFrame(
+        rows, "scope_id bigint, ledger_id bigint, fragment bigint, bookie_id string, missing bigint"
+    )
+    marking = mark_lacking(found, {"gateways": cluster.gateway_uri})
+    assert (marking.marked, marking.not_markable, marking.left, marking.failure) == (1, 1, 0, None)
+    assert marks(cluster) == {ledger: ("bookie-1", "bookie-3")}

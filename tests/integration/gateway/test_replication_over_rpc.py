@@ -21,6 +21,7 @@ from bookgate.ledger.replication_store import LedgerLock, LockLost, RecordKind, 
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceStub
+from bookgate.thinclient.spark.jobs.marking import require_auto_recovery
 from tests.integration.gateway.conftest import STORES, some_metadata, unscoped, unused_store
 from tests.integration.gateway.test_replication_contract import (
     Ender,
@@ -285,11 +286,14 @@ class TestSessions:
         factory = create_factory(made(f"tiny://{tmp_path}/tiny"))
         await factory.initialize()
         server = GatewayServer(factory)
-        client = create_factory(f"grpc://127.0.0.1:{await server.start()}")
+        port = await server.start()
+        client = create_factory(f"grpc://127.0.0.1:{port}")
         await client.initialize()
         for call in (client.replication_metadata.mark(7, []), client.replication_metadata.try_lock(7, "h")):
             with pytest.raises(IllegalOpException, match="no place"):
                 await call
+        with pytest.raises(IllegalOpException, match=r"no place.*run the audit without --mark"):
+            await asyncio.to_thread(require_auto_recovery, {"gateways": f"127.0.0.1:{port}"})
         await client.close()
         await server.stop(0)
         await factory.close()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from bookgate.ledger.metadata_store import LedgerRecord
     from bookgate.thinclient.spark.commit_protocol import Write
+    from bookgate.thinclient.spark.jobs.marking import Marking
 
 app = new_group("Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans; leftovers of its sink.")
 
@@ -114,21 +115,30 @@ def audit_command(
     option: SourceOption = None,
     output: Output = None,
     output_format: OutputFormat = Format.PARQUET,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="Have auto-recovery copy again what bookies say that they lack.")
+    ] = False,
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Reads every entry on every bookie that should hold it, and reports what is missing, corrupt or of wrong length.
 
-    Nothing is fenced or changed. Exit code 1 when a copy is not known to be good.
+    Nothing is fenced or changed; with --mark ledgers that lack copies are marked for auto-recovery. Exit code 1 when a
+    copy is not known to be good, whether its ledger is marked or not.
 
     JSON: {"ledgers", "copies", "good", "missing", "corrupt", "wrong_length", "unreachable", "busy", "unauthorized",
-    "damage": [a row each, at most 50]}.
+    "damage": [a row each, at most 50]}; with --mark also "marked", "not_markable", "left": numbers of ledgers, and
+    "obstacle": why nothing is repaired now, or null.
 
     \b
     Example: bookgate spark audit -g grpc://bookie-1:4181 --output /reports/audit --format json
     """
+    from bookgate.thinclient.spark.jobs.marking import mark_lacking, require_auto_recovery
+
     options = _options(gateways, password, ledger_ids, option, "copies")
+    if mark:
+        require_auto_recovery(options)
     with _session("audit", master, conf) as spark:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -143,10 +153,26 @@ def audit_command(
         ).collect()
         damaged = found.where(" + ".join(FAULTS) + " > 0").orderBy("scope_id", "ledger_id", "fragment", "bookie_id")
         rows = damaged.limit(_SHOWN_ROWS).collect()
+        marking = mark_lacking(found, options) if mark else None
     summary = row.asDict()
-    _tell(summary, rows, as_json, rows_name="damage")
+    _tell(summary if marking is None else summary | _amounts(marking, as_json), rows, as_json, rows_name="damage")
+    if marking is not None:
+        _tell_what_is_in_the_way(marking, as_json)
     if any(summary[name] for name in FAULTS):
         raise typer.Exit(1)
+
+
+def _amounts(marking: Marking, as_json: bool) -> dict[str, Any]:
+    amounts = {"marked": marking.marked, "not_markable": marking.not_markable, "left": marking.left}
+    return {**amounts, "obstacle": marking.obstacle} if as_json else amounts
+
+
+def _tell_what_is_in_the_way(marking: Marking, as_json: bool) -> None:
+    """Of repairs, for people; and, as a failure, of the marks themselves."""
+    if marking.obstacle is not None and not as_json:
+        typer.echo(f"nothing is repaired now: {marking.obstacle}")
+    if marking.failure is not None:
+        fail(f"marking did not come to its end: {marking.failure}; run it again")
 
 
 @app.command("usage")
@@ -160,7 +186,7 @@ def usage_command(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sums up ledgers, entries and bytes by bookie, by state, by key of custom metadata and by age.
+    """Sums up ledgers, entries and bytes by bookie, state, key of custom metadata, age and write quorum.
 
     JSON: {"usage": [{"dimension", "value", "ledgers", "unfinished", "entries", "bytes", "stored_bytes"}, …]}.
 

@@ -5,7 +5,8 @@ good and what is wrong with the rest, and one more for what is wrong with a ledg
 or recovered: ledgers that are being written are looked at up to their last add confirmed. Ledgers are opened by the
 password that their metadata keep; the option `password` is for those that keep none.
 
-What a copy can be and when it is reported: `copies`. Source: docs/spark.md#jobs.
+Not its job: what a copy can be and when it is reported (`copies`), having it repaired (`marking`).
+Source: docs/spark.md#jobs.
 """
 
 from __future__ import annotations

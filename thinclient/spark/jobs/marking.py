@@ -1,0 +1,192 @@
+"""Marks of auto-recovery for what an audit has found to lack: one a ledger, with the bookies that lack copies of it.
+
+A place of a ledger (a bookie of a fragment) lacks copies when the bookie itself said that it has no such entry. What is
+not known (unreachable, busy, unauthorized) never counts. Nor do copies that are there and damaged: a worker goes by
+what bookies list, so it would find nothing to do.
+
+An audit takes long, so every ledger is looked up once more before it is marked. A place is left out if the ledger is
+gone, if another bookie has taken the place, if the fragment may still be extended, since only complete ones are
+repaired (R7), or if the bookie is not registered by now: whether that one is lost is for the auditor to say, when the
+delay is over (R13). A mark costs nothing if it is wrong: the worker asks the bookies itself (R10).
+
+Marks are stored where auto-recovery is disabled or does not run, too, and wait; who ordered them is told so.
+
+Not its job: what lacks (`audit`), repairs (auto-recovery).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    IncorrectParameterException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.replication import markable
+from bookgate.ledger.replication_control import obstacle
+from bookgate.thinclient.blocking.loop_thread import LoopThread
+from bookgate.thinclient.metadata_source import metadata_factory
+from bookgate.thinclient.spark.options.read_options import Table, parse_options
+from bookgate.thinclient.spark.worker_client import client_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LOOKED_UP_AT_ONCE = 1000
+_MARKS_AT_ONCE = 32
+
+_GONE = (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException)
+"""Of such a ledger nobody can tell what is due where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A ledger that lacks copies, and where."""
+
+    ledger_id: LedgerId
+    places: frozenset[tuple[int, str]]
+    """First entry of a fragment, and a bookie of it."""
+
+
+@dataclass(slots=True)
+class Marking:
+    """What has become of the ledgers that lack copies. It grows."""
+
+    marked: int = 0
+    not_markable: int = 0
+    """Of scopes other than 0, where no marks exist."""
+    left: int = 0
+    """Gone or damaged by now, changed, being written where they lack, or their bookies are not registered any more."""
+    obstacle: str | None = None
+    """Why nothing is repaired now, and what to do about it; None: nothing is in the way."""
+    failure: BKException | None = None
+    """What kept the rest from being marked."""
+
+
+def bookies_to_mark(lack: Lack, metadata: LedgerMetadata, registered: Collection[str]) -> list[str]:
+    """The bookies that a mark should name, by the newest metadata; none: the ledger is not to be marked."""
+    ensembles = {fragment.first_entry_id: fragment.ensemble for fragment in metadata.complete_fragments}
+    still_due = {bookie_id for start, bookie_id in lack.places if bookie_id in ensembles.get(start, ())}
+    return sorted(still_due.intersection(registered))
+
+
+def require_auto_recovery(options: Mapping[str, str]) -> None:
+    """Raises IllegalOpException if the metadata store of these gateways has no auto-recovery."""
+    with _metadata(options) as (thread, factory):
+        try:
+            thread.run(factory.replication_metadata.is_enabled())
+        except IllegalOpException as error:
+            raise IllegalOpException(
+                f"nothing can be marked in this cluster: {error}; run the audit without --mark"
+            ) from error
+
+
+def mark_lacking(found: DataFrame, options: Mapping[str, str]) -> Marking:
+    """Marks each ledger that lacks copies, from this process.
+
+    Args:
+        found: What an audit has found.
+        options: Those of the audit.
+
+    Returns:
+        What became of the ledgers. If the metadata fail, marking ends there, with the failure; it may be repeated.
+    """
+    marking = Marking()
+    remaining = lacks(found)
+    with _metadata(options) as (thread, factory):
+        try:
+            while page := list(islice(remaining, _LOOKED_UP_AT_ONCE)):
+                thread.run(mark_page(factory, page, marking))
+            marking.obstacle = thread.run(obstacle(factory.replication_metadata))
+        except BKException as error:
+            marking.failure = error
+    return marking
+
+
+def lacks(found: DataFrame) -> Iterator[Lack]:
+    """The ledgers of an audit that lack copies. The driver holds those of one partition at a time."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    places = found.where("missing > 0").groupBy("scope_id", "ledger_id")
+    listed = places.agg(F.collect_set(F.struct("fragment", "bookie_id")).alias("places"))
+    for row in listed.toLocalIterator():
+        yield Lack(
+            LedgerId(row.scope_id, row.ledger_id), frozenset((place.fragment, place.bookie_id) for place in row.places)
+        )
+
+
+async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking: Marking) -> None:
+    """Marks some ledgers, and adds to `marking` what became of them. Raises BKException after what could be marked."""
+    wanted = [lack for lack in page if _is_markable(lack.ledger_id)]
+    marking.not_markable += len(page) - len(wanted)
+    if not wanted:
+        return
+    bookies = await factory.service_discovery.bookies(BookieSet.ALL)
+    registered = {bookie.bookie_id for bookie in bookies if bookie.writable or bookie.read_only}
+    records = await factory.ledger_manager.read_many([lack.ledger_id for lack in wanted])
+    room, now_ms = asyncio.Semaphore(_MARKS_AT_ONCE), time.time_ns() // 1_000_000
+
+    async def mark(ledger_id: LedgerId, replicas: Sequence[str]) -> None:
+        async with room:
+            await factory.replication_metadata.mark(ledger_id.ledger_id, replicas, now_ms)
+        marking.marked += 1
+
+    due: list[tuple[LedgerId, list[str]]] = []
+    for lack, record in zip(wanted, records, strict=True):
+        if isinstance(record, BKException) and not isinstance(record, _GONE):
+            raise record
+        replicas = [] if isinstance(record, BKException) else bookies_to_mark(lack, record.metadata, registered)
+        if replicas:
+            due.append((lack.ledger_id, replicas))
+        else:
+            marking.left += 1
+    outcomes = await asyncio.gather(*(mark(*each) for each in due), return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+
+
+def _is_markable(ledger_id: LedgerId) -> bool:
+    try:
+        markable(ledger_id)
+    except IncorrectParameterException:
+        return False
+    return True
+
+
+@contextmanager
+def _metadata(options: Mapping[str, str]) -> Iterator[tuple[LoopThread, LedgerManagerFactory]]:
+    """The metadata behind the gateways of the options, and the thread on which they are asked."""
+    parsed = parse_options({**options, "table": Table.COPIES.value})
+    config = client_config(parsed.client_settings)
+    thread = LoopThread.acquire()
+
+    async def connect() -> LedgerManagerFactory:
+        factory = metadata_factory(parsed.gateways, config)
+        try:
+            await factory.initialize()
+        except BaseException:
+            await factory.close()
+            raise
+        return factory
+
+    try:
+        factory = thread.run(connect())
+        try:
+            yield thread, factory
+        finally:
+            thread.run(factory.close())
+    finally:
+        thread.release()
