@@ -87,12 +87,14 @@ class Copier:
         if wait > 0:
             await asyncio.sleep(wait)
         try:
-            self._copied.bytes += await self._bookies.add_copy(target, entry, secrets)
+            size = await self._bookies.add_copy(target, entry, secrets)
         except BKException as error:
             if isinstance(error, TooManyRequestsException):
                 self._budget.overloaded(self._loop.time())
             raise
+        # Not in one statement with the await: others count meanwhile.
         self._copied.entries += 1
+        self._copied.bytes += size
 
 
 def entries_a_piece(metadata: LedgerMetadata) -> int:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from bookgate import BookKeeper, ClientConfig, WriteHandle
+from bookgate.bookie.replication.copying import Copied
 from bookgate.bookie.replication.tools import WorkerTools
 from bookgate.bookie.replication.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.digest import digest_for
+from bookgate.ledger.entry import HEADER_SIZE
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication_store import RecordKind
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
@@ -35,8 +38,9 @@ def cluster(tmp_path: Path) -> Iterator[ForkedCluster]:
 class Repairs:
     """A worker, and the metadata that it and the test look at."""
 
-    def __init__(self, factory: LedgerManagerFactory, worker: ReplicationWorker) -> None:
+    def __init__(self, factory: LedgerManagerFactory, worker: ReplicationWorker, copied: Copied) -> None:
         self.factory = factory
+        self.copied = copied
         self.metadata = factory.replication_metadata
         self.worker = worker
 
@@ -69,7 +73,7 @@ async def repairing(cluster: ForkedCluster, **options: Any) -> AsyncIterator[Rep
     worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)
     await worker.start()
     try:
-        yield Repairs(factory, worker)
+        yield Repairs(factory, worker, tools.copied)
     finally:
         await worker.stop()
         await tools.close()
@@ -129,6 +133,18 @@ async def test_lost_bookies_are_replaced(
             assert lost not in fragment.ensemble
         await check(client, ledger.ledger_id, entries)
         assert repairs.worker.statistics.ledgers_repaired == losses
+
+
+async def test_what_was_copied_is_counted(cluster: ForkedCluster) -> None:
+    """Many copies are under way at once; each counts, with all of its bytes."""
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        ledger = await written(client, 200, 3, 3, 2)
+        lost = ledger.metadata.fragments[0].ensemble[0]
+        await lost_for_good(cluster, repairs, lost)
+        await repairs.mark(ledger.ledger_id.ledger_id, lost)
+        await repairs.until_unmarked(ledger.ledger_id.ledger_id)
+        overhead = HEADER_SIZE + digest_for(DigestType.CRC32C, PASSWORD).length
+        assert repairs.copied == Copied(200, sum(overhead + len(payload(number)) for number in range(200)))
 
 
 async def test_a_ledger_that_is_written_is_not_fenced(cluster: ForkedCluster) -> None:
