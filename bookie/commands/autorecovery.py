@@ -23,6 +23,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json
 from bookgate.runtime.logs import LogSettings, log_event, set_up_logging
+from bookgate.thinclient.commands.client_options import run_async
 from bookgate.thinclient.config import ClientConfig, load_settings
 
 _log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def start(
         AutoRecoveryConfig, config, {key: value for key, value in given.items() if value is not None}
     )
     set_up_logging(chosen.log_level, chosen.log_format)
-    asyncio.run(_run(chosen, as_json))
+    run_async(_run(chosen, as_json))
 
 
 async def _run(config: AutoRecoveryConfig, as_json: bool) -> None:
