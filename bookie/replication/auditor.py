@@ -36,6 +36,7 @@ from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.ledger.replication_store import (
+    ANY_VERSION,
     AuditorVote,
     DelayChanged,
     RecordKind,
@@ -319,6 +320,11 @@ class Auditor:
         for bookie_id in verdict.to_forget:
             await metadata.bookie_returned(bookie_id)
             log_event(_log, "bookie_returned", returned=bookie_id)
+        if ordered:
+            # Workers go by the notes.
+            for bookie_id in verdict.lost:
+                since_ms = min(roll.missed_since.get(bookie_id, now_ms), now_ms - delay_ms)
+                await metadata.write_record(RecordKind.MISSED_BOOKIE, bookie_id, b"%d" % since_ms, ANY_VERSION)
         self._tell(verdict, len(roll.known) - len(set(roll.present)))
         return verdict
 

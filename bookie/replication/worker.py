@@ -6,10 +6,10 @@ marked it again (R8); read the metadata; repair (`repair`); remove the mark if a
 there is no such ledger (R5); give the lock back. A ledger that lost entries or its end for good is written to the list
 of unrecoverable ones, and its mark stays. Every failure has the same pause, twice as long each time.
 
-A bookie counts as lost when it is not registered and the mark names it, or the auditor has missed it for longer than
-the delay. A ledger that is still written is fenced and recovered only if a bookie of its last ensemble is lost, stays
-lost for the grace, as this process has seen itself, and its metadata do not move meanwhile (R6): a writer that lives
-replaces the bookie.
+A bookie counts as lost when it is not registered and the auditor has missed it for the delay; or, where no auditor
+notes that, as BookKeeper's don't, when the mark names it and this process has missed it for the delay itself. A ledger
+that is still written is fenced and recovered only if a bookie of its last ensemble is lost, stays lost for the grace,
+as this process has seen itself, and its metadata do not move meanwhile (R6): a writer that lives replaces the bookie.
 
 While auto-recovery is disabled nothing new is begun and nothing fenced (R11). Errors of the store end nothing: they are
 a pause. Source: docs/protocol/auto-recovery.md#worker.
@@ -396,10 +396,11 @@ class ReplicationWorker:
         now_ms = int(time.time() * 1000)
 
         def is_lost(bookie_id: str) -> bool:
-            if bookie_id in mark.value.replicas:
-                return True
             since = missed.get(bookie_id)
-            return since is not None and since.value.isdigit() and now_ms - int(since.value) >= delay_ms
+            if since is not None and since.value.isdigit() and now_ms - int(since.value) >= delay_ms:
+                return True
+            away = self._attendance.away_seconds(bookie_id, self._now()) or 0.0
+            return bookie_id in mark.value.replicas and 1000 * away >= delay_ms
 
         return {bookie_id: is_lost(bookie_id) for bookie_id in sorted(absent)}
 

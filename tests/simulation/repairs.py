@@ -67,8 +67,6 @@ class RepairWatch:
         self._delay = delay
         self._grace = grace
         self._clocks_are_right = clocks_are_right
-        self._marks: set[tuple[int, str]] = set()
-        """Ledgers with bookies that they were marked for."""
         self._noted: dict[str, float] = {}
         """When bookies were noted as missed, the last time."""
         self.looked: Counter[str] = Counter()
@@ -120,13 +118,13 @@ class RepairWatch:
         return {} if state is None else state.entries
 
     def _is_worth_a_repair(self, before: LedgerRecord, place: _Place) -> None:
-        """Who is replaced was lost or marked; or it lacks entries, and may have refused them."""
+        """Who is replaced was lost; or it lacks entries, and may have refused them."""
         if not self._clocks_are_right:
             return
         self.looked["R13"] += 1
         number, bookie_id = before.ledger_id.ledger_id, place.was
         away = max(self._away(bookie_id), self._was_away(bookie_id, self._store.replication.locked_for(number)))
-        if (number, bookie_id) in self._marks or away >= self._delay or self._is_worth_a_mark(bookie_id):
+        if away >= self._delay or self._is_worth_a_mark(bookie_id):
             return
         held = self._held(bookie_id, number)
         if all(entry_id in held for entry_id in _due(before.metadata, place.first_entry_id, place.place)):
@@ -149,7 +147,6 @@ class RepairWatch:
             return
         for bookie_id in replicas:
             self.looked["R13"] += 1
-            self._marks.add((ledger_id, bookie_id))
             away = self._away(bookie_id)
             if away < self._delay and not (self._is_worth_a_mark(bookie_id) or self._lacks(bookie_id, ledger_id)):
                 seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {away:.2f} s"

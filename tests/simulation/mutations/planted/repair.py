@@ -177,8 +177,8 @@ MUTATIONS = (
         ("R13",),
         "a worker takes any bookie that is not registered for lost",
         _WORKER,
-        "            if bookie_id in mark.value.replicas:\n                return True\n",
-        "            if bookie_id:\n                return True\n",
+        "            return bookie_id in mark.value.replicas and 1000 * away >= delay_ms\n",
+        "            return away >= 0.0\n",
         REPAIR,
     ),
     Mutation(
