@@ -26,7 +26,6 @@ from bookgate.ledger.errors import (
     BKException,
     IllegalOpException,
     IncorrectParameterException,
-    MetadataFormatException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -165,16 +164,14 @@ async def repair_of(factory: LedgerManagerFactory, ledger_id: LedgerId) -> dict[
         return None
     return {
         "missing": list(mark.value.replicas),
+        "damaged": mark.value.damaged is not None,
         "since": mark.value.ctime_ms,
         "loss": None if record is None else _loss_shown(number, control.loss_of(record.value)),
     }
 
 
 async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: Mapping[int, str]) -> dict[str, Any]:
-    try:
-        marks, next_after = await _page(store, query)
-    except MetadataFormatException as damaged:
-        return {"marks": [], "next": None, "problem": str(damaged)}
+    marks, next_after = await _page(store, query)
     kind = RecordKind.UNRECOVERABLE_LEDGER
     lost = await asyncio.gather(*(store.read_record(kind, str(mark.value.ledger_id)) for mark in marks))
     shown = [
@@ -184,10 +181,11 @@ async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: M
             "since": mark.value.ctime_ms,
             "holder": holders.get(mark.value.ledger_id),
             "unrecoverable": record is not None,
+            "damaged": mark.value.damaged is not None,
         }
         for mark, record in zip(marks, lost, strict=True)
     ]
-    return {"marks": shown, "next": next_after, "problem": None}
+    return {"marks": shown, "next": next_after}
 
 
 async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence[Mark], str | None]:

@@ -89,7 +89,7 @@ function bookiesPanel({ missed, draining }) {
   return panel("Bookies that lose their ledgers", null, table("Bookies that lose their ledgers", ["Bookie", "State", "Since"], rows, "None is missed, and none is to be emptied."));
 }
 
-function marksPanel({ marks, next, problem }, query) {
+function marksPanel({ marks, next }, query) {
   const rows = marks.map((mark) =>
     h(
       "tr",
@@ -103,7 +103,6 @@ function marksPanel({ marks, next, problem }, query) {
   return panel(
     "Marked ledgers",
     null,
-    problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
     table("Marked ledgers", ["Ledger", "State", { text: "Lacks copies at", class: "wide" }, "Marked"], rows, "No ledger is marked here."),
     pager("autorecovery", query, next, marks.length),
   );

@@ -35,9 +35,10 @@ export function recoveryChips({ missedSince, isDraining }) {
   ];
 }
 
-/** What is wrong with a marked ledger, which may lack copies or only lie at the wrong bookies. */
-export function repairChip({ missing, unrecoverable }) {
+/** What is wrong with a marked ledger, which may lack copies or only lie at the wrong bookies; a damaged mark says neither. */
+export function repairChip({ missing, unrecoverable, damaged }) {
   if (unrecoverable) return chip("unrecoverable", "bad");
+  if (damaged) return chip("mark damaged", "warn");
   return missing.length ? chip("under-replicated", "warn") : chip("misplaced", "warn");
 }
 

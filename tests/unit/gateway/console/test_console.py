@@ -306,6 +306,7 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
             "since": 5000,
             "holder": None,
             "unrecoverable": False,
+            "damaged": False,
         }
         assert (first["marks"][2]["missing"], first["marks"][2]["holder"]) == (["b1:1", "b2:1"], "here")
         assert (first["next"], first["repairs"]) == ("99", [{"ledgerId": "2", "holder": "here"}])
@@ -346,7 +347,7 @@ async def test_a_ledger_says_whether_it_needs_repair(tmp_path: Path) -> None:
         await recovery.mark(2, ["b2"])
         await recovery.write_record(RecordKind.UNRECOVERABLE_LEDGER, "2", b"{}", None)
         assert await repair(ledger_id=0) is None
-        assert await repair(ledger_id=1) == {"missing": ["b1"], "since": 5000, "loss": None}
+        assert await repair(ledger_id=1) == {"missing": ["b1"], "damaged": False, "since": 5000, "loss": None}
         assert (await repair(ledger_id=2))["loss"]["ledgerId"] == "2"
         assert await repair(ledger_id=1, ledger_scope_id=5) is None
 
@@ -356,14 +357,15 @@ async def test_a_damaged_mark_is_named_and_hides_nothing_else(tmp_path: Path) ->
     async with store(tmp_path) as factory, asked(factory) as http:
         await factory.ledger_manager.create(LedgerId(0, 1), metadata())
         await factory.replication_metadata.mark(1, ["b1"])
+        await factory.replication_metadata.mark(2, ["b1"])
         with sqlite3.connect(tmp_path / "metadata.db") as connection:
-            connection.execute("UPDATE replication_marks SET content = x'ff'")
+            connection.execute("UPDATE replication_marks SET content = x'ff' WHERE ledger_id = 1")
         connection.close()
         shown = (await http.get(f"{PATH}/autorecovery")).raise_for_status().json()
-        assert (shown["enabled"], shown["marks"], shown["counts"]) == (True, [], None)
-        assert "ledger 1" in shown["problem"]
+        damaged = [(mark["ledgerId"], mark["missing"], mark["damaged"]) for mark in shown["marks"]]
+        assert damaged == [("1", [], True), ("2", ["b1"], False)]
         ledger = (await http.get(f"{PATH}/ledger", params={"ledger_id": 1})).raise_for_status().json()
-        assert "ledger 1" in ledger["repair"]["problem"]
+        assert ledger["repair"]["damaged"]
 
 
 def bookie(name: str, *, writable: bool = True, read_only: bool = False, version: str = "1") -> RegisteredBookie:
