@@ -119,6 +119,7 @@ class CuttingConnector:
         self._rng = rng
         self._least, self._most = least, most
         self._proxies: dict[tuple[str, int], CuttingProxy] = {}
+        self._starting = asyncio.Lock()
         self.cutting = True
 
     @property
@@ -138,10 +139,11 @@ class CuttingConnector:
             proxy.cut_all()
 
     async def __call__(self, factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
-        proxy = self._proxies.get((host, port))
-        if proxy is None:
-            proxy = self._proxies[(host, port)] = CuttingProxy(host, port, self._limit)
-            await proxy.__aenter__()
+        async with self._starting:  # nobody is sent to a proxy that does not listen yet
+            proxy = self._proxies.get((host, port))
+            if proxy is None:
+                proxy = await CuttingProxy(host, port, self._limit).__aenter__()
+                self._proxies[(host, port)] = proxy
         return await tcp_connector(factory, "127.0.0.1", proxy.port)
 
     def _limit(self) -> int | None:
