@@ -42,6 +42,8 @@ _LOOK_EVERY_SECONDS = 1.0
 _IS_HEARD_WITHIN_SECONDS = 1.0
 """Who has been registered for so long is known to be."""
 _STAYS_DISABLED_SECONDS = 30.0
+_AN_AUDIT_TAKES_SECONDS = 2.0
+"""Who comes back meanwhile was lost when it began."""
 
 Stored = Callable[[SimulatedBookie, Callable[..., object]], dict[int, StoredLedgerState]]
 
@@ -130,10 +132,10 @@ class RepairWatch:
         if all(entry_id in held for entry_id in _due(before.metadata, place.first_entry_id, place.place)):
             self._world.fail(MarkedTooEarly(f"ledger {number} lost {bookie_id}, which is there with all that is due"))
 
-    def _was_away(self, bookie_id: str, locked_for: float) -> float:
-        """For how many seconds it had been missed when it came back while the ledger was locked, if it did."""
+    def _was_away(self, bookie_id: str, within: float) -> float:
+        """For how many seconds it had been missed when it came back within the last seconds, if it did."""
         went, came = self._store.last_absences.get(bookie_id, (0.0, 0.0))
-        return 0.0 if came < self._world.now - locked_for else came - min(went, self._noted.get(bookie_id, went))
+        return 0.0 if came < self._world.now - within else came - min(went, self._noted.get(bookie_id, went))
 
     def _away(self, bookie_id: str) -> float:
         """For how many seconds it has been missed, or was noted to be: it may have been back without an auditor."""
@@ -147,7 +149,7 @@ class RepairWatch:
             return
         for bookie_id in replicas:
             self.looked["R13"] += 1
-            away = self._away(bookie_id)
+            away = max(self._away(bookie_id), self._was_away(bookie_id, _AN_AUDIT_TAKES_SECONDS))
             if away < self._delay and not (self._is_worth_a_mark(bookie_id) or self._lacks(bookie_id, ledger_id)):
                 seen = f"ledger {ledger_id} was marked for {bookie_id}, which had been away for {away:.2f} s"
                 self._world.fail(MarkedTooEarly(seen))
