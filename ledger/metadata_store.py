@@ -299,6 +299,10 @@ class RegisteredBookie:
     def bookie_id(self) -> str:
         return self.info.bookie_id
 
+    @property
+    def registered(self) -> bool:
+        return self.writable or self.read_only
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:

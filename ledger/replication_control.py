@@ -210,7 +210,7 @@ async def _require_named(manager: LedgerManager, bookie_id: str) -> None:
 async def require_unregistered(factory: LedgerManagerFactory, bookie_id: str, purpose: str) -> None:
     """Raises IllegalOpException while a bookie is registered: it has to be stopped before `purpose`."""
     found = await find_bookie(factory, bookie_id)
-    if found is not None and (found.writable or found.read_only):
+    if found is not None and found.registered:
         mode = "writable" if found.writable else "read-only"
         raise IllegalOpException(f"bookie {bookie_id} is registered ({mode}): stop it before {purpose}")
 

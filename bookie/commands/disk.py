@@ -115,7 +115,7 @@ def _empty(inner: Iterable[Path]) -> None:
 
 async def _refuse_registered(factory: LedgerManagerFactory, bookie_id: str) -> None:
     found = await factory.service_discovery.bookies(BookieSet.ALL)
-    if any(each.bookie_id == bookie_id and (each.writable or each.read_only) for each in found):
+    if any(each.bookie_id == bookie_id and each.registered for each in found):
         raise IllegalOpException(f"bookie {bookie_id} is registered: stop it first")
 
 

@@ -24,7 +24,7 @@ class Attendance:
     def hear(self, bookies: Iterable[RegisteredBookie], now: float) -> Collection[str]:
         """Takes in all bookies of the cluster. Returns those that have come (back)."""
         before = self._present
-        self._present = {each.bookie_id: each.read_only for each in bookies if each.writable or each.read_only}
+        self._present = {each.bookie_id: each.read_only for each in bookies if each.registered}
         for bookie_id in before:
             if bookie_id not in self._present:
                 self._away_since.setdefault(bookie_id, now)

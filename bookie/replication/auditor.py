@@ -44,7 +44,7 @@ from bookgate.ledger.replication_store import (
     SwitchChanged,
     VoteState,
 )
-from bookgate.ledger.replication_survey import Survey, survey
+from bookgate.ledger.replication_survey import Survey, missed_bookies, survey
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
 
@@ -298,7 +298,7 @@ class Auditor:
     async def _call_the_roll(self, *, ordered: bool) -> Verdict:
         metadata = self._metadata
         bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
-        notes = await metadata.records(RecordKind.MISSED_BOOKIE)
+        missed_since = await missed_bookies(metadata)
         draining = await metadata.records(RecordKind.DRAINING_BOOKIE)
         delay = await metadata.lost_bookie_delay()
         now = self._now()
@@ -306,8 +306,8 @@ class Auditor:
         away = {each.bookie_id: self._attendance.away_seconds(each.bookie_id, now) for each in bookies}
         roll = Roll(
             known=[each.bookie_id for each in bookies],
-            present=[each.bookie_id for each in bookies if each.writable or each.read_only],
-            missed_since={name: int(note.value) for name, note in notes.items() if note.value.isdigit()},
+            present=self._attendance.present.keys(),
+            missed_since=missed_since,
             draining=draining.keys(),
             away_ms={bookie_id: int(1000 * seconds) for bookie_id, seconds in away.items() if seconds is not None},
         )
@@ -325,7 +325,7 @@ class Auditor:
             for bookie_id in verdict.lost:
                 since_ms = min(roll.missed_since.get(bookie_id, now_ms), now_ms - delay_ms)
                 await metadata.write_record(RecordKind.MISSED_BOOKIE, bookie_id, b"%d" % since_ms, ANY_VERSION)
-        self._tell(verdict, len(roll.known) - len(set(roll.present)))
+        self._tell(verdict, len(roll.known) - len(roll.present))
         return verdict
 
     def _tell(self, verdict: Verdict, missed: int) -> None:

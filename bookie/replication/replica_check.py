@@ -220,7 +220,7 @@ class _Check:
 
     async def _present(self) -> set[str]:
         bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
-        return {each.bookie_id for each in bookies if each.writable or each.read_only}
+        return {each.bookie_id for each in bookies if each.registered}
 
     def _not_checked(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
         self._statistics.ledgers_unreadable += 1

@@ -51,6 +51,7 @@ from bookgate.ledger.replication_store import (
     ReplicationEvent,
     SwitchChanged,
 )
+from bookgate.ledger.replication_survey import missed_bookies
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_bug, log_event
 
@@ -391,13 +392,12 @@ class ReplicationWorker:
         }
         if not absent:
             return {}
-        missed = await self._metadata.records(RecordKind.MISSED_BOOKIE)
+        missed_since = await missed_bookies(self._metadata)
         delay_ms = 1000 * (await self._metadata.lost_bookie_delay() or 0)
         now_ms = int(time.time() * 1000)
 
         def is_lost(bookie_id: str) -> bool:
-            since = missed.get(bookie_id)
-            if since is not None and since.value.isdigit() and now_ms - int(since.value) >= delay_ms:
+            if bookie_id in missed_since and now_ms - missed_since[bookie_id] >= delay_ms:
                 return True
             away = self._attendance.away_seconds(bookie_id, self._now()) or 0.0
             return bookie_id in mark.value.replicas and 1000 * away >= delay_ms

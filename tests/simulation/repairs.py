@@ -257,8 +257,7 @@ class RepairWatch:
         for ledger_id, record in sorted(self._store.ledgers.items()):
             if (_UNRECOVERABLE, str(ledger_id.ledger_id)) in self._store.replication.records:
                 continue
-            members = {bookie_id for fragment in record.metadata.fragments for bookie_id in fragment.ensemble}
-            lost = sorted(each for each in members if self._is_to_leave(each, record.metadata))
+            lost = sorted(each for each in record.metadata.bookies if self._is_to_leave(each, record.metadata))
             if lost:
                 left.append(f"ledger {ledger_id} ({record.metadata.state.name}) still names {', '.join(lost)}")
         return left

@@ -96,7 +96,7 @@ def with_pool(
 
     async def with_factory(factory: LedgerManagerFactory) -> T:
         discovery = factory.service_discovery
-        found = [each for each in await discovery.bookies(BookieSet.ALL) if each.writable or each.read_only]
+        found = [each for each in await discovery.bookies(BookieSet.ALL) if each.registered]
         pool = BookiePool.of(config, discovery, tcp_connector, random.SystemRandom())
         try:
             return await work(pool, found)

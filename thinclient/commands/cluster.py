@@ -58,7 +58,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
             "total_bookies": len(found),
             "writable_bookies": sum(bookie.writable for bookie in found),
             "read_only_bookies": sum(bookie.read_only and not bookie.writable for bookie in found),
-            "unavailable_bookies": sum(not (bookie.writable or bookie.read_only) for bookie in found),
+            "unavailable_bookies": sum(not bookie.registered for bookie in found),
         }
 
     print_result(with_metadata(context, gateways, work), as_json)

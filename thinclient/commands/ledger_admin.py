@@ -212,7 +212,7 @@ def replace_bookie(
 
     async def work(bookkeeper: BookKeeper) -> _Renaming:
         present = await bookkeeper.bookies(BookieSet.ALL)
-        if any(bookie.bookie_id == old and (bookie.writable or bookie.read_only) for bookie in present):
+        if any(bookie.bookie_id == old and bookie.registered for bookie in present):
             fail(f"bookie {old} is registered; stop it before ledgers name another id for its data")
         renaming = _Renaming(bookkeeper, old, new, limit, 0.0 if dry_run else 1 / rate, dry_run)
         with progress("looking at ledgers", None, "ledgers") as done:

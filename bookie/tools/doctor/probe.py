@@ -62,7 +62,7 @@ async def look(
         views += await look_at(_learnt(views), False)
         known = next((view for view in views if view.bookies is not None), None)
         bookies = known.bookies or () if known else ()
-        present = [bookie for bookie in bookies if bookie.writable or bookie.read_only]
+        present = [bookie for bookie in bookies if bookie.registered]
         asked = next((gateway for gateway in gateways if known and gateway.address == known.address), None)
         seen: list[BookieView] = []
         recovery = None

@@ -40,7 +40,7 @@ class SqliteServiceDiscovery(ServiceDiscovery):
     async def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
         found, _ = await self._store.read(self._select)
         for bookie in found:
-            if bookie.bookie_id == bookie_id and (bookie.writable or bookie.read_only):
+            if bookie.bookie_id == bookie_id and bookie.registered:
                 return bookie
         raise BookieHandleNotAvailableException(f"bookie {bookie_id} is not registered")
 

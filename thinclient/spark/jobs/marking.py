@@ -134,7 +134,7 @@ async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking
     if not wanted:
         return
     bookies = await factory.service_discovery.bookies(BookieSet.ALL)
-    registered = {bookie.bookie_id for bookie in bookies if bookie.writable or bookie.read_only}
+    registered = {bookie.bookie_id for bookie in bookies if bookie.registered}
     records = await factory.ledger_manager.read_many([lack.ledger_id for lack in wanted])
     room, now_ms = asyncio.Semaphore(_MARKS_AT_ONCE), time.time_ns() // 1_000_000
 
