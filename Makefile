@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 # More than cores: tests wait for processes most of the time.
 TEST_WORKERS ?= 4
 
-.PHONY: help run test docs test-stress test-crash test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test docs test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,10 +25,13 @@ test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitra
 	BOOKGATE_CRASH_RUNS=$${BOOKGATE_CRASH_RUNS:-500} BOOKGATE_CRASH_SEEDS=40 $(BIN)/python -m pytest \
 		tests/integration/bookie/test_sigkill.py tests/unit/bookie/storage/test_storage_crashes.py $(PYTEST_ARGS)
 
+test-recovery: env-dev java ## clusters that heal themselves at full length: bookies lost in turn, repairs beside writers, 10,000 ledgers (about an hour)
+	BOOKGATE_RECOVERY=1 $(BIN)/python -m pytest tests/integration/bookie/replication -k healing $(PYTEST_ARGS)
+
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}
 
-mutations: env-dev ## plants some ninety bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
+mutations: env-dev ## plants some 140 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
 	$(BIN)/python -m tests.simulation.mutations
 
 simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|metadata

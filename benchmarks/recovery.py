@@ -1,6 +1,6 @@
 """Auto-recovery on a cluster of this machine: `make bench-recovery`; `FULL=1` for larger losses.
 
-`PART=copying,loss,foreground` measures some parts only.
+`PART=copying,loss,foreground,index` measures some parts only; `index` is of `audit`.
 
 Four bookies, each a process; ledgers of three copies, written on three of them; then one is stopped, and what it had is
 copied to the fourth. Beside the repair stands a plain copy of the same ledgers: a thin client that reads them and
@@ -17,9 +17,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.audit import index_rows
 from benchmarks.harness import PAIRS, QUICK, Row, figures, report
 from benchmarks.load_process import LoadProcess
 from bookgate import BookKeeper
+from bookgate.bookie.replication.copies.budget import cost_of
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.thinclient.commands.client_options import run_async
 
@@ -154,7 +156,8 @@ def foreground_rows(bookies: Bookies, load: LoadProcess, writer: LoadProcess) ->
                 "without",
                 up=False,
             )
-        yield figures(f"{name}: copied", "MiB/s", shares, [BUDGET_MIB / 2] * PAIRS, "half the budget")
+        granted = BUDGET_MIB / 2 * size / cost_of([size])
+        yield figures(f"{name}: copied", "MiB/s", shares, [granted] * PAIRS, "what the budget grants")
 
 
 def loss_rows(bookies: Bookies, load: LoadProcess) -> Iterator[Row]:
@@ -195,6 +198,7 @@ def main() -> None:
             "copying": lambda: copying_rows(bookies, load),
             "loss": lambda: loss_rows(bookies, load),
             "foreground": lambda: foreground_rows(bookies, load, writer),
+            "index": index_rows,
         }
         chosen = os.environ.get("PART", ",".join(parts)).split(",")
         rows = [row for name in chosen for row in parts[name]()]

@@ -17,11 +17,14 @@ from typing import Any
 
 from benchmarks.load_process import commands, serve_async
 from bookgate import BookKeeper, ClientConfig
-from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.audits.auditor import AuditorOptions
+from bookgate.bookie.replication.audits.index_keeper import IndexOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.replica_check import ReplicaCheckOptions
-from bookgate.bookie.replication.tools import WorkerTools
-from bookgate.bookie.replication.worker import ReplicationWorker, WorkerOptions
+from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
+from bookgate.bookie.replication.checks.scrub import ScrubOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.repairs.tools import WorkerTools
+from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
@@ -42,6 +45,8 @@ _OTHER_CALLS = (
     "records",
     "remove_record",
 )
+_INDEX_SECONDS = IndexOptions().batch_seconds + 2
+"""After so long the auditor's index has read anew what had changed; these reads count."""
 _TURN_SECONDS = 0.01
 """Between two looks at the statistics; a look costs some microseconds."""
 
@@ -61,7 +66,7 @@ class RepairLoad:
         for ledger_id in ledgers:
             await factory.replication_metadata.mark(ledger_id, [lost])
         rng = random.Random(0)
-        tools = WorkerTools(factory, ClientConfig(), rng, mib_a_second * 1024 * 1024)
+        tools = WorkerTools(factory, ClientConfig(), rng, Limits(mib_a_second * 1024 * 1024))
         worker = ReplicationWorker(factory, tools.repair, WorkerOptions(), rng)
         began_cpu = time.process_time()
         await worker.start()
@@ -124,12 +129,16 @@ class RepairLoad:
         return {"p50": latencies.quantile(0.5), "p99": latencies.quantile(0.99)}
 
     async def stand(self) -> bool:
-        """Begins auto-recovery with a delay of 0; returns once this process is the auditor."""
+        """Begins auto-recovery with a delay of 0; returns once this process is the auditor, with a complete index."""
         factory = await self._store()
-        options = AutoRecoveryOptions(AuditorOptions(lost_bookie_delay_seconds=0), check=ReplicaCheckOptions(0))
+        options = AutoRecoveryOptions(
+            AuditorOptions(lost_bookie_delay_seconds=0), check=ReplicaCheckOptions(0), scrub=ScrubOptions(0)
+        )
         running = self._auto_recovery = AutoRecovery(factory, "benchmark", options, ClientConfig())
         await running.start()
-        await _until(lambda: running.auditor.statistics.roll is not None)
+        statistics = running.auditor.statistics
+        await _until(lambda: statistics.roll is not None and statistics.index.ledgers is not None)
+        await asyncio.sleep(_INDEX_SECONDS)
         self._calls.clear()
         return True
 
@@ -146,6 +155,7 @@ class RepairLoad:
         began, began_cpu = time.perf_counter(), time.process_time()
         await _until(lambda: running.worker.statistics.ledgers_repaired >= ledgers)
         ended, ended_cpu = time.perf_counter(), time.process_time()
+        await asyncio.sleep(_INDEX_SECONDS)
         calls = Counter(self._calls)
         await running.stop()
         return {

@@ -53,6 +53,7 @@ from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
+from bookgate.ledger.replication_control import is_default
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.logs import add_to_every_line, log_event
@@ -162,7 +163,7 @@ class BookieServer:
         self.service_info = service_info(config, bookie_id, ports)
         await self._state.register(self.service_info)
         self._watch_disks()
-        if config.auto_recovery:
+        if config.auto_recovery or (config.auto_recovery is None and await _recovers_by_default(factory)):
             await self._recover_automatically(factory, bookie_id)
 
         host = config.advertised_host()
@@ -302,7 +303,7 @@ class BookieServer:
         )
         self._metrics.register(BookieCollector(sources))
         state = StateView(self._mode, self._state.set_by_operator, storage.usage, lambda: self._state.registered)
-        client = OwnClient(factory, bookie_id)
+        client = OwnClient(factory, bookie_id, self._config.own_client)
         self._stack.push_async_callback(client.close)
         view = BookieView(
             self._config,
@@ -361,7 +362,14 @@ class BookieServer:
 
     async def _recover_automatically(self, factory: LedgerManagerFactory, bookie_id: str) -> None:
         options, client = self._config.auto_recovery_options(), self._config.own_client()
-        self.auto_recovery = AutoRecovery(factory, bookie_id, options, client, membership=self._membership)
+        self.auto_recovery = AutoRecovery(
+            factory,
+            bookie_id,
+            options,
+            client,
+            membership=self._membership,
+            gives_way=self._config.auto_recovery is None,
+        )
         self._metrics.register(AutoRecoveryCollector(self.auto_recovery))
         await self.auto_recovery.start()
         self._stack.push_async_callback(self.auto_recovery.stop)
@@ -420,6 +428,15 @@ class BookieServer:
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def _recovers_by_default(factory: LedgerManagerFactory) -> bool:
+    """Whether the cluster has auto-recovery at bookies whose settings do not say so."""
+    try:
+        return await is_default(factory.replication_metadata)
+    except BKException as error:
+        log_event(_log, "auto_recovery", logging.WARNING, state="off", error=error)
+        return False
 
 
 _BROKEN_DISK = {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO}

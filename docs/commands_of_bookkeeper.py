@@ -35,8 +35,9 @@ ROWS = (
     Row("bookiesanity", "bookie sanity", "of any bookie, from anywhere"),
     Row(
         "recover",
-        "bookie drain",
-        "auto-recovery does the copying, so it goes on when the command ends; -q is `ledger list --bookie`",
+        "bookie recover",
+        "each ledger under its lock; -l is --ledger, -dr --dry-run, -sk --skip-open-ledgers, -rate --rate in MiB; "
+        "-sku is always so; -q is `ledger list --bookie`; `bookie drain` leaves the copying to auto-recovery",
     ),
     Row(
         "decommissionbookie",
@@ -48,8 +49,12 @@ ROWS = (
     Row("autorecovery -enable, -disable", "autorecovery enable", "or `autorecovery disable`"),
     Row("queryautorecoverystatus", "ledger under-replicated", "those that are locked are being repaired"),
     Row("lostbookierecoverydelay", "autorecovery delay", "-g is without an argument, -s with one, 0 too"),
-    Row("triggeraudit", "autorecovery trigger-audit"),
-    Row("forceauditchecks", None, "`autorecovery trigger-audit` looks for lost bookies; there are no other checks"),
+    Row("triggeraudit", "autorecovery trigger"),
+    Row(
+        "forceauditchecks",
+        None,
+        "`autorecovery trigger` looks for lost bookies; checks of replicas, digests and placement have their own times",
+    ),
     Row("listledgers", "ledger list", "-bookieid is --bookie; metadata is always shown"),
     Row("ledgermetadata", "ledger metadata show", "or `ledger show`"),
     Row(

@@ -48,6 +48,7 @@ def main() -> None:
         "--set=flush_interval_seconds=2",
         "--set=auto_recovery=true",
         "--set=replication_rate_mb_per_second=0.01",  # or all is repaired before the picture is taken
+        "--set=replication_last_copies_rate_mb_per_second=0",
     )
     with (
         tempfile.TemporaryDirectory() as directory,

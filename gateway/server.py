@@ -95,7 +95,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_SECONDS * 1000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MILLISECONDS),
+    ("grpc.http2.min_ping_interval_without_data_ms", _PING_MILLISECONDS),
     ("grpc.http2.max_ping_strikes", _PING_STRIKES),
 )
 

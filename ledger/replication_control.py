@@ -14,11 +14,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from bookgate.ledger.bookie_info import check_bookie_id
-from bookgate.ledger.errors import IllegalOpException, MetadataVersionException, UnknownBookieException
+from bookgate.ledger.errors import (
+    IllegalOpException,
+    IncorrectParameterException,
+    MetadataVersionException,
+    UnknownBookieException,
+)
 from bookgate.ledger.metadata_store import (
     BookieSet,
     LedgerManager,
@@ -26,7 +32,9 @@ from bookgate.ledger.metadata_store import (
     LedgerRecord,
     RegisteredBookie,
 )
-from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
+from bookgate.ledger.replication_store import ANY_VERSION, Mark, RecordKind, ReplicationMetadata
+
+_CLUSTER_RATE = "replication_bytes_per_second"
 
 # --- marks, the switch, audits ----------------------------------------------------------------------------------
 
@@ -67,6 +75,20 @@ async def obstacle(store: ReplicationMetadata) -> str | None:
     return None
 
 
+async def cluster_rate(store: ReplicationMetadata) -> float:
+    """Bytes a second that all workers together may read and store; 0: no bound. So too where it can't be read."""
+    record = await store.read_record(RecordKind.SETTING, _CLUSTER_RATE)
+    return float(record.value) if record is not None and record.value.isdigit() else 0.0
+
+
+async def set_cluster_rate(store: ReplicationMetadata, bytes_a_second: int) -> None:
+    """Sets what all workers together may read and store; 0: no bound. Workers hear of it within seconds."""
+    if bytes_a_second <= 0:
+        await store.remove_record(RecordKind.SETTING, _CLUSTER_RATE)
+        return
+    await store.write_record(RecordKind.SETTING, _CLUSTER_RATE, b"%d" % bytes_a_second, ANY_VERSION)
+
+
 async def order_audit(store: ReplicationMetadata) -> str:
     """Makes the auditor look for lost bookies now, and returns at once with the auditor's bookie id.
 
@@ -81,6 +103,34 @@ async def order_audit(store: ReplicationMetadata) -> str:
     # By writing the same value again, as BookKeeper's tools do.
     await store.set_lost_bookie_delay(seconds)
     return auditor
+
+
+# --- whether it runs where nobody has said so -------------------------------------------------------------------
+
+_DEFAULT_KEY = "auto_recovery"
+
+
+async def make_default(store: ReplicationMetadata) -> None:
+    """From now on bookies run auto-recovery unless their settings say that they do not."""
+    await store.write_record(RecordKind.SETTING, _DEFAULT_KEY, b"on", ANY_VERSION)
+
+
+async def is_default(store: ReplicationMetadata) -> bool:
+    """Whether bookies whose settings do not say so run auto-recovery: Bookgate has made the cluster."""
+    record = await store.read_record(RecordKind.SETTING, _DEFAULT_KEY)
+    return record is not None and record.value == b"on"
+
+
+async def note_candidate(store: ReplicationMetadata, voter: str) -> None:
+    """The votes in that name are cast by a process of Bookgate. One that no record can name is passed over."""
+    with suppress(IncorrectParameterException):
+        await store.write_record(RecordKind.CANDIDATE, voter, b"", ANY_VERSION)
+
+
+async def foreign_auditor(store: ReplicationMetadata) -> str | None:
+    """The auditor, if it is no process of Bookgate."""
+    auditor = await store.auditor()
+    return None if auditor is None or auditor in await store.records(RecordKind.CANDIDATE) else auditor
 
 
 # --- bookies that are to be emptied -----------------------------------------------------------------------------
@@ -134,6 +184,21 @@ def loss_of(record: bytes) -> Loss:
     )
 
 
+def corrupt_copies_of(record: bytes) -> dict[str, list[tuple[int, int]]]:
+    """Which copies of a ledger a scrub found damaged: by bookie id, first and last entry ids of ranges.
+
+    Empty where the record can't be read. Source: docs/protocol/auto-recovery.md#scrub.
+    """
+    try:
+        told = json.loads(record)["copies"].items()
+        return {
+            str(bookie_id): [(int(first), int(last)) for first, last in ranges if 0 <= int(first) <= int(last)]
+            for bookie_id, ranges in told
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return {}
+
+
 async def find_bookie(factory: LedgerManagerFactory, bookie_id: str) -> RegisteredBookie | None:
     """The bookie, if it has a cookie or is registered. Raises IncorrectParameterException for what is no id."""
     check_bookie_id(bookie_id)
@@ -141,13 +206,16 @@ async def find_bookie(factory: LedgerManagerFactory, bookie_id: str) -> Register
     return next((each for each in found if each.bookie_id == bookie_id), None)
 
 
-async def begin_draining(factory: LedgerManagerFactory, bookie_id: str, now_ms: int) -> bool:
+async def begin_draining(
+    factory: LedgerManagerFactory, bookie_id: str, now_ms: int, *, delete_cookie: bool = False
+) -> bool:
     """Has a bookie emptied, whether it runs or not: the auditor takes notice of the record by itself.
 
     Args:
         factory: The metadata.
         bookie_id: The bookie.
         now_ms: The time, in milliseconds since 1970.
+        delete_cookie: The auditor is to delete the cookie once the bookie is empty and stopped.
 
     Returns:
         False if that had been asked for already.
@@ -158,13 +226,33 @@ async def begin_draining(factory: LedgerManagerFactory, bookie_id: str, now_ms: 
         IllegalOpException: The store has no place for auto-recovery.
     """
     store = factory.replication_metadata
-    if await find_bookie(factory, bookie_id) is None and await draining_since(store, bookie_id) is None:
-        await _require_named(factory.ledger_manager, bookie_id)
+    await require_known(factory, bookie_id)
+    wanted = {"time_ms": now_ms, **({"delete_cookie": True} if delete_cookie else {})}
+    while True:
+        found = await store.read_record(RecordKind.DRAINING_BOOKIE, bookie_id)
+        if found is not None and (not delete_cookie or _wants_no_cookie(found.value)):
+            return False
+        if found is not None:
+            wanted["time_ms"] = time_of(found.value)
+        try:
+            version = None if found is None else found.version
+            await store.write_record(RecordKind.DRAINING_BOOKIE, bookie_id, json.dumps(wanted).encode(), version)
+        except MetadataVersionException:
+            continue
+        return True
+
+
+def _wants_no_cookie(record: bytes) -> bool:
     try:
-        await store.write_record(RecordKind.DRAINING_BOOKIE, bookie_id, json.dumps({"time_ms": now_ms}).encode(), None)
-    except MetadataVersionException:
+        return json.loads(record)["delete_cookie"] is True
+    except (ValueError, TypeError, KeyError):
         return False
-    return True
+
+
+async def cookies_to_delete(store: ReplicationMetadata) -> list[str]:
+    """Bookies whose cookies the auditor is to delete once they are empty and stopped."""
+    records = await store.records(RecordKind.DRAINING_BOOKIE)
+    return [bookie_id for bookie_id, record in records.items() if _wants_no_cookie(record.value)]
 
 
 async def draining_since(store: ReplicationMetadata, bookie_id: str) -> int | None:
@@ -196,9 +284,14 @@ async def ledgers_naming(manager: LedgerManager, bookie_id: str) -> AsyncGenerat
         yield [record for record in page if bookie_id in record.metadata.bookies]
 
 
-async def _require_named(manager: LedgerManager, bookie_id: str) -> None:
-    """Raises UnknownBookieException unless a ledger names the bookie."""
-    async for page in ledgers_naming(manager, bookie_id):
+async def require_known(factory: LedgerManagerFactory, bookie_id: str) -> None:
+    """Raises UnknownBookieException unless the bookie has a cookie, is registered or to be emptied, or a ledger names
+    it."""
+    if await find_bookie(factory, bookie_id) is not None:
+        return
+    if await draining_since(factory.replication_metadata, bookie_id) is not None:
+        return
+    async for page in ledgers_naming(factory.ledger_manager, bookie_id):
         if page:
             return
     raise UnknownBookieException(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bookgate.ledger.errors import IncorrectParameterException, MetadataVersionException
@@ -91,18 +91,62 @@ class DelayChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainsChanged:
+    """There may be other bookies that are to be emptied than before (`RecordKind.DRAINING_BOOKIE`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class LockLost:
     """A lock of this process has ended without `release`."""
 
     lock: LedgerLock
 
 
-ReplicationEvent = MarksChanged | SwitchChanged | DelayChanged | LockLost
+ReplicationEvent = MarksChanged | SwitchChanged | DelayChanged | DrainsChanged | LockLost
 
 ReplicationListener = Callable[[ReplicationEvent], None]
 """Called on the event loop: soon after it was added once with each of MarksChanged, SwitchChanged and DelayChanged,
 then after each change. Changes that follow each other fast may be told as one.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class FeedBegan:
+    """From now on every change of a ledger is told. Of what had changed before nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLost:
+    """Changes may go untold until the feed has begun again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersTouched:
+    """These ledgers of scope 0 may have been created, changed or removed: read them. Told while the feed runs."""
+
+    ledger_ids: Collection[int]
+
+
+LedgerFeedEvent = FeedBegan | FeedLost | LedgersTouched
+
+LedgerFeedListener = Callable[[LedgerFeedEvent], None]
+"""Called on the event loop: first with FeedBegan, once the store can tell changes."""
+
+
+class LedgerFeed(ABC):
+    """Tells a listener which ledgers change, from `ReplicationMetadata.watch_ledgers` until `close`."""
+
+    @abstractmethod
+    async def catch_up(self) -> None:
+        """Returns when the listener was told of every change that had happened when this was called.
+
+        Raises:
+            BKException: The store is out of reach.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """The listener is told nothing any more."""
 
 
 class RecordKind(enum.Enum):
@@ -114,9 +158,18 @@ class RecordKind(enum.Enum):
     """Key: a bookie id that is to be emptied."""
     UNRECOVERABLE_LEDGER = "unrecoverable"
     """Key: a ledger id in decimal. Why it can't be repaired."""
+    CORRUPT_LEDGER = "corrupt"
+    """Key: a ledger id in decimal. Which of its copies a scrub found damaged."""
+    CANDIDATE = "candidates"
+    """Key: a bookie id that stands in votes. It is a process of Bookgate that casts them."""
+    PROGRESS = "progress"
+    """Key: the name of a task of the auditor. How far it has come."""
     SETTING = "settings"
     """Key: the name of a setting that all workers share, such as the cluster's budget."""
 
+
+OF_LEDGERS_AND_BOOKIES = tuple(kind for kind in RecordKind if kind is not RecordKind.SETTING)
+"""Kinds of records that mean nothing any more once a cluster has forgotten its ledgers and bookies."""
 
 ANY_VERSION = -1
 
@@ -354,3 +407,12 @@ class ReplicationMetadata(ABC):
     @abstractmethod
     def watch(self, listener: ReplicationListener) -> Callable[[], None]:
         """Tells `listener` of changes (`ReplicationListener`). Returns a function that ends that."""
+
+    def watch_ledgers(self, listener: LedgerFeedListener) -> LedgerFeed | None:
+        """Tells `listener` of every ledger that changes, whoever changes it.
+
+        Returns:
+            The feed; None for a store that has none. One that finds out later that it can't tell changes, such as a
+            ZooKeeper server before 3.6, never tells FeedBegan.
+        """
+        return None

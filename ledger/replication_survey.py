@@ -25,6 +25,8 @@ class Survey:
     Left out are ledgers that can't be repaired, such as only move from a bookie that is to be emptied or are misplaced,
     and marks without a time."""
     unrecoverable: int
+    corrupt: int
+    """Ledgers with copies that a scrub found damaged."""
     missed_since: Mapping[str, int]
     """Bookies that the auditor has missed, and since when, in milliseconds since 1970."""
     draining: frozenset[str]
@@ -42,6 +44,7 @@ async def survey(metadata: ReplicationMetadata) -> Survey:
     missed_since = await missed_bookies(metadata)
     draining = frozenset(await metadata.records(RecordKind.DRAINING_BOOKIE))
     unrecoverable = await metadata.records(RecordKind.UNRECOVERABLE_LEDGER)
+    corrupt = await metadata.records(RecordKind.CORRUPT_LEDGER)
     leaving = draining - missed_since.keys()
     marked, oldest = 0, None
     async for page in metadata.marks():
@@ -51,4 +54,4 @@ async def survey(metadata: ReplicationMetadata) -> Survey:
             if began is None or leaving.issuperset(mark.value.replicas) or str(mark.value.ledger_id) in unrecoverable:
                 continue
             oldest = began if oldest is None else min(oldest, began)
-    return Survey(marked, oldest, len(unrecoverable), missed_since, draining)
+    return Survey(marked, oldest, len(unrecoverable), len(corrupt), missed_since, draining)

@@ -19,7 +19,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Runs the work; raises KeyboardInterrupt once it has ended after a signal. Restores the signal handlers."""
+    """Runs the work and restores the signal handlers.
+
+    Raises:
+        KeyboardInterrupt: A signal came, and the work has ended. An error of the work's end is its cause: parts that
+            are cancelled together may report each other's end as a failure.
+    """
     if threading.current_thread() is not threading.main_thread():
         return runner.run(work)
     loop = runner.get_loop()
@@ -41,9 +46,9 @@ def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T
 
     try:
         return runner.run(guarded())
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Exception) as error:
         if interrupted:
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt from error
         raise
     finally:
         for number, handler in handlers.items():

@@ -8,10 +8,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Self, get_args
+from typing import Final, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, SecretStr, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+AnySettings = TypeVar("AnySettings", bound=BaseSettings)
 
 SECRET: Final = "secret"
 """In the annotation of a key whose value is never shown, and that can't be a SecretStr."""
@@ -22,6 +25,22 @@ class TableOf:
     """In the annotation of a key that holds a table: whose settings these are."""
 
     settings: type[BaseModel]
+
+
+def from_arguments_only(settings: type[AnySettings]) -> type[AnySettings]:
+    """The same settings from nothing but arguments: where the other sources have been gathered already."""
+
+    def only_arguments(
+        _class: type[BaseSettings],
+        /,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        **_others: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+    own = {"settings_customise_sources": classmethod(only_arguments), "__module__": settings.__module__}
+    return cast("type[AnySettings]", type(settings.__name__, (settings,), own))
 
 
 def secret_keys(settings: type[BaseModel]) -> frozenset[str]:

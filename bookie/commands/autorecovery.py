@@ -15,6 +15,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from bookgate.bookie.config.auto_recovery import AutoRecoverySettings
+from bookgate.bookie.config.own_client import OwnClientSettings
 from bookgate.bookie.replication.auto_recovery import AutoRecovery
 from bookgate.bookie.replication.statistics import AutoRecoveryCollector
 from bookgate.gateway.config import GatewayConfig
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 app = new_group("Auto-recovery in a process of its own.")
 
 
-class AutoRecoveryConfig(AutoRecoverySettings, LogSettings):
+class AutoRecoveryConfig(AutoRecoverySettings, OwnClientSettings, LogSettings):
     """Everything that can be set of the process. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_AUTORECOVERY_", frozen=True, extra="forbid")
@@ -67,7 +68,8 @@ def start(
     """Runs a candidate for auditor and a worker until SIGTERM or Ctrl-C; repairs under way end where they are.
 
     Not needed where bookies have auto_recovery = true. Every setting can also stand in the TOML file or in the
-    environment as BOOKGATE_AUTORECOVERY_…; those of its connections to bookies are the client's, in the environment.
+    environment as BOOKGATE_AUTORECOVERY_…; those of its connections to bookies are the client's, in the
+    table `[client]` or the environment.
 
     JSON, once it works: {"name", "metadata_uri"}.
 
@@ -86,7 +88,7 @@ async def _run(config: AutoRecoveryConfig, as_json: bool) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    client = load_settings(ClientConfig, None, {})
+    client = config.own_client()
     factory = create_factory(config.metadata_uri, GatewayConfig.load(None, {"metadata_uri": config.metadata_uri}))
     try:
         await factory.initialize()

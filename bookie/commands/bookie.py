@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookgate.bookie.commands.inspect import inspect_app
+from bookgate.bookie.commands.recover import recover, replace
 from bookgate.bookie.config.bookie import load_config
 from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 app = new_group("Bookies: start one, look at one, look at all. Without a command: start one.", StartByDefault)
 app.add_typer(inspect_app, name="inspect")
+app.command()(recover)
+app.command()(replace)
 
 
 @app.command()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecoveryOptions
-from bookgate.bookie.replication.replica_check import ReplicaCheckOptions
-from bookgate.bookie.replication.worker import WorkerOptions
+from bookgate.bookie.replication.checks.placement_check import PlacementCheckOptions
+from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
+from bookgate.bookie.replication.checks.scrub import ScrubOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.runtime.settings import ConsistentSettings
 
 _MIB = 1024 * 1024
@@ -35,6 +38,21 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
     replica_check_requests_per_second: float = Field(
         100.0, ge=0, description="what this check asks of all bookies together; 0: without limit"
     )
+    placement_check_interval_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="auditorPeriodicPlacementPolicyCheckInterval: so long after the last check the auditor looks again "
+        "for ledgers that the placement policy would have elsewhere, and workers move them; 0: never",
+    )
+    scrub_rate_mb_per_second: float = Field(
+        4.0,
+        ge=0,
+        description="how fast the auditor reads all copies of all entries, to see whether their digests are right; 0: "
+        "never",
+    )
+    scrub_interval_seconds: float = Field(
+        604_800.0, ge=0, description="so long after it has read them all it begins again"
+    )
     open_ledger_recovery_grace_seconds: float = Field(
         30.0,
         ge=0,
@@ -43,7 +61,22 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
     )
     replication_tasks: int = Field(4, ge=1, le=256, description="ledgers that the worker repairs at once")
     replication_rate_mb_per_second: float = Field(
-        50.0, ge=0, description="what the worker reads and stores; 0: without limit; replicationRateByBytes"
+        50.0,
+        ge=0,
+        description="what the worker reads and stores, each entry as 4 KiB at least; 0: without limit; "
+        "replicationRateByBytes",
+    )
+    replication_rate_per_bookie_mb_per_second: float = Field(
+        50.0,
+        ge=0,
+        description="what all workers together read from and store at one bookie, each entry as 4 KiB at least; 0: "
+        "without limit",
+    )
+    replication_last_copies_rate_mb_per_second: float = Field(
+        1.0,
+        ge=0,
+        description="what the worker reads and stores of entries that have one copy left, however low the other rates "
+        "are set or overload makes them; 0: no more than these allow",
     )
 
     def auto_recovery_options(self) -> AutoRecoveryOptions:
@@ -56,9 +89,17 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
             WorkerOptions(
                 tasks=self.replication_tasks, open_ledger_grace_seconds=self.open_ledger_recovery_grace_seconds
             ),
-            self.replication_rate_mb_per_second * _MIB,
+            Limits(
+                self.replication_rate_mb_per_second * _MIB,
+                self.replication_rate_per_bookie_mb_per_second * _MIB,
+                self.replication_last_copies_rate_mb_per_second * _MIB,
+            ),
             ReplicaCheckOptions(
                 interval_seconds=self.replica_check_interval_seconds,
                 requests_per_second=self.replica_check_requests_per_second,
             ),
+            ScrubOptions(
+                bytes_a_second=self.scrub_rate_mb_per_second * _MIB, interval_seconds=self.scrub_interval_seconds
+            ),
+            PlacementCheckOptions(interval_seconds=self.placement_check_interval_seconds),
         )

@@ -19,6 +19,7 @@ from pydantic_settings import SettingsConfigDict
 from bookgate.bookie.config.auto_recovery import AutoRecoverySettings
 from bookgate.bookie.config.collection import GcSettings
 from bookgate.bookie.config.descriptor_shares import DescriptorShares, share_out
+from bookgate.bookie.config.own_client import OwnClientSettings
 from bookgate.bookie.config.storage import StorageSettings
 from bookgate.bookie.disks.rules import DiskThresholds
 from bookgate.bookie.protocol.authentication import load_provider
@@ -34,7 +35,7 @@ from bookgate.runtime.logs import LogSettings
 from bookgate.runtime.settings import SECRET, TableOf, unknown_variables
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
-from bookgate.thinclient.config import ClientConfig, load_settings
+from bookgate.thinclient.config import load_settings
 
 _MIB = 1024 * 1024
 _FILES_OF_A_DIRECTORY = 8
@@ -43,7 +44,7 @@ _ROCKSDB_FILES = 128
 """Of an index in RocksDB, about; it keeps them open."""
 
 
-class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, HttpSettings, LogSettings):
+class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientSettings, HttpSettings, LogSettings):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
@@ -61,10 +62,11 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, HttpSettin
         description="the gateway, and the listings of HTTP, in a process of their own, which the bookie minds: "
         "readers of metadata do not take its turns",
     )
-    auto_recovery: bool = Field(
-        False,
+    auto_recovery: bool | None = Field(
+        None,
         description="autoRecoveryDaemonEnabled: this bookie is a candidate for auditor, and repairs ledgers that lack "
-        "copies",
+        "copies; default: where `bookgate cluster init` has made the cluster, and while no auditor of BookKeeper's is "
+        "in office",
     )
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
     max_frame_size: int = Field(
@@ -173,10 +175,6 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, HttpSettin
         share = hosted.max_connections or self.descriptor_shares().gateway
         return hosted.model_copy(update={"max_connections": share})
 
-    def own_client(self) -> ClientConfig:
-        """The settings of the bookie as a client of its cluster, from the environment."""
-        return load_settings(ClientConfig, None, {})
-
     def descriptor_shares(self) -> DescriptorShares:
         """What the ports and storage get of the files that the process may have open."""
         is_db = self.storage_type == "db"
@@ -232,4 +230,7 @@ def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
     strangers = unknown_variables(os.environ, "BOOKGATE_BOOKIE_", BookieConfig.model_fields)
     if strangers:
         raise IncorrectParameterException(f"configuration is not valid: {'; '.join(strangers)}")
-    return load_settings(BookieConfig, file, values)
+    config = load_settings(BookieConfig, file, values)
+    if config.client:
+        config.own_client()
+    return config

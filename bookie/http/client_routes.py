@@ -37,7 +37,7 @@ from bookgate.ledger.wire.messages import Response as BookieResponse
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.config import ClientConfig, load_settings
+from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.tools.sanity import is_sane
 
@@ -84,23 +84,31 @@ class ReadQuery(LedgerQuery):
 class OwnClient:
     """See the module. `close` it before the metadata."""
 
-    def __init__(self, factory: LedgerManagerFactory, bookie_id: str) -> None:
+    def __init__(self, factory: LedgerManagerFactory, bookie_id: str, config: Callable[[], ClientConfig]) -> None:
         self._factory = factory
+        self._config = config
         self._bookie_id = bookie_id
         self._client: BookKeeper | None = None
         self._pool: BookiePool | None = None
         self._testing = asyncio.Lock()
 
+    def config(self) -> ClientConfig:
+        """The client's settings. Raises HttpError if they are not valid."""
+        try:
+            return self._config()
+        except IncorrectParameterException as error:
+            raise HttpError(503, f"the bookie's own client can't be set up: {error}") from None
+
     def _bookkeeper(self) -> BookKeeper:
         if self._client is None:
             factory = self._factory
-            self._client = BookKeeper(factory.ledger_manager, factory.service_discovery, client_config())
+            self._client = BookKeeper(factory.ledger_manager, factory.service_discovery, self.config())
         return self._client
 
     def _bookies(self) -> BookiePool:
         if self._pool is None:
             discovery = self._factory.service_discovery
-            self._pool = BookiePool.of(client_config(), discovery, tcp_connector, random.SystemRandom())
+            self._pool = BookiePool.of(self.config(), discovery, tcp_connector, random.SystemRandom())
         return self._pool
 
     async def close(self) -> None:
@@ -227,13 +235,6 @@ async def _entries(handle: ReadHandle, first: int, last: int) -> tuple[list[Entr
                     return found, True
                 found.append(entry)
     return found, found[-1].entry_id < last
-
-
-def client_config() -> ClientConfig:
-    try:
-        return load_settings(ClientConfig, None, {})
-    except IncorrectParameterException as error:
-        raise HttpError(503, f"the bookie's own client can't be set up: {error}") from None
 
 
 def _space_text(free: int, total: int) -> str:

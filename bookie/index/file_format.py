@@ -86,9 +86,7 @@ class IndexHeader(NamedTuple):
         )
         if len(data) > HEADER_SIZE:
             raise ValueError(f"master key and explicit LAC take {len(data)} bytes; the index header has {HEADER_SIZE}")
-        data = data.ljust(HEADER_SIZE, b"\0")
-        seal = seal_of(data, self.sealed_last_entry, self.generation)
-        return data[:SEAL_AT] + seal + data[SEAL_AT + SEAL_SIZE :] if seal else data
+        return sealed(data.ljust(HEADER_SIZE, b"\0"), self.sealed_last_entry, self.generation)[0]
 
 
 def fits_header(master_key: bytes, explicit_lac: bytes) -> bool:
@@ -128,6 +126,12 @@ def decode_header(data: bytes, name: str) -> IndexHeader | None:
         if stored != seal_of(data, last, generation):
             raise corrupt(name, "has a header that does not match its checksum")
     return IndexHeader(master_key, bool(state & _FENCED), lac, sealed_last_entry=last, generation=generation)
+
+
+def sealed(header: bytes, last_entry_id: int, generation: int) -> tuple[bytes, bool]:
+    """The header with a new seal, and whether it has room for one; without, it stays as it is."""
+    seal = seal_of(header, last_entry_id, generation)
+    return (header[:SEAL_AT] + seal + header[SEAL_AT + SEAL_SIZE :], True) if seal else (header, False)
 
 
 def seal_of(header: bytes, last_entry_id: int, generation: int) -> bytes:

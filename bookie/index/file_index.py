@@ -314,7 +314,7 @@ class LedgerCache:
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Writes slots, and the header if given, of one ledger. A new file needs its header. Durable after `sync`."""
         self._open_guards()
-        fd = self._open(ledger_id, os.O_RDWR) if header is None else self._open_or_create(ledger_id)
+        fd = self._open_to_write(ledger_id, has_header=header is not None)
         if fd is None:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
@@ -339,9 +339,14 @@ class LedgerCache:
             self._sync_files()
 
     def _write_header(self, fd: int, number: int, header: IndexHeader | None) -> _Content | None:
-        """The header if given; its seal in any case, with what is certain to be durable of the file.
+        """The header, as given or as found, with a seal of what is certain to be durable of the file.
 
-        Whoever moves entries gives no header, and does not ask what the file has lost: its seal stays then, and tells.
+        The one found is written as well: where a sync failed, memory shows a header that no disk has, and no later sync
+        brings it there. Slots without it would be a damaged file.
+
+        Whoever moves entries gives no header, and does not ask what the file has lost: of one that has lost something
+        the seal stays, and tells.
+
         Returns what the file has once it is synced, but for new slots, where that is certain.
         """
         self._written.pop(number, None)
@@ -351,14 +356,12 @@ class LedgerCache:
         last, data = found.durable_entry_id, found.header.ljust(file_format.HEADER_SIZE, b"\0")
         generation = self._list.generation if self._list is not None else UNKNOWN
         if header is not None:
-            data = header._replace(sealed_last_entry=last, generation=generation).encode()
-            self._files.pwrite(fd, data, 0)
-        seal = file_format.seal_of(data, last, generation)
-        if seal and header is None:
-            self._files.pwrite(fd, seal, file_format.SEAL_AT)
+            data = header.encode()
+        data, is_sealed = file_format.sealed(data, last, generation)
+        self._files.pwrite(fd, data, 0)
         if self._list is not None:
-            self._list.updated(number, generation if seal else UNKNOWN)
-        return found._replace(header=data[: file_format.SEAL_AT].rstrip(b"\0")) if seal else None
+            self._list.updated(number, generation if is_sealed else UNKNOWN)
+        return found._replace(header=data[: file_format.SEAL_AT].rstrip(b"\0")) if is_sealed else None
 
     def _read_content(self, fd: int, number: int, needs_header: bool) -> _Content | None:
         """None for a file that has lost something, or has no header although one is needed."""
@@ -498,13 +501,22 @@ class LedgerCache:
                 for number in range(first, last + 1):
                     self._pages.pop((ledger_id.scope_id, ledger_id.ledger_id, number), None)
 
-    def _open_or_create(self, ledger_id: LedgerId) -> int:
+    def _open_to_write(self, ledger_id: LedgerId, *, has_header: bool) -> int | None:
+        """The file; a new one only for who has a header."""
         for directory, path in zip(self._directories, self._paths(ledger_id), strict=True):
             fd = self._open_path(path, os.O_RDWR)
             if fd is not None:
-                # Synced even where it exists: an earlier process may have been killed before it could.
-                self._new_names.update((path.parent, path.parent.parent, directory))
+                # Synced even where it exists: an earlier process may have ended before it could.
+                if has_header or not self._is_listed(ledger_id.ledger_id):
+                    self._new_names.update((path.parent, path.parent.parent, directory))
                 return fd
+        return self._create(ledger_id) if has_header else None
+
+    def _is_listed(self, number: int) -> bool:
+        """Whether the list has the ledger: then its file's name is durable."""
+        return self._list is not None and self._list.generation_of(number) is not None
+
+    def _create(self, ledger_id: LedgerId) -> int:
         places = self._writable() or self._directories
         directory = places[ledger_id.ledger_id % len(places)]
         path = directory / file_format.relative_path(ledger_id)

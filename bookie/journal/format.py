@@ -5,9 +5,10 @@ ledger id and entry id. A negative entry id is a meta record: master key, fence 
 it was made anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last
 record are zeros: a length of 0 ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
 
-What a scan does with what it finds: a length 0, a length that runs past the end of the file, or a payload whose blocks
-did not all reach the disk is the tail that a crash tore, and ends the file quietly (nothing of it was acknowledged);
-any other impossible length can't come from a crash, and is refused with file and offset.
+What a scan does with what it finds: a length 0, a length that runs past the end of the file, a payload whose blocks did
+not all reach the disk, or a padding record whose length was cut where a block ends is the tail that a crash tore, and
+ends the file quietly (nothing of it was acknowledged); any other impossible length can't come from a crash, and is
+refused with file and offset.
 
 No checksum protects a record, and a torn one may look like another: an entry id whose last bytes are missing is entry
 0. So the last record before the end of data is looked at closely. A flush that was completed ends on the alignment; one
@@ -189,6 +190,8 @@ class JournalScan:
         while (length := self._next_length()) is not None:
             offset = self.end
             if length < 0:
+                if self._is_torn_padding(length):
+                    return
                 self.end += self._padding_size(length)
                 continue
             if length > self._file_size - offset - 4:
@@ -204,6 +207,14 @@ class JournalScan:
         if len(field) < 4:
             return None
         return int(_length.unpack(field)[0]) or None
+
+    def _is_torn_padding(self, length: int) -> bool:
+        """Whether a block ends within the length of a padding record, and the next one never reached the disk."""
+        arrived = -self.end % _BLOCK
+        if self._version < _FIRST_PADDED_VERSION or arrived not in (1, 2):
+            return False
+        torn = pack_length(_PADDING_LENGTH)[:arrived].ljust(4, b"\0")
+        return pack_length(length) == torn and not any(self._take(self.end + 4, 4))
 
     def _padding_size(self, length: int) -> int:
         field = self._take(self.end + 4, 4)

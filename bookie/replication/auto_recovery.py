@@ -1,4 +1,4 @@
-"""Auto-recovery in one process: a candidate for auditor, the auditor's check of replicas, and a worker, over one store.
+"""Auto-recovery in one process: a candidate for auditor, the auditor's checks and scrub, and a worker, over one store.
 
 A bookie runs it beside its own work (`auto_recovery`), and `bookgate autorecovery start` runs it alone. Neither part's
 failure touches the other, or the bookie. Source: docs/protocol/auto-recovery.md#auto-recovery.
@@ -9,10 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from bookgate.bookie.replication.auditor import Auditor, AuditorOptions
-from bookgate.bookie.replication.replica_check import ReplicaCheck, ReplicaCheckOptions
-from bookgate.bookie.replication.tools import WorkerTools
-from bookgate.bookie.replication.worker import ReplicationWorker, WorkerOptions
+from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions
+from bookgate.bookie.replication.checks.emptied import EmptiedBookies
+from bookgate.bookie.replication.checks.office_task import OfficeTask
+from bookgate.bookie.replication.checks.placement_check import PlacementCheck, PlacementCheckOptions
+from bookgate.bookie.replication.checks.replica_check import ReplicaCheck, ReplicaCheckOptions
+from bookgate.bookie.replication.checks.scrub import Scrub, ScrubOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.giving_way import GivingWay
+from bookgate.bookie.replication.repairs.tools import WorkerTools
+from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.thinclient.config import ClientConfig
 
@@ -23,9 +29,10 @@ class AutoRecoveryOptions:
 
     auditor: AuditorOptions = field(default_factory=AuditorOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
-    bytes_a_second: float = 0.0
-    """Read and copied by the worker; 0 for no bound."""
+    limits: Limits = field(default_factory=Limits)
     check: ReplicaCheckOptions = field(default_factory=ReplicaCheckOptions)
+    scrub: ScrubOptions = field(default_factory=ScrubOptions)
+    placement: PlacementCheckOptions = field(default_factory=PlacementCheckOptions)
 
 
 class AutoRecovery:
@@ -39,16 +46,39 @@ class AutoRecovery:
         client: ClientConfig,
         rng: random.Random | None = None,
         membership: Membership | None = None,
+        *,
+        gives_way: bool = False,
     ) -> None:
         """`bookie_id` is this process's in its votes; `client` are the settings of its requests to bookies.
+
+        With `gives_way` it does nothing while the auditor is no process of Bookgate.
 
         Raises IllegalOpException where the metadata store has no place for auto-recovery.
         """
         rng = rng or random.SystemRandom()
-        self._tools = WorkerTools(factory, client, rng, options.bytes_a_second)
-        self.check = ReplicaCheck(factory, self._tools.repair.bookies, options.check, membership)
-        self.auditor = Auditor(factory, bookie_id, options.auditor, membership, self.check.allow)
+        self._tools = WorkerTools(factory, client, rng, options.limits)
+        repair = self._tools.repair
+        self.check = ReplicaCheck(factory, repair.bookies, options.check, membership)
+        self.scrub = Scrub(factory, repair.client, repair.bookies, options.scrub, membership)
+        self.placement_check = PlacementCheck(factory, repair.bookies, repair.placement, options.placement, membership)
+        self._office_tasks: tuple[OfficeTask, ...] = (
+            self.check,
+            self.scrub,
+            self.placement_check,
+            EmptiedBookies(factory, repair.bookies, membership),
+        )
+        self.auditor = Auditor(factory, bookie_id, options.auditor, membership, self._allow)
         self.worker = ReplicationWorker(factory, self._tools.repair, options.worker, rng)
+        self._giving_way = GivingWay(factory.replication_metadata, self._give_way) if gives_way else None
+
+    @property
+    def gives_way_to(self) -> str | None:
+        """The auditor for whose sake it does nothing."""
+        return None if self._giving_way is None else self._giving_way.auditor
+
+    def _give_way(self, back: bool) -> None:
+        self.auditor.stand_back(back)
+        self.worker.rest(back)
 
     @property
     def copied_entries(self) -> int:
@@ -61,18 +91,34 @@ class AutoRecovery:
         return self._tools.copied.bytes
 
     @property
+    def placement_compromises(self) -> int:
+        """Bookies that the worker has chosen although the placement policy would have had another one."""
+        return self._tools.compromises
+
+    @property
     def bytes_a_second(self) -> float:
         """The rate that the worker's budget grants now."""
         return self._tools.budget.rate
 
+    def _allow(self, allowed: bool) -> None:
+        for task in self._office_tasks:
+            task.allow(allowed)
+
     async def start(self) -> None:
         """Begins; the store need not be reachable yet."""
+        if self._giving_way is not None:
+            # Until it is known who the auditor is.
+            self._give_way(True)
+            self._giving_way.start()
         await self.auditor.start()
         await self.worker.start()
 
     async def stop(self) -> None:
         """Takes the vote back, ends repairs after the entries under way, and gives locks back."""
+        if self._giving_way is not None:
+            await self._giving_way.stop()
         await self.auditor.stop()
-        await self.check.stop()
+        for task in self._office_tasks:
+            await task.stop()
         await self.worker.stop()
         await self._tools.close()

@@ -13,11 +13,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from bookgate.bookie.metrics.exposition import counter, gauge
-from bookgate.bookie.replication.auditor import AuditorStatistics
+from bookgate.bookie.replication.audits.auditor import AuditorStatistics
 from bookgate.bookie.replication.auto_recovery import AutoRecovery
+from bookgate.bookie.replication.checks.ledger_check import CheckStatistics
 
 _AUDITOR = "auditor_"
 _CHECK = "auditor_REPLICA_CHECK_"
+_PLACEMENT = "auditor_PLACEMENT_CHECK_"
+_SCRUB = "auditor_SCRUB_"
 _WORKER = "replication_worker_"
 
 
@@ -29,16 +32,31 @@ class AutoRecoveryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_the_auditor()
-        yield from self._of_the_check()
+        in_office = self._shown.auditor.statistics.is_auditor
+        yield from _of_a_check(_CHECK, "check of replicas", self._shown.check.statistics, in_office=in_office)
+        done = self._shown.placement_check.statistics
+        yield from _of_a_check(_PLACEMENT, "check of placement", done, in_office=in_office)
+        yield from self._of_the_scrub()
         yield from self._of_the_worker()
 
     def _of_the_auditor(self) -> Iterator[Metric]:
         done = self._shown.auditor.statistics
         yield gauge(_AUDITOR + "IS_AUDITOR", "1 while this process is the cluster's auditor", int(done.is_auditor))
+        yield gauge(
+            _AUDITOR + "GIVES_WAY",
+            "1 while this process does nothing, since the auditor is none of Bookgate's and nobody asked for two",
+            int(self._shown.gives_way_to is not None),
+        )
         yield from _of_the_cluster(done)
-        yield counter(_AUDITOR + "AUDITS", "audits that have looked at all ledgers", done.audits)
+        yield counter(_AUDITOR + "AUDITS", "audits that have found all ledgers of lost bookies", done.audits)
+        yield counter(
+            _AUDITOR + "AUDITS_BY_INDEX",
+            "of these the ones that the index has told these ledgers",
+            done.audits_by_index,
+        )
         yield counter(_AUDITOR + "AUDITS_FAILED", "audits that could not, and were begun anew", done.audits_failed)
         yield counter(_AUDITOR + "NUM_LEDGERS_CHECKED", "ledgers that audits have looked at", done.ledgers_audited)
+        yield from self._of_the_index()
         yield counter(_AUDITOR + "NUM_UNDER_REPLICATED_LEDGERS", "ledgers that audits have marked", done.ledgers_marked)
         yield counter(
             _AUDITOR + "LEDGERS_UNREADABLE",
@@ -46,25 +64,47 @@ class AutoRecoveryCollector(Collector):
             done.ledgers_unreadable,
         )
 
-    def _of_the_check(self) -> Iterator[Metric]:
-        done = self._shown.check.statistics
-        running = int(done.in_progress) if self._shown.auditor.statistics.is_auditor else None
-        yield gauge(_CHECK + "IN_PROGRESS", "1 while a check of replicas is under way", running)
+    def _of_the_index(self) -> Iterator[Metric]:
+        index, is_auditor = self._shown.auditor.statistics.index, self._shown.auditor.statistics.is_auditor
         yield gauge(
-            _CHECK + "SECONDS_SINCE",
-            "since the last complete check of replicas ended",
+            _AUDITOR + "INDEX_COMPLETE",
+            "1 while the index is complete; 0: audits read all ledgers",
+            int(index.ledgers is not None) if is_auditor else None,
+        )
+        yield gauge(_AUDITOR + "INDEX_LEDGERS", "ledgers in the index", index.ledgers)
+        yield counter(_AUDITOR + "INDEX_READINGS", "readings of all ledgers for a new index", index.readings)
+        yield counter(
+            _AUDITOR + "INDEX_DIFFERENCES",
+            "ledgers of which the index was wrong without a word of the store's feed",
+            index.differences,
+        )
+
+    def _of_the_scrub(self) -> Iterator[Metric]:
+        done = self._shown.scrub.statistics
+        in_office = self._shown.auditor.statistics.is_auditor
+        yield gauge(
+            _SCRUB + "IN_PROGRESS",
+            "1 while copies are read to check their digests",
+            int(done.in_progress) if in_office else None,
+        )
+        yield gauge(
+            _SCRUB + "SECONDS_SINCE",
+            "since all copies had been read for the last time",
             None if done.ended_ms is None else _age(done.ended_ms),
         )
-        yield counter(_CHECK + "COMPLETE", "checks of replicas that have looked at all ledgers", done.checks)
-        yield counter(_CHECK + "INCOMPLETE", "checks that could not, and are begun again later", done.checks_failed)
-        yield counter(_CHECK + "LEDGERS", "ledgers that checks have looked at", done.ledgers_checked)
-        yield counter(
-            _CHECK + "LEDGERS_MARKED", "of these the ones of which a living bookie lacks entries", done.ledgers_marked
+        yield gauge(
+            _SCRUB + "LEDGERS_LEFT_OUT",
+            "ledgers that could not be read yet in the pass under way",
+            done.ledgers_left_out,
         )
+        yield counter(_SCRUB + "PASSES", "times that all copies of all ledgers were read", done.passes)
+        yield counter(_SCRUB + "ENTRIES", "copies of entries looked at", done.entries)
+        yield counter(_SCRUB + "BYTES", "bytes of these", done.bytes)
+        yield counter(_SCRUB + "CORRUPT_COPIES", "copies of entries found damaged, and marked for repair", done.corrupt)
         yield counter(
-            _CHECK + "LEDGERS_UNREADABLE",
-            "ledgers left out of checks: their metadata are damaged",
-            done.ledgers_unreadable,
+            _SCRUB + "LEDGERS_UNVERIFIED",
+            "ledgers left out: their metadata are damaged, or name no digest",
+            done.ledgers_unverified,
         )
 
     def _of_the_worker(self) -> Iterator[Metric]:
@@ -85,11 +125,34 @@ class AutoRecoveryCollector(Collector):
             "ledgers found to have entries of which no copy is left",
             done.ledgers_unrecoverable,
         )
+        yield counter(
+            _WORKER + "PLACEMENT_COMPROMISES",
+            "bookies chosen although the placement policy would have had another one",
+            shown.placement_compromises,
+        )
         yield counter(_WORKER + "NUM_ENTRIES_WRITTEN", "copies stored", shown.copied_entries)
         yield counter(_WORKER + "NUM_BYTES_WRITTEN", "bytes of these", shown.copied_bytes)
         yield gauge(
             _WORKER + "BYTES_A_SECOND", "rate that the budget grants now; 0: without limit", shown.bytes_a_second
         )
+
+
+def _of_a_check(prefix: str, what: str, done: CheckStatistics, *, in_office: bool) -> Iterator[Metric]:
+    yield gauge(prefix + "IN_PROGRESS", f"1 while a {what} is under way", int(done.in_progress) if in_office else None)
+    yield gauge(
+        prefix + "SECONDS_SINCE",
+        f"since the last complete {what} ended",
+        None if done.ended_ms is None else _age(done.ended_ms),
+    )
+    yield counter(prefix + "COMPLETE", f"times that a {what} has looked at all ledgers", done.checks)
+    yield counter(prefix + "INCOMPLETE", f"times that a {what} could not, and is begun again later", done.checks_failed)
+    yield counter(prefix + "LEDGERS", f"ledgers that a {what} has looked at", done.ledgers_checked)
+    yield counter(prefix + "LEDGERS_MARKED", "of these the ones marked for repair", done.ledgers_marked)
+    yield counter(
+        prefix + "LEDGERS_UNREADABLE",
+        f"ledgers that a {what} left out: their metadata are damaged",
+        done.ledgers_unreadable,
+    )
 
 
 def _of_the_cluster(done: AuditorStatistics) -> Iterator[Metric]:
@@ -117,6 +180,11 @@ def _of_the_cluster(done: AuditorStatistics) -> Iterator[Metric]:
         _AUDITOR + "UNRECOVERABLE_LEDGERS",
         "ledgers with entries of which no copy is left",
         None if survey is None else survey.unrecoverable,
+    )
+    yield gauge(
+        _AUDITOR + "CORRUPT_LEDGERS",
+        "ledgers with copies that a scrub found damaged, and that are not repaired yet",
+        None if survey is None else survey.corrupt,
     )
     yield gauge(
         _AUDITOR + "OLDEST_MARK_SECONDS",

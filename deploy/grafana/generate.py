@@ -432,6 +432,13 @@ RECOVERY = Dashboard(
                     red_above=3600,
                 ),
                 number("Unrecoverable ledgers", "none", "max(auditor_UNRECOVERABLE_LEDGERS)", red_above=1),
+                number(
+                    "Corrupt ledgers",
+                    "none",
+                    "max(auditor_CORRUPT_LEDGERS)",
+                    text="With copies that a scrub found damaged, and that are not repaired yet.",
+                    red_above=1,
+                ),
                 number("Enabled", "bool_on_off", "max(auditor_ENABLED)", red_below=1),
                 number("Bookies missed", "none", "max(auditor_BOOKIES_MISSED)", red_above=1),
                 number("Bookies lost", "none", "max(auditor_BOOKIES_LOST)", text="Missed for the delay.", red_above=1),
@@ -461,6 +468,27 @@ RECOVERY = Dashboard(
                     (rate("auditor_NUM_UNDER_REPLICATED_LEDGERS"), f"{EACH} ledgers marked"),
                     (rate("auditor_AUDITS_FAILED"), f"{EACH} audits begun anew"),
                 ),
+            ),
+        ),
+        (
+            "Checks",
+            (
+                chart(
+                    "Since all was looked at",
+                    "s",
+                    ("max(auditor_REPLICA_CHECK_SECONDS_SINCE)", "replica check"),
+                    ("max(auditor_SCRUB_SECONDS_SINCE)", "scrub"),
+                    ("max(auditor_PLACEMENT_CHECK_SECONDS_SINCE)", "placement check"),
+                ),
+                chart("Bytes scrubbed", "Bps", (rate("auditor_SCRUB_BYTES"), EACH)),
+                chart(
+                    "Found",
+                    "ops",
+                    (rate("auditor_REPLICA_CHECK_LEDGERS_MARKED"), f"{EACH} ledgers that lack copies"),
+                    (rate("auditor_SCRUB_CORRUPT_COPIES"), f"{EACH} corrupt copies"),
+                    (rate("auditor_PLACEMENT_CHECK_LEDGERS_MARKED"), f"{EACH} misplaced ledgers"),
+                ),
+                chart("Left out by the scrub", "none", ("max(auditor_SCRUB_LEDGERS_LEFT_OUT)", "ledgers")),
             ),
         ),
         (

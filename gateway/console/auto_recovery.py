@@ -28,7 +28,7 @@ from bookgate.ledger.errors import (
     IncorrectParameterException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.metadata_store import LedgerManagerFactory, Versioned
 from bookgate.ledger.replication import markable
 from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
 from bookgate.ledger.replication_survey import Survey, missed_bookies, survey
@@ -115,6 +115,7 @@ class RecoveryView:
             "marked": found.marked,
             "oldestMark": found.oldest_mark_ms,
             "unrecoverable": found.unrecoverable,
+            "corrupt": found.corrupt,
             "ageSeconds": round(self._clock() - counted.at, 1),
         }
 
@@ -155,16 +156,18 @@ async def repair_of(factory: LedgerManagerFactory, ledger_id: LedgerId) -> dict[
         number = markable(ledger_id)
         store = factory.replication_metadata
         mark = await store.read_mark(number)
-        record = None if mark is None else await store.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(number))
+        if mark is None:
+            return None
+        record = await store.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(number))
+        corrupt = await store.read_record(RecordKind.CORRUPT_LEDGER, str(number))
     except (IllegalOpException, IncorrectParameterException):
         return None
     except BKException as error:
         return {"problem": str(error)}
-    if mark is None:
-        return None
     return {
         "missing": list(mark.value.replicas),
         "damaged": mark.value.damaged is not None,
+        "corruptAt": _corrupt_at(corrupt),
         "since": mark.value.ctime_ms,
         "loss": None if record is None else _loss_shown(number, control.loss_of(record.value)),
     }
@@ -174,6 +177,7 @@ async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: M
     marks, next_after = await _page(store, query)
     kind = RecordKind.UNRECOVERABLE_LEDGER
     lost = await asyncio.gather(*(store.read_record(kind, str(mark.value.ledger_id)) for mark in marks))
+    corrupt = await store.records(RecordKind.CORRUPT_LEDGER)
     shown = [
         {
             "ledgerId": str(mark.value.ledger_id),
@@ -182,6 +186,7 @@ async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: M
             "holder": holders.get(mark.value.ledger_id),
             "unrecoverable": record is not None,
             "damaged": mark.value.damaged is not None,
+            "corruptAt": _corrupt_at(corrupt.get(str(mark.value.ledger_id))),
         }
         for mark, record in zip(marks, lost, strict=True)
     ]
@@ -198,6 +203,11 @@ async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence
             if len(found) > query.limit:
                 return found[: query.limit], str(found[query.limit - 1].value.ledger_id)
     return found, None
+
+
+def _corrupt_at(record: Versioned[bytes] | None) -> list[str]:
+    """The bookies with copies that a scrub found damaged."""
+    return [] if record is None else sorted(control.corrupt_copies_of(record.value))
 
 
 def _since(bookies: Mapping[str, int]) -> list[dict[str, Any]]:

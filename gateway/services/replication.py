@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from bookgate.gateway.services.ledger_feed import LedgerFeedStream
 from bookgate.gateway.services.messages import bad_bookie_ids, status_code
 from bookgate.gateway.services.replication_sessions import ReplicationSession, ReplicationSessions, VoteEvent
 from bookgate.gateway.services.status import Context, abort_with
@@ -37,6 +38,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_store import (
     DelayChanged,
+    DrainsChanged,
     LockLost,
     Mark,
     MarksChanged,
@@ -108,6 +110,7 @@ class ReplicationService(ReplicationServiceServicer):
         self._max_metadata_bytes = max_metadata_bytes
         self._sessions = ReplicationSessions(lease_seconds)
         self._streams: dict[_Responses, None] = {}
+        self._feeds: dict[LedgerFeedStream, None] = {}
         self._claims: set[asyncio.Task[pb.ClaimResponse]] = set()
         self._draining = False
 
@@ -129,6 +132,8 @@ class ReplicationService(ReplicationServiceServicer):
         for responses in list(self._streams):
             responses.put(pb.AttendResponse(draining=True))
             asyncio.get_running_loop().call_later(_LEAVE_SECONDS, responses.put, None)
+        for feed in list(self._feeds):
+            feed.end()
 
     async def close(self) -> None:
         """Ends every session."""
@@ -345,6 +350,24 @@ class ReplicationService(ReplicationServiceServicer):
 
         return await self._answer(context, "RemoveRecord", pb.RemoveRecordResponse, work)
 
+    async def WatchLedgers(
+        self, request_iterator: AsyncIterator[pb.WatchLedgersRequest], context: Context
+    ) -> AsyncIterator[pb.WatchLedgersResponse]:
+        if self._draining:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; ask another one")
+        feed = LedgerFeedStream(self._factory)
+        self._feeds[feed] = None
+        try:
+            async with aclosing(feed.serve(request_iterator)) as responses:  # type: ignore[type-var]
+                async for response in responses:
+                    yield response
+        except IllegalOpException as error:
+            yield pb.WatchLedgersResponse(code=_code(error), message=str(error))
+        except Exception as error:
+            await abort_with(context, "WatchLedgers", error)
+        finally:
+            del self._feeds[feed]
+
     async def _answer(
         self, context: Context, method: str, response: Callable[..., R], work: Callable[[], Awaitable[R]]
     ) -> R:
@@ -395,6 +418,8 @@ def _change(what: ReplicationEvent | VoteEvent) -> pb.AttendResponse:
         return pb.AttendResponse(enabled=what.enabled)
     if isinstance(what, DelayChanged):
         return pb.AttendResponse(delay_written=pb.DelayWritten(seconds=what.seconds))
+    if isinstance(what, DrainsChanged):
+        return pb.AttendResponse(drains_changed=True)
     if isinstance(what, LockLost):
         return pb.AttendResponse(lock_lost=what.lock.token)
     number, state = what

@@ -8,18 +8,17 @@ enter the password.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.file_marks import FileMark, mark_of
 from bookgate.runtime.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_Marks = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Loaded(Generic[_T]):
         """Raises IncorrectParameterException."""
         self._files = files
         self._load = load
-        self._marks = self._read_marks()
+        self._marks: tuple[FileMark, ...] = self._read_marks()
         self.value = load()
 
     def refresh(self) -> bool:
@@ -62,12 +61,11 @@ class Loaded(Generic[_T]):
         log_event(_LOG, "tls", state="renewed", cert=self._files.cert)
         return True
 
-    def _read_marks(self) -> _Marks:
+    def _read_marks(self) -> tuple[FileMark, ...]:
         try:
-            stats = [os.stat(path) for path in self._files.paths]
+            return tuple(mark_of(path) for path in self._files.paths)
         except OSError as error:
             raise IncorrectParameterException(f"TLS file {error.filename}: {error.strerror}") from error
-        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
 def no_password() -> str:

@@ -7,7 +7,9 @@ allocation) is seen at once and pending until the file is synced; so is a name (
 part. Writes tear at blocks of 512 bytes.
 
 A sync that fails forgets what was pending, as Linux does: readers still see it, no later sync makes it durable, and an
-eviction from memory (`evict`, `forget_cached`) or a power loss brings back what was there before.
+eviction from memory (`evict`, `forget_cached`) or a power loss brings back what was there before. A later write brings
+to the disk the bytes that it writes and no more. Most file systems write the whole block that they lie in, but some
+only what was changed (NFS), so nothing may rely on it.
 
 A descriptor that is closed is given to the next file that is opened, as POSIX says: the lowest that is free.
 

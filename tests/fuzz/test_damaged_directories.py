@@ -50,7 +50,7 @@ def filled(root: Path) -> MemoryDisk:
     return left
 
 
-@pytest.mark.timeout(120 + INPUTS // 20)
+@pytest.mark.timeout(600 + INPUTS // 20)
 @pytest.mark.usefixtures("quiet")
 def test_a_damaged_file_is_named_or_read_around(tmp_path: Path) -> None:
     good = filled(tmp_path)

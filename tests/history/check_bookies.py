@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tests.history import events
 from tests.history.events import BookieAnswered, BookieHolds, Fault
 from tests.history.rules_bookies import FENCE_ANSWERS, NEGATIVE
-from tests.history.story import BookieStory, Story
+from tests.history.story import BookieStory, Story, ensemble_of
 from tests.history.violations import (
     AcknowledgedBeforeSync,
     DamageAnsweredAsMissing,
@@ -137,6 +137,14 @@ def _lost_a_file(bookie: BookieStory) -> bool:
     return any(isinstance(event, Fault) and event.kind == events.DAMAGED_FILE for _, event in bookie.events)
 
 
+def _is_placed(story: Story, bookie: str, answer: BookieAnswered) -> bool:
+    """Whether the metadata place the entry at the bookie; once another one has its place it may let go of its copy."""
+    ledger = story.ledgers.get(answer.ledger)
+    seen = [each for each in ledger.metadata if each.at <= answer.at] if ledger is not None else []
+    newest = max(seen, key=lambda each: each.version, default=None)
+    return newest is None or bookie in ensemble_of(newest, answer.entry_id)
+
+
 def _nothing_promised_is_denied(
     story: Story, bookies: Iterable[BookieStory], violation: type[InvariantViolated]
 ) -> int:
@@ -155,7 +163,7 @@ def _nothing_promised_is_denied(
             promised = promises.entries.get(event.ledger, {}).get(event.entry_id)
             if promised is None or event.status not in NEGATIVE or _deleted(story, event.ledger, position):
                 continue
-            if promised[0] < event.arrived_after:
+            if promised[0] < event.arrived_after and _is_placed(story, bookie.bookie, event):
                 raise violation(
                     f"{bookie.bookie} answered {event.status} for entry {event.entry_id} of ledger {event.ledger}",
                     promised[1],

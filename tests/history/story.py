@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,10 +76,15 @@ class LedgerStory:
 
     @property
     def durable_to(self) -> int:
-        """The highest entry that must not be lost: acknowledged, and forced where sync is deferred."""
+        """The highest entry that must not be lost: acknowledged, and forced where sync is deferred.
+
+        A bookie that has collected a deleted ledger may not know any more that it was fenced, so what a writer is told
+        after the deletion counts for nothing.
+        """
+        until = min((asked.at for asked in self.delete_asked), default=math.inf)
         if self.deferred_sync:
-            return max((forced.lac for forced in self.forced), default=-1)
-        return max((event.entry_id for event in self.acknowledged), default=-1)
+            return max((forced.lac for forced in self.forced if forced.at <= until), default=-1)
+        return max((event.entry_id for event in self.acknowledged if event.at <= until), default=-1)
 
     @cached_property
     def newest(self) -> MetadataSeen | None:

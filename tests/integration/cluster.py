@@ -19,8 +19,9 @@ def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
 
 @pytest.fixture(scope="session")
 def cluster_of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """The same with gateways that are processes of their own, and auto-recovery."""
-    options = ("--set=gateway_process=true", "--set=auto_recovery=true")
+    """The same with gateways that are processes of their own, and auto-recovery with all of its checks."""
+    # The placement check is off by default.
+    options = ("--set=gateway_process=true", "--set=auto_recovery=true", "--set=placement_check_interval_seconds=3600")
     with StandaloneCluster(tmp_path_factory.mktemp("processes"), bookie_options=options) as cluster:
         yield cluster
 

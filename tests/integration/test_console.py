@@ -29,6 +29,7 @@ from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import KEY, EntryClient, add
 from tests.integration.browser import Complaints, chromium, watched_page
@@ -366,7 +367,7 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
 
 @contextmanager
 def endangered(metadata_uri: str) -> Iterator[None]:
-    """Bookie 3 is to be emptied: 60 ledgers are marked, and a worker holds the lock of ledger 3."""
+    """Bookie 3 is to be emptied: 60 ledgers are marked, a worker holds the lock of ledger 3; 4 has a corrupt copy."""
     ready, over = threading.Event(), threading.Event()
 
     async def hold() -> None:
@@ -377,8 +378,11 @@ def endangered(metadata_uri: str) -> Iterator[None]:
             await control.begin_draining(factory, "bookie-3", 5000)
             marks = [await store.mark(number, ["bookie-3"] if number > 2 else [], 5000) for number in range(2, 62)]
             assert await store.try_lock(3, "worker of a test") is not None
+            corrupt, record = RecordKind.CORRUPT_LEDGER, b'{"copies": {"bookie-2": [[0, 0]]}}'
+            version = await store.write_record(corrupt, "4", record, None)
             ready.set()
             await asyncio.to_thread(over.wait)
+            await store.remove_record(corrupt, "4", version)
             await control.end_draining(store, "bookie-3")
             for mark in marks:
                 assert await store.delete_mark(mark.value.ledger_id, mark.version)
@@ -402,6 +406,8 @@ def test_marks_come_in_pages_and_say_who_repairs(page: Page, cluster: Standalone
         expect(marked).to_have_count(50)
         expect(marked.first).to_have_text(re.compile("^2misplaced"))
         expect(marked.nth(1)).to_have_text(re.compile("^3under-replicatedbeing repairedbookie-3"))
+        expect(marked.nth(2)).to_have_text(re.compile("^4corrupt copiesbookie-3"))
+        expect(page.get_by_role("region", name="State")).to_contain_text("Ledgers with corrupt copies1")
         expect(rows(page, "Being repaired")).to_have_text(["3worker of a test"])
         expect(rows(page, "Bookies that lose their ledgers")).to_have_text([re.compile("^bookie-3draining.* ago")])
         page.get_by_role("link", name="Next").click()
@@ -409,6 +415,8 @@ def test_marks_come_in_pages_and_say_who_repairs(page: Page, cluster: Standalone
         expect(marked.first).to_have_text(re.compile("^52under-replicated"))
         page.get_by_role("link", name="Previous").click()
         expect(marked).to_have_count(50)
+        page.goto(f"{origin}/#/ledger/4")
+        expect(page.get_by_role("region", name="Repair")).to_contain_text("Corrupt copies atbookie-2")
         page.get_by_role("link", name="Cluster").click()
         expect(page.locator("tr[data-bookie=bookie-3] .chip")).to_have_text(["writable", "draining"])
 

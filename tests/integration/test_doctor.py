@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from bookgate.bookie.commands.doctor import app
 from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
@@ -133,8 +134,11 @@ async def test_auto_recovery_as_the_store_has_it(tmp_path: Path) -> None:
         cookie = Cookie(name, "/j", "1\t/l", await store.registration_manager.cluster_instance_id())
         await store.registration_manager.write_cookie(name, cookie.encode(), None)
     await metadata.missed_since("b1", now_ms - 90_000)
+    assert len(await found()) == 2, "that it holds back the auditor has to say"
+    await metadata.write_record(RecordKind.PROGRESS, HELD_BACK, HeldBack(("b1", "b2"), 3).encode(), None)
     [storm, *_] = await found()
-    assert (storm.level, "trigger-audit" in storm.advice) == (Level.ERROR, True)
+    assert (storm.level, "trigger" in storm.advice) == (Level.ERROR, True)
+    assert storm.what.startswith("2 of 3 bookies are missed at once")
     [missed] = await found("bookie b1")
     assert "not registered, missed for 0:01:3" in missed.what
     assert "leave its ledgers to auto-recovery" in missed.advice

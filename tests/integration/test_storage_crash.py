@@ -58,7 +58,7 @@ def run_and_kill(root: Path, lines: int) -> list[tuple[str, int, int]]:
     return [(kind, int(number), int(entry_id)) for kind, number, entry_id in whole]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_nothing_reported_is_lost_over_repeated_kills(tmp_path: Path) -> None:
     entries: dict[int, set[int]] = defaultdict(set)
     fenced: set[int] = set()

@@ -270,10 +270,10 @@ class Faults:
             return
         self.counts[fault.kind] += 1
         self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{seconds:.2f} s"))
-        store.elsewhere[bookie.name] = wrong
+        store.lead(bookie.name, wrong)
         await asyncio.sleep(seconds)
         if store.elsewhere.get(bookie.name) is wrong:
-            del store.elsewhere[bookie.name]
+            store.lead(bookie.name, None)
 
     async def _disable_auto_recovery(self, fault: FaultPlan) -> None:
         store = self._world.metadata
@@ -435,7 +435,7 @@ class Faults:
         if kind == "wipe":
             if isinstance(self._world.metadata, MemoryMetadata):
                 # In a store that does not know it, it would be a new bookie, and rightly start.
-                self._world.metadata.elsewhere.pop(bookie.name, None)
+                self._world.metadata.lead(bookie.name, None)
             bookie.wipe()
             self._gone.add(bookie.name)
             # It must notice, and stay out; another one is put in its place.
@@ -542,7 +542,9 @@ class Faults:
         self._losing.clear()
         self._lose_metadata_calls(0.0)
         if isinstance(world.metadata, MemoryMetadata):
-            world.metadata.elsewhere.clear()
+            for host in list(world.metadata.elsewhere):
+                world.metadata.lead(host, None)
+            world.metadata.replication.feed_gaps = 0.0
         self._down.clear()
         while len(self.bookies) - self.counts[DRAINED] < self._plan.bookies:
             # The end of the safety phase came between a bookie's loss, or its end, and its replacement.

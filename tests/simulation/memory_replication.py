@@ -8,6 +8,7 @@ Not its job: ZooKeeper's nodes and SQLite's leases, which pass the same contract
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from bookgate.ledger.replication_store import (
     ANY_VERSION,
     AuditorVote,
     DelayChanged,
+    DrainsChanged,
+    LedgerFeed,
+    LedgerFeedListener,
     LedgerLock,
     LockLost,
     Mark,
@@ -43,6 +47,7 @@ from bookgate.ledger.replication_store import (
     record_conflict,
 )
 from bookgate.runtime.auditor_votes import Vote
+from bookgate.runtime.ledger_feeds import LedgerFeeds
 from bookgate.runtime.replication_listeners import ReplicationListeners
 from tests.simulation.loop import CURRENT, Process
 
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HEARTBEAT_SECONDS = 0.5
+_FEED_GAP_SECONDS = 0.1, 3.0
+_FEED_GAPS = 0.02
 
 
 @dataclass(slots=True)
@@ -92,6 +99,8 @@ class ReplicationState:
         """Told before a ledger is written under its lock: its record, and what is to be written."""
         self.on_record: list[Callable[[RecordKind, str, bytes], None]] = []
         """Told of a record that is written."""
+        self.feed_gaps = _FEED_GAPS
+        """Share of the changes at which a process's feed breaks."""
         self._session_seconds = session_seconds
         self._clients: list[MemoryReplication] = []
         self._numbers = itertools.count(1)
@@ -183,6 +192,46 @@ class ReplicationState:
             if first in client.session.votes:
                 self.store.tell_in_order(client.session.process, client.hear_of_election, first)
 
+    def ledger_changed(self, number: int) -> None:
+        """Tells every feed, or breaks it."""
+        for client in self._clients:
+            if not client.is_fed:
+                continue
+            process = client.session.process
+            if not self._reaches(process) or self.store.rng.random() < self.feed_gaps:
+                self.break_feed(client)
+            else:
+                self.store.tell_in_order(process, client.feeds.touched, (number,))
+
+    def _reaches(self, process: Process) -> bool:
+        return self.store.hears(process) and self.store.sees(process) is self.store
+
+    def break_feeds_of(self, host: str) -> None:
+        """Its way to the store leads elsewhere, or back."""
+        for client in self._clients:
+            if client.session.process.host == host and client.is_fed:
+                self.break_feed(client)
+
+    def break_feed(self, client: MemoryReplication) -> None:
+        client.is_fed = False
+        self.store.tell_in_order(client.session.process, client.feeds.lost)
+        self.feed_soon(client, self.store.rng.uniform(*_FEED_GAP_SECONDS))
+
+    def feed_soon(self, client: MemoryReplication, seconds: float) -> None:
+        """Begins the feed of a process that wants one."""
+        loop = self.store.loop
+        loop.call_at_exact(loop.time() + seconds, self._feed, client, context=loop.outside.context)
+
+    def _feed(self, client: MemoryReplication) -> None:
+        process = client.session.process
+        if client.is_fed or not len(client.feeds) or not process.alive:
+            return
+        if not self._reaches(process):
+            self.feed_soon(client, _HEARTBEAT_SECONDS)
+            return
+        client.is_fed = True
+        self.store.tell_in_order(process, client.feeds.began)
+
     def tell(self, event: ReplicationEvent) -> None:
         for client in self._clients:
             if len(client.listeners):
@@ -197,6 +246,9 @@ class MemoryReplication(ReplicationMetadata):
         self._store = state.store
         self.session = _Session(process, self._store.loop.time())
         self.listeners = ReplicationListeners(lambda: None)
+        self.feeds = LedgerFeeds(self._feed_wanted, self._caught_up)
+        self.is_fed = False
+        """The store tells this process of every change."""
         self._held: dict[int, LedgerLock] = {}
         """Locks that this process believes to hold."""
         self._given_back: list[LedgerLock] = []
@@ -230,6 +282,8 @@ class MemoryReplication(ReplicationMetadata):
     async def close(self) -> None:
         """Gives locks and votes back."""
         self.listeners.clear()
+        self.feeds.clear()
+        self.is_fed = False
         self._held.clear()
         self._votes.clear()
         self._state.end_claims(self.session)
@@ -435,6 +489,7 @@ class MemoryReplication(ReplicationMetadata):
             self._state.records[kind, key] = Versioned(value, version)
             for hear in self._state.on_record:
                 hear(kind, key, value)
+            self._tell_of(kind)
             return version
 
         return await self._change(put)
@@ -447,8 +502,13 @@ class MemoryReplication(ReplicationMetadata):
             if expected_version not in (ANY_VERSION, found.version):
                 raise record_conflict(kind, key, expected_version)
             del self._state.records[kind, key]
+            self._tell_of(kind)
 
         await self._change(remove)
+
+    def _tell_of(self, kind: RecordKind) -> None:
+        if kind is RecordKind.DRAINING_BOOKIE:
+            self._state.tell(DrainsChanged())
 
     # --- changes
 
@@ -460,3 +520,20 @@ class MemoryReplication(ReplicationMetadata):
         self._store.tell_in_order(self.session.process, self.listeners.tell, SwitchChanged(state.enabled))
         self._store.tell_in_order(self.session.process, self.hear_of_delay, state.delay_written, state.delay)
         return end
+
+    def watch_ledgers(self, listener: LedgerFeedListener) -> LedgerFeed:
+        return self.feeds.add(listener)
+
+    def _feed_wanted(self) -> None:
+        if len(self.feeds):
+            self._state.feed_soon(self, _FEED_GAP_SECONDS[0])
+        else:
+            self.is_fed = False
+
+    async def _caught_up(self) -> None:
+        await self._store.request()
+        if not self.is_fed:
+            raise MetaStoreException("the feed of changed ledgers is broken")
+        told = asyncio.get_running_loop().create_future()
+        self._store.tell_in_order(self.session.process, told.set_result, None)
+        await told

@@ -10,6 +10,7 @@ Not its job: ZooKeeper's semantics and the gateway, which have simulations of th
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -132,7 +133,23 @@ class MemoryMetadata:
     @property
     def seen(self) -> OtherStore | MemoryMetadata:
         """The store that whoever calls has come upon."""
-        return self.elsewhere.get(CURRENT.get().host, self)
+        return self.sees(CURRENT.get())
+
+    def sees(self, process: Process) -> OtherStore | MemoryMetadata:
+        """The store that a process has come upon."""
+        return self.elsewhere.get(process.host, self)
+
+    def lead(self, host: str, store: OtherStore | None) -> None:
+        """A host's way leads to another store, or (None) here again: to another connection in any case."""
+        if store is None:
+            self.elsewhere.pop(host, None)
+        else:
+            self.elsewhere[host] = store
+        self.replication.break_feeds_of(host)
+
+    @property
+    def rng(self) -> random.Random:
+        return self._network.rng
 
     def found(self, ledger_id: LedgerId) -> LedgerRecord:
         """Of the store that whoever calls has come upon. Raises NoSuchLedgerExistsOnMetadataServerException."""
@@ -157,6 +174,8 @@ class MemoryMetadata:
             self.tell(process, listener, ledger_id, after)
         if after is None:
             self.ledger_listeners.pop(ledger_id, None)
+        if ledger_id.scope_id == 0:
+            self.replication.ledger_changed(ledger_id.ledger_id)
 
     def tell(self, process: Process, listener: Callable[..., None], *what: object) -> None:
         """Calls back in a process, one way later."""

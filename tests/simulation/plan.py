@@ -104,6 +104,10 @@ class AutoRecoveryPlan:
     """Seconds."""
     check_interval: float
     """Seconds from the end of a check of replicas to the next one."""
+    scrub_rate: float
+    """Mebibytes a second that the scrub reads; 0: there is none."""
+    scrub_interval: float
+    """Seconds from the end of its pass to the next one."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -114,6 +118,8 @@ class AutoRecoveryPlan:
             "open_ledger_recovery_grace_seconds": self.grace,
             "audit_interval_seconds": self.audit_interval,
             "replica_check_interval_seconds": self.check_interval,
+            "scrub_rate_mb_per_second": self.scrub_rate,
+            "scrub_interval_seconds": self.scrub_interval,
         }
 
 
@@ -214,6 +220,8 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
         grace=rng.choice((0.0, 0.5, 2.0, 10.0)),
         audit_interval=rng.choice((5.0, 30.0, 86400.0)),
         check_interval=random.Random(f"check {plan.seed}").choice((0.0, 1.0, 5.0, 604800.0)),
+        scrub_rate=random.Random(f"scrub {plan.seed}").choice((0.0, 0.01, 1.0, 1.0)),
+        scrub_interval=random.Random(f"scrub interval {plan.seed}").choice((1.0, 5.0)),
     )
     faults = list(plan.faults)
     if rng.random() < _DISABLED:

@@ -6,7 +6,15 @@ seed into an ordinary one; then what mattered of its plan is written out here in
 
 from __future__ import annotations
 
-from tests.simulation.plan import STORE_FAULTS, FaultPlan, Plan, RatePlan, VisitPlan, WriterPlan
+from tests.simulation.plan import (
+    STORE_FAULTS,
+    AutoRecoveryPlan,
+    FaultPlan,
+    Plan,
+    RatePlan,
+    VisitPlan,
+    WriterPlan,
+)
 
 REGRESSIONS: dict[str, Plan] = {
     "mode-that-changes-back-while-gateways-are-away": Plan(
@@ -150,5 +158,35 @@ REGRESSIONS: dict[str, Plan] = {
             FaultPlan("f-lost", 0.9418567205877938, "link-resets", 2, 0.2),
         ),
         rates=(),
+    ),
+    "scrub-that-ended-in-the-future": Plan(
+        seed=76000065,
+        bookies=3,
+        duration=6.0,
+        writers=(WriterPlan("w1", 1.0396680408022885, (3, 2, 2), (3, 2, 1, 1, 1), 1000, 0.72, "leave"),),
+        visits=(VisitPlan("v0", 1.5293352051088087, "recover", "w1"),),
+        faults=(FaultPlan("f-loss", 3.8697332016498343, "corrupt", 0, 0.0),),
+        rates=(RatePlan("r-clock-skew", "clock-skew", 180.0),),
+        gateways=0,
+        auto_recovery=AutoRecoveryPlan(10, 0.0, 86400.0, 1.0, 1.0, 1.0),
+    ),
+    "entries-moved-in-an-index-file-whose-sync-failed": Plan(
+        seed=91000297,
+        bookies=3,
+        duration=6.0,
+        writers=(
+            WriterPlan("w0", 0.7796655819413433, (3, 2, 1), (6,), 20, 0.72, "crash"),
+            WriterPlan("w1", 0.7968082912034896, (3, 3, 3), (10,), 1000, 0.0, "crash"),
+        ),
+        visits=(),
+        faults=(FaultPlan("f1", 0.4238134294733398, "failing-syncs", 2, 1.2000000000000002),),
+        rates=(
+            RatePlan("r-failing-opens", "failing-opens", 0.0005),
+            RatePlan("r-failing-writes", "failing-writes", 0.0003),
+            RatePlan("r-fragments", "fragments", 0.5),
+            RatePlan("r-slow-packets", "slow-packets", 0.2),
+        ),
+        gateways=0,
+        auto_recovery=AutoRecoveryPlan(1, 2.0, 86400.0, 604800.0, 1.0, 1.0),
     ),
 }

@@ -11,8 +11,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from bookgate.ledger.digest import digest_for
+from bookgate.ledger.entry import decode_entry
+from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -61,7 +65,9 @@ class RepairWatch:
         grace: float,
         *,
         clocks_are_right: bool,
+        scrubs: bool = False,
     ) -> None:
+        """`scrubs`: auditors read all copies every few seconds."""
         self._world = world
         self._store = store
         self._recorder = recorder
@@ -69,6 +75,7 @@ class RepairWatch:
         self._delay = delay
         self._grace = grace
         self._clocks_are_right = clocks_are_right
+        self._scrubs = scrubs
         self._noted: dict[str, float] = {}
         """When bookies were noted as missed, the last time."""
         self.looked: Counter[str] = Counter()
@@ -80,7 +87,10 @@ class RepairWatch:
     # What is seen
 
     def _repaired(self, before: LedgerRecord, metadata: LedgerMetadata) -> None:
-        """Just before the store writes it."""
+        """Just before the store writes it. The first step of a recovery is judged as such (R6)."""
+        was_open = before.metadata.state is LedgerState.OPEN
+        if was_open and metadata == replace(before.metadata, state=LedgerState.IN_RECOVERY):
+            return
         ledger = str(before.ledger_id)
         self._recorder.add(events.LedgerRepaired(self._recorder.now, ledger, before.version + 1))
         for place in _new_members(before.metadata, metadata):
@@ -155,7 +165,11 @@ class RepairWatch:
                 self._world.fail(MarkedTooEarly(seen))
 
     def _recorded(self, kind: RecordKind, key: str, value: bytes) -> None:
-        """What is listed as lost: nobody may have it who was there when the ledger was locked."""
+        """What is listed as lost: nobody may have it who was there when the ledger was locked, and is due to hold it.
+
+        A bookie may hold an entry of a later fragment too, where readers do not look for it: of an advanced writer it
+        stores what comes before its turn, and the next change of the ensemble may begin below that.
+        """
         if kind is RecordKind.MISSED_BOOKIE:
             self._noted[key] = self._world.now
         record = self._store.ledgers.get(LedgerId.unscoped(int(key))) if kind is _UNRECOVERABLE else None
@@ -168,7 +182,8 @@ class RepairWatch:
                 continue
             self.looked["R10"] += 1
             held = self._held(bookie_id, number)
-            if found := [entry_id for entry_id in entries if entry_id in held]:
+            due = {entry_id for entry_id, members in _write_sets(record.metadata) if bookie_id in members}
+            if found := [entry_id for entry_id in entries if entry_id in held and entry_id in due]:
                 seen = f"ledger {number} is listed without a copy of entries {found[:5]}, which {bookie_id} holds"
                 self._world.fail(UnknownTakenForMissing(seen))
 
@@ -178,14 +193,17 @@ class RepairWatch:
         return draining or bookie_id in self._damaged
 
     def _lacks(self, bookie_id: str, ledger_id: int) -> bool:
-        """Whether it is due to hold an entry that it does not have for certain."""
+        """Whether it is due to hold an entry that it does not have for certain, or of which its copy is damaged.
+
+        The replay of a journal may take in an entry whose end never reached the disk; its digest tells readers.
+        """
         bookie, record = self._bookie(bookie_id), self._store.ledgers.get(LedgerId.unscoped(ledger_id))
         if bookie is None or record is None:
             return False
         state = bookie.stored(nothing_survives).get(ledger_id)
         held = {} if state is None else state.entries
         return any(
-            entry_id not in held
+            entry_id not in held or not _is_good(record.metadata, held[entry_id], ledger_id, entry_id)
             for fragment in record.metadata.fragments
             for place, member in enumerate(fragment.ensemble)
             if member == bookie_id
@@ -229,6 +247,10 @@ class RepairWatch:
                 raise NotRepaired("; ".join(left[:5]))
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
         self.looked["R5"] += 1
+        while self._scrubs and (rotten := self._rotten()):
+            if self._world.now > until:
+                raise NotRepaired("; ".join(rotten[:5]))
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
         while false := self._falsely_unrecoverable():
             if self._world.now > until:
                 raise UnknownTakenForMissing("; ".join(false[:5]))
@@ -262,11 +284,50 @@ class RepairWatch:
                 left.append(f"ledger {ledger_id} ({record.metadata.state.name}) still names {', '.join(lost)}")
         return left
 
+    def _rotten(self) -> list[str]:
+        """Copies with a wrong digest at a bookie that is registered, while another one has a good one."""
+        found = []
+        for ledger_id, record in sorted(self._store.ledgers.items()):
+            metadata, number = record.metadata, ledger_id.ledger_id
+            if (
+                metadata.state is not LedgerState.CLOSED
+                or (_UNRECOVERABLE, str(number)) in self._store.replication.records
+            ):
+                continue
+            living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
+            stored = {name: self._stored(name, number) for name in living}
+            for entry_id, members in _write_sets(metadata):
+                self.looked["R5"] += 1
+                copies = {name: stored[name][entry_id] for name in members if entry_id in stored.get(name, ())}
+                good = {name for name, packet in copies.items() if _is_good(metadata, packet, number, entry_id)}
+                if good and (bad := sorted(copies.keys() - good)):
+                    found.append(f"entry {entry_id} of ledger {number} is damaged at {', '.join(bad)}")
+        return found
+
+    def _stored(self, bookie_id: str, number: int) -> dict[int, bytes]:
+        """What a start of a bookie would find of a ledger, damaged or not; nothing where it would not start."""
+        bookie = self._bookie(bookie_id)
+        try:
+            state = None if bookie is None else bookie.stored(everything_survives).get(number)
+        except OSError:
+            return {}
+        return {} if state is None else state.entries
+
     def _is_to_leave(self, bookie_id: str, metadata: LedgerMetadata) -> bool:
         """It is gone, or to be emptied, which takes no ledger from its writer, and can't copy what is damaged there."""
         draining = (RecordKind.DRAINING_BOOKIE, bookie_id) in self._store.replication.records
         can_move = metadata.state is LedgerState.CLOSED and bookie_id not in self._damaged
         return bookie_id not in self._store.registrations or (draining and can_move)
+
+
+def _is_good(metadata: LedgerMetadata, packet: bytes, number: int, entry_id: int) -> bool:
+    if metadata.digest_type is None:
+        return True
+    try:
+        decode_entry(digest_for(metadata.digest_type, metadata.password or b""), packet, number, entry_id)
+    except DigestMatchException:
+        return False
+    return True
 
 
 class _Place(NamedTuple):

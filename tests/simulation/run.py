@@ -226,6 +226,7 @@ class _Run:
             settings.delay,
             settings.grace,
             clocks_are_right=all(rate.kind != CLOCK_SKEW for rate in self._plan.rates),
+            scrubs=settings.scrub_rate >= 1.0,
         )
 
     # Clients

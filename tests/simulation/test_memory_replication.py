@@ -24,6 +24,7 @@ STATEMENTS = [
         contract.TestElection,
         contract.TestSwitches,
         contract.TestChanges,
+        contract.TestLedgerFeed,
     )
     for name, _ in inspect.getmembers(group, inspect.isfunction)
     if name.startswith("test_") and name != _OPENS_A_STORE_ITSELF
@@ -37,6 +38,7 @@ class Stores:
         assert isinstance(world.metadata, MemoryMetadata)
         self.world = world
         self.metadata = world.metadata
+        self.metadata.replication.feed_gaps = 0.0
         self.processes: dict[LedgerManagerFactory, Process] = {}
 
     def factory(self, name: str) -> LedgerManagerFactory:

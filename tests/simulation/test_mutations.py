@@ -9,13 +9,15 @@ import pytest
 
 from tests.simulation.mutations.__main__ import run_probe
 from tests.simulation.mutations.mutation import DATA, METADATA, REPAIR, Edit, Mutation
+from tests.simulation.mutations.page import Page
+from tests.simulation.mutations.probe import Found
 from tests.simulation.mutations.table import MUTATIONS
 from tests.simulation.mutations.tests_run import NotRunError, check_tests, run_tests
 from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
 
 _QUICK = ("fence-not-checked", "ack-below-quorum")
 _MOST_SEEDS = 40
-_PATIENCE_SECONDS = 300
+_PATIENCE_SECONDS = 900
 """No measure of anything: a busy machine may be slow, and the seeds are counted."""
 
 
@@ -46,6 +48,26 @@ def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
         "spark",
         "auto-recovery",
     }
+
+
+def test_the_page_keeps_the_rows_of_bugs_that_are_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "MUTATIONS.md"
+    first, second, tested = *[each for each in MUTATIONS if not each.tests][:2], next(m for m in MUTATIONS if m.tests)
+    planted = (first, second, tested)
+    Page(path, planted, 9).record(first, Found(3, "P1", simulated_seconds=12))
+    assert (
+        f"| {second.name} | {second.area} | {second.breaks} | {', '.join(second.expected)} | not run yet"
+        in path.read_text()
+    )
+    Page(path, planted, 9).record(second, Found(9))
+    Page(path, planted, 9).record(tested, Found(1, "tests/a.py::test_it"))
+    text = path.read_text()
+    assert "2 of 3 caught, 2 of them" in text
+    assert f"| {first.name} | {first.area} | {first.breaks} | {', '.join(first.expected)} | P1 | 3 | 12 s |" in text
+    assert "| **missed** | 9 |" in text
+    assert "| `test_it` in `tests/a.py` |" in text
+    Page(path, (first,), 9).record(first, Found(4, "P1"))
+    assert "1 of 1 caught" in path.read_text()
 
 
 def test_a_bug_in_what_is_not_simulated_is_noticed_by_the_tests_that_it_names(tmp_path: Path) -> None:

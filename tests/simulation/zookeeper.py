@@ -11,8 +11,8 @@ Sessions are the leader's: each belongs to one server at a time (a change throug
 is over when no server has told of it for its timeout; time without a leader does not count. The end of a session is a
 transaction that takes its ephemeral nodes away; servers then cut its connection.
 
-Watches belong to a connection at a server, fire once, when that server applies a change, before anything newer is
-answered there.
+Watches belong to a connection at a server and fire when that server applies a change, before anything newer is answered
+there: once, or (of a whole tree) as long as the connection lasts.
 
 States of a server: stopped → serving ⇄ cut off (no leader in reach: after `_PATIENCE_SECONDS` clients are sent away and
 nobody is let in) → stopped.
@@ -88,6 +88,8 @@ class Ensemble:
         self.servers = [Server(self, f"zk{number}") for number in range(1, servers + 1)]
         self.counts: dict[str, int] = {}
         """How often what happened."""
+        self.watches_trees = True
+        """As servers do since 3.6; an older one answers that it knows no such request."""
         self._epoch = 1
         self._counter = 0
         self._last_session = 0
@@ -273,6 +275,7 @@ class Server:
         self._context = contextvars.copy_context()
         self.data_watches: dict[str, dict[Connection, None]] = {}
         self.child_watches: dict[str, dict[Connection, None]] = {}
+        self.tree_watches: dict[str, dict[Connection, None]] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Listens, in the process that calls. A server that was down has what was committed meanwhile."""
@@ -287,6 +290,7 @@ class Server:
         self._connections.clear()
         self.data_watches.clear()
         self.child_watches.clear()
+        self.tree_watches.clear()
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -303,7 +307,8 @@ class Server:
 
     @property
     def watch_count(self) -> int:
-        return sum(map(len, self.data_watches.values())) + sum(map(len, self.child_watches.values()))
+        watches = (self.data_watches, self.child_watches, self.tree_watches)
+        return sum(len(watchers) for each in watches for watchers in each.values())
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -401,6 +406,10 @@ class Server:
             told = self.data_watches.pop(path, {})
         if happened in (Happened.CHILDREN, Happened.DELETED):
             told = told | self.child_watches.pop(path, {})
+        if happened is not Happened.CHILDREN:
+            for root, watchers in self.tree_watches.items():
+                if path == root or path.startswith(f"{root}/"):
+                    told = told | watchers
         for connection in told:
             connection.tell(happened, path)
 
@@ -411,7 +420,7 @@ class Server:
 
     def left(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        for watches in (self.data_watches, self.child_watches):
+        for watches in (self.data_watches, self.child_watches, self.tree_watches):
             for path in [path for path, watchers in watches.items() if connection in watchers]:
                 del watches[path][connection]
                 if not watches[path]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.zookeeper import Server
 
 _PASSWORD = b"simulated session"
+_NO_ERROR = b"\0\0\0\0"
 
 
 class Connection(asyncio.Protocol):
@@ -171,7 +172,10 @@ class Connection(asyncio.Protocol):
         except Failed as failed:
             return failed.code, b""
         if isinstance(request, wire.RemoveWatch):
-            return self._remove_watch(request.path), b""
+            return self._remove_watch(request), b""
+        if isinstance(request, wire.WatchTree) and self._server.ensemble.watches_trees:
+            self._watch(self._server.tree_watches, request.path)
+            return Code.OK, _NO_ERROR
         return Code.UNIMPLEMENTED, b""
 
     def _read(self, request: wire.Read) -> bytes:
@@ -200,11 +204,15 @@ class Connection(asyncio.Protocol):
     def _watch(self, watches: dict[str, dict[Connection, None]], path: str) -> None:
         watches.setdefault(path, {})[self] = None
 
-    def _remove_watch(self, path: str) -> Code:
-        watchers = self._server.data_watches.get(path, {})
-        if self not in watchers:
-            return Code.NO_WATCHER
-        del watchers[self]
-        if not watchers:
-            del self._server.data_watches[path]
-        return Code.OK
+    def _remove_watch(self, request: wire.RemoveWatch) -> Code:
+        server, code = self._server, Code.NO_WATCHER
+        every = (server.data_watches, server.child_watches, server.tree_watches)
+        for watches in every if request.every else every[:1]:
+            watchers = watches.get(request.path, {})
+            if self not in watchers:
+                continue
+            code = Code.OK
+            del watchers[self]
+            if not watchers:
+                del watches[request.path]
+        return code

@@ -38,7 +38,8 @@ _CREATE, _DELETE, _EXISTS, _GET_DATA, _SET_DATA, _GET_CHILDREN, _SYNC, _PING, _G
     11,
     12,
 )
-_CHECK, _MULTI, _REMOVE_WATCHES, _MULTI_READ, _AUTH, _CLOSE = 13, 14, 18, 22, 100, -11
+_CHECK, _MULTI, _REMOVE_WATCHES, _MULTI_READ, _AUTH, _ADD_WATCH, _CLOSE = 13, 14, 18, 22, 100, 106, -11
+_ANY_WATCH = 3
 
 
 class ConnectRequest(NamedTuple):
@@ -69,7 +70,15 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class RemoveWatch:
-    """The data watch of a node."""
+    """The data watch of a node, or every watch of it."""
+
+    path: str
+    every: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTree:
+    """A node and all below it, until the connection ends."""
 
     path: str
 
@@ -94,7 +103,7 @@ class Unknown:
     type: int
 
 
-Request = Read | ReadMany | Sync | RemoveWatch | Ping | Authenticate | Close | Unknown | Operation | Multi
+Request = Read | ReadMany | Sync | RemoveWatch | WatchTree | Ping | Authenticate | Close | Unknown | Operation | Multi
 
 _READS = {_EXISTS: "exists", _GET_DATA: "get", _GET_CHILDREN: "children", _GET_CHILDREN2: "children2"}
 
@@ -155,7 +164,10 @@ def _decode(kind: int, body: bytes, offset: int) -> Request:
     if kind == _SYNC:
         return Sync(_string(body, offset)[0])
     if kind == _REMOVE_WATCHES:
-        return RemoveWatch(_string(body, offset)[0])
+        path, offset = _string(body, offset)
+        return RemoveWatch(path, _INT.unpack_from(body, offset)[0] == _ANY_WATCH)
+    if kind == _ADD_WATCH:
+        return WatchTree(_string(body, offset)[0])
     if kind == _AUTH:
         return Authenticate()
     return Ping() if kind == _PING else Close() if kind == _CLOSE else Unknown(kind)

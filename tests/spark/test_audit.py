@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from typer.testing import CliRunner
 
-from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.worker import WorkerOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessException
@@ -368,7 +369,7 @@ def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
 
     async def repair(factory: LedgerManagerFactory) -> None:
         auditor = AuditorOptions(lost_bookie_delay_seconds=3600)
-        running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), 0), ClientConfig())
+        running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), Limits()), ClientConfig())
         await running.start()
         try:
             await until(lambda: running.worker.statistics.ledgers_repaired, 60)

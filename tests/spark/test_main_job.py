@@ -182,7 +182,7 @@ def test_an_interrupted_run_stops_everything(
     assert processes_that_name(f"{tmp_path}/bookgate-run-")
     process.send_signal(number)
     _, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "error: interrupted; everything that was started is stopped again"
     assert "Traceback" not in errors
     assert processes_that_name(f"{tmp_path}/bookgate-run-") == []

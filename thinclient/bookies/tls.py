@@ -15,6 +15,8 @@ import ssl
 from pathlib import Path
 
 from bookgate.ledger.errors import SecurityException
+from bookgate.runtime.file_marks import FileMark, mark_of
+from bookgate.runtime.tls.files import no_password
 from bookgate.thinclient.config import BookieTls
 
 
@@ -23,27 +25,24 @@ class TlsContexts:
 
     def __init__(self, settings: BookieTls) -> None:
         self._settings = settings
-        self._stamps: tuple[object, ...] | None = None
+        self._marks: tuple[FileMark | None, ...] | None = None
         self._context: ssl.SSLContext | None = None
 
     def current(self) -> ssl.SSLContext:
         """A context, rebuilt when a file has changed. Raises SecurityException, which names an unusable file."""
-        stamps = tuple(_stamp(path) for path in (self._settings.ca, self._settings.cert, self._settings.key))
-        if self._context is None or stamps != self._stamps:
+        marks = tuple(_mark(path) for path in (self._settings.ca, self._settings.cert, self._settings.key))
+        if self._context is None or marks != self._marks:
             self._context = None
             self._context = _make(self._settings)
-            self._stamps = stamps
+            self._marks = marks
         return self._context
 
 
-def _stamp(path: Path | None) -> object:
-    if path is None:
-        return None
+def _mark(path: Path | None) -> FileMark | None:
     try:
-        status = path.stat()
+        return None if path is None else mark_of(path)
     except OSError as error:
         raise SecurityException(f"TLS file {path} can't be read: {error.strerror or error}") from error
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _make(settings: BookieTls) -> ssl.SSLContext:
@@ -62,17 +61,12 @@ def _make(settings: BookieTls) -> ssl.SSLContext:
     if settings.cert is None or settings.key is None:
         return context
     try:
-        context.load_cert_chain(settings.cert, settings.key, password=_no_password)
+        context.load_cert_chain(settings.cert, settings.key, password=no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise SecurityException(
             f"the client certificate {settings.cert} with key {settings.key} can't be used: {error}"
         ) from error
     return context
-
-
-def _no_password() -> str:
-    """Replaces OpenSSL's password prompt at the terminal."""
-    raise ValueError("the key is protected by a password; give one without")
 
 
 def explain(error: BaseException) -> str:

@@ -5,8 +5,10 @@ They work through gateways or in the store itself, also in a cluster whose audit
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -24,6 +26,7 @@ from bookgate.thinclient.commands.client_options import Gateways, with_metadata
 autorecovery_app = new_group("Auto-recovery: copies again what lost bookies held.")
 marks_app = new_group("Ledgers that need repair.")
 
+_MIB = 1024 * 1024
 _CHECKS = {
     PeriodicCheck.ALL_LEDGERS: "ledgers_checked",
     PeriodicCheck.PLACEMENT_POLICY: "placement_checked",
@@ -49,11 +52,12 @@ def under_replicated(
 ) -> None:
     """Lists the ledgers that are marked for repair: the bookies whose copies are missing, since when, who works on it.
 
-    A mark without bookies says that the ledger is only misplaced; one whose bytes are damaged is worked on like any
-    other. An unrecoverable ledger has entries of which no copy is left.
+    A mark without bookies says that the ledger is only misplaced, or that a scrub found damaged copies, which are named
+    then. A mark whose bytes are damaged is worked on like any other. An unrecoverable ledger has entries of which no
+    copy is left.
 
     JSON: a list of {"ledger_id", "missing_replicas": [bookie ids], "marked_ms": milliseconds or null, "locked_by":
-    host or null, "unrecoverable", "damaged"}.
+    host or null, "unrecoverable", "damaged", "corrupt_at": [bookie ids]}.
 
     \b
     Example: bookgate ledger under-replicated --missing bookie-3:3181
@@ -63,6 +67,8 @@ def under_replicated(
         store = factory.replication_metadata
         holders = await store.lock_holders()
         unrecoverable = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
+        corrupt = await store.records(RecordKind.CORRUPT_LEDGER)
+        corrupt_at = {ledger: sorted(control.corrupt_copies_of(record.value)) for ledger, record in corrupt.items()}
         return [
             {
                 "ledger_id": mark.value.ledger_id,
@@ -71,6 +77,7 @@ def under_replicated(
                 "locked_by": holders.get(mark.value.ledger_id),
                 "unrecoverable": str(mark.value.ledger_id) in unrecoverable,
                 "damaged": mark.value.damaged is not None,
+                "corrupt_at": corrupt_at.get(str(mark.value.ledger_id), []),
             }
             async for page in control.marks_of(store, missing, not_missing)
             for mark in page
@@ -84,10 +91,15 @@ def under_replicated(
     for row in rows:
         replicas, marked = row["missing_replicas"], row["marked_ms"]
         names = ", ".join(replicas) if isinstance(replicas, list) else ""
-        notes = ", ".join(note for note in ("unrecoverable", "damaged") if row[note])
-        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(str(row["locked_by"] or "")), notes)
+        holder, notes = str(row["locked_by"] or ""), _notes(row)
+        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(holder), escape(notes))
     print_table(table)
     print(f"{len(rows)} ledgers")
+
+
+def _notes(row: Mapping[str, Any]) -> str:
+    words = [note for note in ("unrecoverable", "damaged") if row[note]]
+    return ", ".join([*words, *(f"corrupt copies at {bookie_id}" for bookie_id in row["corrupt_at"])])
 
 
 @autorecovery_app.command()
@@ -97,7 +109,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
     The oldest mark is that of a ledger that lacks copies and can be repaired.
 
     JSON: {"enabled", "auditor": bookie id or null, "under_replicated_ledgers", "oldest_mark": time or null,
-    "locked_ledgers", "unrecoverable_ledgers", "missed_bookies": [ids], "draining_bookies": [ids],
+    "locked_ledgers", "unrecoverable_ledgers", "corrupt_ledgers", "missed_bookies": [ids], "draining_bookies": [ids],
     "lost_bookie_delay_seconds", "ledgers_checked", "placement_checked", "replicas_checked": time or null}.
 
     \b
@@ -115,6 +127,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
             "oldest_mark": None if found.oldest_mark_ms is None else _time(found.oldest_mark_ms),
             "locked_ledgers": len(await store.lock_holders()),
             "unrecoverable_ledgers": found.unrecoverable,
+            "corrupt_ledgers": found.corrupt,
             "missed_bookies": sorted(found.missed_since),
             "draining_bookies": sorted(found.draining),
             "lost_bookie_delay_seconds": await store.lost_bookie_delay(),
@@ -178,14 +191,42 @@ def delay(
     print_result({"lost_bookie_delay_seconds": with_metadata(context, gateways, work)}, as_json)
 
 
-@autorecovery_app.command("trigger-audit")
-def trigger_audit(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+@autorecovery_app.command()
+def rate(
+    context: typer.Context,
+    mib: Annotated[
+        float | None, typer.Argument(metavar="[MIB]", min=0, help="The new limit in MiB a second; 0: none.")
+    ] = None,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows or sets how much all workers of the cluster together read and store a second, beside their own limits.
+
+    A change holds within seconds, also for repairs under way. BookKeeper's workers do not know of it.
+
+    JSON: {"replication_rate_mb_per_second": number; 0: no limit}.
+
+    \b
+    Example: bookgate autorecovery rate 200
+    """
+
+    async def work(factory: LedgerManagerFactory) -> float:
+        store = factory.replication_metadata
+        if mib is not None:
+            await control.set_cluster_rate(store, math.ceil(mib * _MIB))
+        return await control.cluster_rate(store) / _MIB
+
+    print_result({"replication_rate_mb_per_second": with_metadata(context, gateways, work)}, as_json)
+
+
+@autorecovery_app.command()
+def trigger(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Makes the auditor look for lost bookies now. Returns at once.
 
     JSON: {"auditor": bookie id}.
 
     \b
-    Example: bookgate autorecovery trigger-audit
+    Example: bookgate autorecovery trigger
     """
 
     auditor = with_metadata(context, gateways, lambda factory: control.order_audit(factory.replication_metadata))

@@ -130,11 +130,12 @@ def _details(found: Look, estimate: Estimate) -> str:
     if found.unrecoverable:
         details += f", {len(found.unrecoverable)} of them without all their entries"
     if estimate.a_minute is not None and estimate.seconds_left is not None:
-        details += f"; {estimate.a_minute:.1f} a minute, about {_duration(estimate.seconds_left)} to go"
+        details += f"; {estimate.a_minute:.1f} a minute, about {duration(estimate.seconds_left)} to go"
     return details + (f"; {found.problem}" if found.problem is not None else "")
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """For people."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Protocol
 
 from bookgate.ledger.errors import NotEnoughBookiesException
+from bookgate.ledger.metadata import LedgerMetadata
 
 DEFAULT_RACK = "/default-rack"
 """The rack of a bookie without a configured location; BookKeeper's name for it."""
@@ -57,6 +58,13 @@ class EnsembleRequest:
     write_quorum_size: int
     ack_quorum_size: int
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata) -> EnsembleRequest:
+        """That of a ledger that exists."""
+        return cls(
+            metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size, metadata.custom_metadata
+        )
 
 
 class EnsemblePlacementPolicy(ABC):
@@ -105,6 +113,30 @@ class EnsemblePlacementPolicy(ABC):
         Raises:
             NotEnoughBookiesException: No suitable bookie is left.
         """
+
+    def better_ensemble(
+        self,
+        request: EnsembleRequest,
+        ensemble: Sequence[str],
+        candidates: Sequence[Candidate],
+        rack_of: Callable[[str], str],
+    ) -> list[str] | None:
+        """An ensemble that pleases the policy strictly more than one that holds entries already.
+
+        Each place keeps its bookie or gets one from outside the ensemble; of equally good ensembles one with the fewest
+        changes is returned.
+
+        Args:
+            request: The sizes of the ensemble.
+            ensemble: The current bookie ids.
+            candidates: The writable bookies.
+            rack_of: The rack of any bookie.
+
+        Returns:
+            The bookie ids; None if the ensemble adheres to the policy, or nothing better can be had. So does a policy
+            that does not tell.
+        """
+        return None
 
 
 class DefaultPlacementPolicy(EnsemblePlacementPolicy):
@@ -177,6 +209,26 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
             f"{self._wanted(request)} racks; there are {describe(free)}"
         )
 
+    def better_ensemble(
+        self,
+        request: EnsembleRequest,
+        ensemble: Sequence[str],
+        candidates: Sequence[Candidate],
+        rack_of: Callable[[str], str],
+    ) -> list[str] | None:
+        wanted, window = self._wanted(request), request.write_quorum_size
+        racks = [rack_of(bookie_id) for bookie_id in ensemble]
+        lacking = missing_racks(racks, window, wanted)
+        if not lacking:
+            return None
+        free = dict[str, list[str]]()
+        for candidate in drawing_order(_not_in(ensemble, self._usable(candidates)), self._rng):
+            free.setdefault(candidate.rack, []).append(candidate.bookie_id)
+        best = _Improvement(racks, window, wanted, {rack: len(ids) for rack, ids in free.items()}).run()
+        if best is None:
+            return None
+        return [ensemble[index] if rack is None else free[rack].pop(0) for index, rack in enumerate(best)]
+
     def _usable(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """The usable candidates: with an enforced minimum, a bookie of unknown rack is not one of them."""
         return [c for c in candidates if c.rack != DEFAULT_RACK] if self._enforced else candidates
@@ -240,6 +292,58 @@ class _Search:
         if len(racks) < self._window:
             return True
         return len(set(racks[-self._window :])) >= self._goal
+
+
+class _Improvement:
+    """Search for the racks to which the fewest places have to go so that the windows lack as few racks as possible.
+
+    `run` returns for each place its new rack, or None where the bookie stays; None if nothing is better than before.
+    Changes of one place are tried first, then of two, and so on, until no rack is lacking or the steps are used up.
+    """
+
+    def __init__(self, racks: Sequence[str], window: int, wanted: int, free: Mapping[str, int]) -> None:
+        """`free` says how many bookies of each rack may be chosen."""
+        self._racks = list(racks)
+        self._window = window
+        self._wanted = wanted
+        self._free = dict(free)
+        self._least = missing_racks(racks, window, wanted)
+        self._chosen: list[str | None] = [None] * len(racks)
+        self._best: list[str | None] | None = None
+        self._steps = 0
+
+    def run(self) -> list[str | None] | None:
+        for changes in range(1, len(self._racks) + 1):
+            self._change(changes, 0)
+            if not self._least or self._steps > _SEARCH_LIMIT:
+                break
+        return self._best
+
+    def _change(self, changes: int, start: int) -> None:
+        for index in range(start, len(self._racks) - changes + 1):
+            before = self._racks[index]
+            for rack, count in self._free.items():
+                if rack == before or not count or not self._least or self._steps > _SEARCH_LIMIT:
+                    continue
+                self._steps += 1
+                self._racks[index] = self._chosen[index] = rack
+                self._free[rack] -= 1
+                if changes > 1:
+                    self._change(changes - 1, index + 1)
+                else:
+                    self._judge()
+                self._free[rack] += 1
+            self._racks[index], self._chosen[index] = before, None
+
+    def _judge(self) -> None:
+        lacking = missing_racks(self._racks, self._window, self._wanted)
+        if lacking < self._least:
+            self._least, self._best = lacking, list(self._chosen)
+
+
+def missing_racks(racks: Sequence[str], window: int, wanted: int) -> int:
+    """How many racks all windows of the ring lack together; 0 where each spans as many as wanted."""
+    return sum(max(0, wanted - count) for count in racks_of_windows(racks, window))
 
 
 def racks_of_windows(racks: Sequence[str], window: int, index: int | None = None) -> list[int]:

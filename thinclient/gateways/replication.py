@@ -45,6 +45,9 @@ from bookgate.ledger.replication_store import (
     ANY_VERSION,
     AuditorVote,
     DelayChanged,
+    DrainsChanged,
+    LedgerFeed,
+    LedgerFeedListener,
     LedgerLock,
     LockLost,
     Mark,
@@ -66,6 +69,7 @@ from bookgate.runtime.replication_listeners import ReplicationListeners
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import check_transient, surely_not_done
 from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.ledger_feed import RpcLedgerFeed
 from bookgate.thinclient.gateways.messages import code_error
 from bookgate.thinclient.gateways.replication_session import ReplicationSession
 
@@ -89,6 +93,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
         self._gateways = gateways
         self._ledgers = ledger_manager
         self._listeners = ReplicationListeners(self._attend)
+        self._feed = RpcLedgerFeed(gateways)
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, Vote] = {}
         self._busy: set[int] = set()
@@ -104,6 +109,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
     async def close(self) -> None:
         """Gives back what is held, as far as the gateway answers at once; the rest ends with its lease."""
         self._listeners.clear()
+        await self._feed.close()
         for task in [*self._tasks, *([self._keeper] if self._keeper else [])]:
             task.cancel()
         await asyncio.gather(*self._tasks, *([self._keeper] if self._keeper else []), return_exceptions=True)
@@ -380,6 +386,9 @@ class RpcReplicationMetadata(ReplicationMetadata):
     def watch(self, listener: ReplicationListener) -> Callable[[], None]:
         return self._listeners.add(listener)
 
+    def watch_ledgers(self, listener: LedgerFeedListener) -> LedgerFeed:
+        return self._feed.feeds.add(listener)
+
     def _take(self, response: wire.AttendResponse) -> None:
         """A change that the gateway of the session tells."""
         change = response.WhichOneof("change")
@@ -389,6 +398,8 @@ class RpcReplicationMetadata(ReplicationMetadata):
             self._listeners.tell(SwitchChanged(response.enabled))
         elif change == "delay_written":
             self._take_delay(response.delay_written)
+        elif change == "drains_changed":
+            self._listeners.tell(DrainsChanged())
         elif change == "lock_lost":
             lost = [lock for lock in self._locks.values() if lock.token == response.lock_lost]
             for lock in lost:

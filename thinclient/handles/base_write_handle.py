@@ -212,6 +212,7 @@ class BaseWriteHandle:
         failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
         if self._closing is None or (failed and self._deferred_sync and not force):
             self._closing = self._loop.create_task(self._close(force))
+            self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
         await asyncio.shield(self._closing)
 
     async def _close(self, force: bool) -> None:
@@ -438,6 +439,12 @@ class BaseWriteHandle:
         sampled = -adds[0].entry_id & SAMPLED
         if sampled < len(adds):
             stats.succeeded.record(perf_counter() - adds[sampled].began)
+
+
+def _take_error(closing: asyncio.Task[None]) -> None:
+    """A close whose callers were all cancelled fails without a word: the next caller is told."""
+    if not closing.cancelled():
+        closing.exception()
 
 
 def _bytes(payload: object) -> bytes:

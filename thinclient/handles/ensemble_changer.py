@@ -34,13 +34,6 @@ def writer_rules(config: ClientConfig, deferred_sync: bool = False) -> WriterRul
     )
 
 
-def placement_request(metadata: LedgerMetadata) -> EnsembleRequest:
-    """What placement must know of a ledger."""
-    return EnsembleRequest(
-        metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size, metadata.custom_metadata
-    )
-
-
 async def find_replacements(
     context: ClientContext,
     metadata: LedgerMetadata,
@@ -51,7 +44,7 @@ async def find_replacements(
     """Bookies for the failed ones, as far as there are any. Raises MetaStoreException when discovery has no answer."""
     members = list(ensemble)
     found: dict[int, str] = {}
-    request = placement_request(metadata)
+    request = EnsembleRequest.of(metadata)
     for index in still_failed(ensemble, failed):
         try:
             with context.metrics.timed("bookie_watcher_REPLACE_BOOKIE_TIME"):

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -35,6 +36,9 @@ from bookgate.thinclient.placement.racks import RackMapping
 _Choice = TypeVar("_Choice")
 
 _log = logging.getLogger(__name__)
+
+_PREFERRED = 1e9
+"""By so much more a bookie weighs that is to be drawn before the others."""
 
 POLICY_GROUP = "bookgate.placement_policies"
 """Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that returns an EnsemblePlacementPolicy."""
@@ -107,6 +111,36 @@ class Placement:
         )
         self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
         return chosen
+
+    def better_ensemble(
+        self,
+        request: EnsembleRequest,
+        ensemble: Sequence[str],
+        bookies: Sequence[RegisteredBookie],
+        exclude: Collection[str] = (),
+        prefer: Collection[str] = (),
+    ) -> list[str] | None:
+        """An ensemble that pleases the policy strictly more than this one (`EnsemblePlacementPolicy.better_ensemble`).
+
+        Args:
+            request: The sizes of the ensemble.
+            ensemble: The current bookie ids.
+            bookies: All that are registered.
+            exclude: None of these is chosen.
+            prefer: Of equally good bookies these are taken first.
+
+        Returns:
+            The bookie ids; None if there is nothing better now, or a bookie of the ensemble is not registered: nobody
+            knows for certain in which rack it is.
+        """
+        racks = {each.bookie_id: self._racks.rack(each.info) for each in bookies}
+        if not racks.keys() >= {*ensemble}:
+            return None
+        found = [
+            replace(each, weight=_PREFERRED * each.weight) if each.bookie_id in prefer else each
+            for each in self._candidates(bookies, exclude)
+        ]
+        return self._policy.better_ensemble(request, ensemble, found, racks.__getitem__)
 
     def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
         """Counts ensembles that span fewer racks than requested."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.file_marks import FileMark, mark_of
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.core.placement import DEFAULT_RACK
 
@@ -31,11 +32,11 @@ class RackMapping:
     def __init__(self, file: Path | None = None) -> None:
         """Raises IncorrectParameterException for a file that can't be read or has no such table."""
         self._file = file
-        self._stamp: tuple[int, int] | None = None
+        self._mark: FileMark | None = None
         self._racks: dict[str, str] = {}
         self._seen: dict[str, str] = {}
         if file is not None:
-            self._racks, self._stamp = _read(file)
+            self._racks, self._mark = _read(file)
 
     def rack(self, info: BookieServiceInfo) -> str:
         """The bookie's rack; `DEFAULT_RACK` if neither source names one."""
@@ -56,21 +57,16 @@ class RackMapping:
         if self._file is None:
             return
         try:
-            if _stamp(self._file) != self._stamp:
-                self._racks, self._stamp = _read(self._file)
+            if mark_of(self._file) != self._mark:
+                self._racks, self._mark = _read(self._file)
                 self._seen.clear()
         except (OSError, IncorrectParameterException) as error:
             log_event(_log, "rack_mapping", logging.WARNING, state="unreadable", file=self._file, error=error)
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_mtime_ns, status.st_ino
-
-
-def _read(file: Path) -> tuple[dict[str, str], tuple[int, int]]:
+def _read(file: Path) -> tuple[dict[str, str], FileMark]:
     try:
-        stamp = _stamp(file)
+        mark = mark_of(file)
         racks = tomllib.loads(file.read_text(encoding="utf-8"))["racks"]
     except (OSError, ValueError, KeyError) as error:
         raise IncorrectParameterException(f"rack mapping {file} can't be read: {error!r}") from error
@@ -79,4 +75,4 @@ def _read(file: Path) -> tuple[dict[str, str], tuple[int, int]]:
         raise IncorrectParameterException(
             f'rack mapping {file}: the rack of {", ".join(wrong)} must be a string that begins with "/"'
         )
-    return racks, stamp
+    return racks, mark

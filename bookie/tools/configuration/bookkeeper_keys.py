@@ -270,6 +270,7 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "autoRecoveryDaemonEnabled": To("auto_recovery", boolean),
     "lostBookieRecoveryDelay": To("lost_bookie_recovery_delay_seconds", integer),
     "auditorPeriodicCheckInterval": To("replica_check_interval_seconds", number),
+    "auditorPeriodicPlacementPolicyCheckInterval": To("placement_check_interval_seconds", number),
     "auditorPeriodicBookieCheckInterval": To("audit_interval_seconds", number),
     "openLedgerRereplicationGracePeriod": To("open_ledger_recovery_grace_seconds", seconds, "in seconds"),
     "rwRereplicateBackoffMs": _AUTORECOVERY,

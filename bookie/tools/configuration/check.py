@@ -7,15 +7,14 @@ out for a second look, which finds the contradictions among the rest.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from bookgate.bookie.tools.configuration.schema import BOOKIE, GATEWAY, PARTS, Given, Part, gather, is_secret
-from bookgate.runtime.settings import ContradictionError, unknown_key, unknown_variables
+from bookgate.bookie.tools.configuration.schema import BOOKIE, CLIENT, GATEWAY, PARTS, Given, Part, gather, is_secret
+from bookgate.runtime.settings import ContradictionError, from_arguments_only, unknown_key, unknown_variables
 
 _PLACEHOLDERS = {"metadata_uri": "sqlite:///unknown"}
 _MISSING = "missing"
@@ -40,7 +39,7 @@ def problems_of(part: Part, given: Mapping[str, Given]) -> list[Problem]:
     """Everything that is wrong, in the order in which it is set. The environment is asked for unknown variables."""
     problems = (_unknown_variables(part) if part.own_prefix else []) + value_problems(part, given)
     if part is BOOKIE:
-        problems += _of_hosted_gateway(given)
+        problems += _of_hosted_gateway(given) + _of_own_client(given)
     return problems
 
 
@@ -79,47 +78,39 @@ def value_problems(part: Part, given: Mapping[str, Given]) -> list[Problem]:
 
 
 def _of_hosted_gateway(given: Mapping[str, Given]) -> list[Problem]:
-    table = given.get("gateway")
-    content = table.value if table else {}
-    if not isinstance(content, Mapping):
-        return []
-    source = table.source if table else ""
-    nested = gather(GATEWAY, {}, options={key: Given(value, source) for key, value in content.items()})
+    nested = gather(GATEWAY, {}, options=_table(given, "gateway"))
     for own, name in _OWN_OF_BOOKIE.items():
         nested.pop(name, None)
         if own in given:
             nested[name] = given[own]
     own_keys = {*_OWN_OF_BOOKIE.values()}
     nested.setdefault("metadata_uri", Given(_PLACEHOLDERS["metadata_uri"], ""))
-    return _unknown_variables(GATEWAY) + [
-        Problem(f"gateway.{each.key}" if each.key else "gateway", each.message, each.source)
-        for each in value_problems(GATEWAY, nested)
-        if each.key not in own_keys
-    ]
+    problems = [each for each in value_problems(GATEWAY, nested) if each.key not in own_keys]
+    return _unknown_variables(GATEWAY) + _of_table("gateway", problems)
+
+
+def _of_own_client(given: Mapping[str, Given]) -> list[Problem]:
+    return _of_table("client", value_problems(CLIENT, _table(given, "client")))
+
+
+def _table(given: Mapping[str, Given], name: str) -> dict[str, Given]:
+    """What a table of the settings holds; nothing where it is no table, which is a problem of its own."""
+    table = given.get(name)
+    if table is None or not isinstance(table.value, Mapping):
+        return {}
+    return {key: Given(value, table.source) for key, value in table.value.items()}
+
+
+def _of_table(name: str, problems: Iterable[Problem]) -> list[Problem]:
+    return [Problem(f"{name}.{each.key}" if each.key else name, each.message, each.source) for each in problems]
 
 
 def _errors(part: Part, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
-        _without_other_sources(part.settings)(**values)
+        from_arguments_only(part.settings)(**values)
     except ValidationError as error:
         return [dict(each) for each in error.errors()]
     return []
-
-
-def _without_other_sources(settings: type[BaseSettings]) -> type[BaseSettings]:
-    """The same settings from nothing but arguments: the other sources have been gathered already."""
-
-    def only_arguments(
-        _class: type[BaseSettings],
-        /,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        **_others: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
-
-    own = {"settings_customise_sources": classmethod(only_arguments), "__module__": settings.__module__}
-    return cast("type[BaseSettings]", type(settings.__name__, (settings,), own))
 
 
 def _told(error: Mapping[str, Any], given: Mapping[str, Given]) -> Iterator[Problem]:

@@ -20,7 +20,10 @@ Generated from the definitions by `make reference` (`bookgate config show --mark
 BookKeeper's own: [operations.md](../operations.md#configuration)."""
 
 _TITLES = {
-    "bookie": "## Bookie\n\n`bookgate bookie`. The table `[gateway]` of its file is for the gateway that it hosts.",
+    "bookie": """## Bookie
+
+`bookgate bookie`. The table `[gateway]` of its file is for the gateway that it hosts, `[client]` for what it does as a
+client of its cluster.""",
     "gateway": "## Gateway\n\n`bookgate gateway`, and the gateway that a bookie hosts.",
     "client": "## Client\n\nEvery command that reads or writes ledgers, and `thinclient.ClientConfig`.",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bookgate.bookie.replication.audits.audit_rules import HeldBack
 from bookgate.ledger.metadata_store import RegisteredBookie
 from bookgate.ledger.replication_survey import Survey
 
@@ -63,6 +64,8 @@ class RecoveryView:
     auditor: str | None = None
     """The bookie id of the one in office."""
     survey: Survey | None = None
+    held_back: HeldBack | None = None
+    """Why the auditor marks nothing, if it does not."""
 
     @property
     def works(self) -> bool:

@@ -21,16 +21,18 @@ import grpc
 from grpc.aio import AioRpcError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack
 from bookgate.bookie.tools.doctor.http_get import get
 from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
 from bookgate.ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, TLS_EXTENSION
 from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
 from bookgate.ledger.metadata_store import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
-from bookgate.ledger.replication_store import ReplicationMetadata
+from bookgate.ledger.replication_store import RecordKind, ReplicationMetadata
 from bookgate.ledger.replication_survey import Survey, survey
 from bookgate.ledger.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, GetBookieInfoRequest, Operation, Status
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2, service_discovery_pb2
+from bookgate.runtime.clock import now_ms
 from bookgate.runtime.version import own_version
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
@@ -133,19 +135,19 @@ async def _look_at_recovery(address: str, tls: TlsFiles | None, config: ClientCo
     factory = RpcLedgerManagerFactory(uri, timeout, tls=tls or TlsFiles(), retries=config.retries)
     metadata = factory.replication_metadata
     try:
-        state, counted = await asyncio.gather(
-            _in_time(_switch_and_auditor(metadata), timeout), _in_time(survey(metadata), timeout)
-        )
+        state, counted = await asyncio.gather(_in_time(_office(metadata), timeout), _in_time(survey(metadata), timeout))
     finally:
         await factory.close()
     error = next((each for each in (state, counted) if isinstance(each, str)), None)
-    enabled, auditor = state if isinstance(state, tuple) else (None, None)
+    enabled, auditor, held_back = state if isinstance(state, tuple) else (None, None, None)
     found = counted if isinstance(counted, Survey) else None
-    return RecoveryView(int(time.time() * 1000), error, enabled, auditor, found)
+    return RecoveryView(now_ms(), error, enabled, auditor, found, held_back)
 
 
-async def _switch_and_auditor(metadata: ReplicationMetadata) -> tuple[bool, str | None]:
-    return await metadata.is_enabled(), await metadata.auditor()
+async def _office(metadata: ReplicationMetadata) -> tuple[bool, str | None, HeldBack | None]:
+    stored = await metadata.read_record(RecordKind.PROGRESS, HELD_BACK)
+    held_back = None if stored is None else HeldBack.decode(stored.value)
+    return await metadata.is_enabled(), await metadata.auditor(), held_back
 
 
 class _Known(ServiceDiscovery):

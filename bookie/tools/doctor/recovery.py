@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from bookgate.bookie.replication.audit_rules import Roll, call_the_roll
 from bookgate.bookie.tools.doctor.findings import Finding, Level, error, warning
 from bookgate.bookie.tools.doctor.observations import Deployment, RecoveryView
 from bookgate.ledger.replication_survey import Survey
@@ -54,7 +53,7 @@ def auto_recovery(seen: Deployment) -> Iterator[Finding]:
         return
     if view.error is not None:
         yield warning(_SUBJECT, f"what it does could not be seen: {view.error}", "see the gateways")
-    found = [*_office(view), *_storm(seen, view), *([] if view.survey is None else _ledgers(view, view.survey))]
+    found = [*_office(view), *_storm(view), *([] if view.survey is None else _ledgers(view, view.survey))]
     yield from found
     if not found and view.error is None:
         yield Finding(Level.OK, _SUBJECT, f"enabled, {view.auditor} is the auditor{_marked(view.survey)}")
@@ -75,19 +74,17 @@ def _office(view: RecoveryView) -> Iterator[Finding]:
         )
 
 
-def _storm(seen: Deployment, view: RecoveryView) -> Iterator[Finding]:
-    if not view.works:
+def _storm(view: RecoveryView) -> Iterator[Finding]:
+    held_back = view.held_back
+    if not view.works or held_back is None:
         return
-    present = [each.bookie.bookie_id for each in seen.bookies]
-    roll = Roll([*present, *seen.absent], present, {}, ())
-    if call_the_roll(roll, 0, view.at_ms).storm:
-        yield error(
-            _SUBJECT,
-            f"{len(seen.absent)} of {len(roll.known)} bookies are missed at once: it marks no ledger for repair, since "
-            "a fault of the network or of the metadata store is likelier",
-            "bring them back, or their way to the metadata store; if they are gone for good, order the audit: "
-            "bookgate autorecovery trigger-audit",
-        )
+    yield error(
+        _SUBJECT,
+        f"{len(held_back.missed)} of {held_back.known} bookies are missed at once: it marks no ledger for repair, "
+        "since a fault of the network or of the metadata store is likelier",
+        "bring them back, or their way to the metadata store; if they are gone for good, order the audit: "
+        "bookgate autorecovery trigger",
+    )
 
 
 def _ledgers(view: RecoveryView, survey: Survey) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ function statePanel(seen, act, done) {
       ["Marked ledgers", counts ? count(counts.marked) : counting],
       ["Oldest mark of one that lacks copies", counts ? h("span", { title: moment(counts.oldestMark) }, counts.oldestMark ? ago(counts.oldestMark) : "none") : counting],
       ["Unrecoverable ledgers", counts ? h("span", { class: counts.unrecoverable ? "bad" : "" }, count(counts.unrecoverable)) : counting],
+      ["Ledgers with corrupt copies", counts ? h("span", { class: counts.corrupt ? "bad" : "" }, count(counts.corrupt)) : counting],
       counts ? ["Counted", `${span(counts.ageSeconds)} ago`] : null,
     ]),
     seen.obstacle ? h("p", { class: "problem" }, `Nothing is marked or repaired: ${seen.obstacle}.`) : null,

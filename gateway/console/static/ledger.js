@@ -42,18 +42,24 @@ async function remove(ledger, id, context) {
   if (sure && (await carryOut(context.cluster()?.server.changes, "DELETE", "/ledger/delete", id))) location.hash = "#/ledgers";
 }
 
-function repairPanel({ missing, damaged, since, loss, problem }) {
+function repairPanel({ missing, damaged, corruptAt, since, loss, problem }) {
   if (problem) return panel("Repair", null, h("p", { class: "problem" }, `Whether it needs repair is not known: ${problem}`));
   return panel(
     "Repair",
     h("a", { href: "#/autorecovery" }, "Auto-recovery"),
     facts([
       ["Marked", since ? `${ago(since)} (${moment(since)})` : "the mark does not tell when"],
-      ["Lacks copies at", missing.join(", ") || (damaged ? "the mark can't be read; a worker finds out" : "no bookie: it is only misplaced")],
+      ["Lacks copies at", missing.join(", ") || lacksNone(damaged, corruptAt)],
+      corruptAt.length ? ["Corrupt copies at", h("span", { class: "bad" }, corruptAt.join(", "))] : null,
       loss ? ["Unrecoverable", h("span", { class: "bad" }, lossText(loss))] : null,
       loss?.lostBookies.length ? ["Bookies that would help", loss.lostBookies.join(", ")] : null,
     ]),
   );
+}
+
+function lacksNone(damaged, corruptAt) {
+  if (damaged) return "the mark can't be read; a worker finds out";
+  return corruptAt.length ? "no bookie" : "no bookie: it is only misplaced";
 }
 
 function metadataPanel(ledger) {

@@ -35,10 +35,11 @@ export function recoveryChips({ missedSince, isDraining }) {
   ];
 }
 
-/** What is wrong with a marked ledger, which may lack copies or only lie at the wrong bookies; a damaged mark says neither. */
-export function repairChip({ missing, unrecoverable, damaged }) {
+/** What is wrong with a marked ledger, which may lack copies, have damaged ones or only lie at the wrong bookies; a damaged mark says nothing of it. */
+export function repairChip({ missing, unrecoverable, damaged, corruptAt }) {
   if (unrecoverable) return chip("unrecoverable", "bad");
   if (damaged) return chip("mark damaged", "warn");
+  if (corruptAt.length) return chip("corrupt copies", "bad", `a scrub found them at ${corruptAt.join(", ")}`);
   return missing.length ? chip("under-replicated", "warn") : chip("misplaced", "warn");
 }
 

@@ -10,7 +10,6 @@ Not its job: the rules (`ledger.replication_control`).
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
@@ -24,6 +23,7 @@ from bookgate.gateway.http.routes.ledgers import STORE_AWAY, sent_by_parts
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_store import Mark
+from bookgate.runtime.clock import now_ms
 
 _MAX_INT32 = 2**31 - 1
 
@@ -60,12 +60,14 @@ class DelayBody(Body):
 
 class RecoverBody(Body):
     bookie_src: list[BookieName] = Field(min_length=1, max_length=100, description="bookies to empty")
-    delete_cookie: Literal[False] = Field(False, description="true is refused")
+    delete_cookie: bool = Field(False, strict=True, description="delete their cookies once they are empty and stopped")
 
 
 class DecommissionBody(Body):
     bookie_src: BookieName = Field(description="the bookie to empty, which must be stopped")
-    delete_cookie: Literal[False, "false"] = Field(False, description="true is refused")
+    delete_cookie: Literal[False, True, "false", "true"] = Field(
+        False, description="delete its cookie once it is empty"
+    )
 
 
 def auto_recovery_routes(factory: LedgerManagerFactory) -> list[Route]:
@@ -173,24 +175,29 @@ def _auditor_routes(factory: LedgerManagerFactory) -> list[Route]:
 
 
 def _draining_routes(factory: LedgerManagerFactory) -> list[Route]:
-    async def begun(bookie_ids: Sequence[str]) -> str:
-        now_ms = int(time.time() * 1000)
+    async def begun(bookie_ids: Sequence[str], *, delete_cookie: bool) -> str:
+        began_ms = now_ms()
         for bookie_id in dict.fromkeys(bookie_ids):
-            await control.begin_draining(factory, bookie_id, now_ms)
+            await control.begin_draining(factory, bookie_id, began_ms, delete_cookie=delete_cookie)
         names = ", ".join(dict.fromkeys(bookie_ids))
         problem = await control.obstacle(factory.replication_metadata)
         return (
             f"Success: to be emptied: {names}. The auditor marks the ledgers, workers move them; GET {LIST_MARKS} "
             f"shows those that wait, `bookgate bookie drain` how many are left."
+            + (
+                " Cookies go when no ledger names their bookies any more and these are stopped."
+                if delete_cookie
+                else ""
+            )
             + ("" if problem is None else f" But nothing happens yet: {problem}.")
         )
 
     async def recover(call: Call[Query, RecoverBody]) -> str:
-        return await begun(call.body.bookie_src)
+        return await begun(call.body.bookie_src, delete_cookie=call.body.delete_cookie)
 
     async def decommission(call: Call[Query, DecommissionBody]) -> str:
         await control.require_unregistered(factory, call.body.bookie_src, "it is decommissioned")
-        return await begun([call.body.bookie_src])
+        return await begun([call.body.bookie_src], delete_cookie=call.body.delete_cookie in (True, "true"))
 
     text = {"answer": None, "media_type": TEXT}
     unknown = {404: "there is no such bookie", **NO_PLACE}

@@ -18,6 +18,7 @@ from bookgate.gateway.stores.sqlite.process_identity import surely_dead
 from bookgate.gateway.stores.sqlite.registration import instance_id, wall_clock_ms
 from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction
 from bookgate.ledger.errors import IllegalOpException, MetaStoreException
+from bookgate.ledger.replication_store import OF_LEDGERS_AND_BOOKIES
 
 
 class SqliteClusterAdmin(ClusterAdmin):
@@ -123,6 +124,8 @@ def _summary(connection: sqlite3.Connection) -> ClusterSummary:
 def _format(transaction: Transaction) -> None:
     for table in ("ledgers", "cookies", "registrations", "replication_marks", "replication_claims"):
         transaction.execute(f"DELETE FROM {table}")
+    for kind in OF_LEDGERS_AND_BOOKIES:
+        transaction.execute("DELETE FROM replication_values WHERE kind = ?", (kind.value,))
     transaction.execute("UPDATE meta SET value = ? WHERE name = 'instance_id'", (str(uuid.uuid4()),))
     transaction.execute("UPDATE meta SET value = 0 WHERE name = 'next_ledger_id'")
     # A gap in the changes makes everyone who watches read everything anew.

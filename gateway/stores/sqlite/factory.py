@@ -26,8 +26,10 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         self._manager = SqliteLedgerManager(self._store, self._interest_changed)
         self._discovery = SqliteServiceDiscovery(self._store, self._interest_changed)
         self._registration = SqliteRegistrationManager(self._store, lease_seconds)
-        self._replication = SqliteReplicationMetadata(self._store, self._interest_changed, lease_seconds)
         self._feed = ChangeFeed(self._store, self._changed)
+        self._replication = SqliteReplicationMetadata(
+            self._store, self._interest_changed, self._feed.catch_up, lease_seconds
+        )
 
     async def initialize(self) -> None:
         await self._store.open()
@@ -76,14 +78,17 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         await self._store.close()
 
     def _interest_changed(self) -> None:
-        listeners = (self._manager.listeners, self._discovery.listeners, self._replication.listeners)
-        self._feed.want(any(len(each) for each in listeners) or self._replication.claims_anything)
+        listeners = (self._manager.listeners, self._discovery.listeners)
+        self._feed.want(any(len(each) for each in listeners) or self._replication.wants_changes)
 
     def _changed(self, changes: Changes) -> None:
         if changes.anything:
             self._manager.listeners.all_changed()
         for ledger_id in changes.ledgers:
             self._manager.listeners.changed(ledger_id)
+        numbers = [ledger_id.ledger_id for ledger_id in changes.ledgers if ledger_id.scope_id == 0]
+        if numbers or changes.anything:
+            self._replication.ledgers_changed(None if changes.anything else numbers)
         if changes.bookies or changes.anything:
             self._discovery.listeners.changed()
         self._replication.changed(frozenset(ReplicationChange) if changes.anything else changes.replication)

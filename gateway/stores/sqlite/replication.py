@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
 from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ClaimRow, ReplicationClaims
 from bookgate.gateway.stores.sqlite.ledger_manager import replace_metadata
@@ -34,6 +34,9 @@ from bookgate.ledger.replication_store import (
     ANY_VERSION,
     AuditorVote,
     DelayChanged,
+    DrainsChanged,
+    LedgerFeed,
+    LedgerFeedListener,
     LedgerLock,
     LockLost,
     Mark,
@@ -49,6 +52,7 @@ from bookgate.ledger.replication_store import (
 )
 from bookgate.runtime.auditor_votes import Vote
 from bookgate.runtime.background import keep_running
+from bookgate.runtime.ledger_feeds import LedgerFeeds
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.replication_listeners import ReplicationListeners
 
@@ -69,11 +73,14 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         self,
         store: SqliteStore,
         interest_changed: Callable[[], None],
+        catch_up: Callable[[], Awaitable[None]],
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
     ) -> None:
+        """`interest_changed` is called when listeners come or go; `catch_up` returns when all changes were told."""
         self._store = store
         self._interest_changed = interest_changed
         self.listeners = ReplicationListeners(self._listeners_changed)
+        self._feeds = LedgerFeeds(self._feeds_changed, catch_up)
         self._claims = ReplicationClaims(store, self._claim_lost, interest_changed, lease_seconds)
         self._votes: dict[Claim, Vote] = {}
         self._due: set[ReplicationChange] = set()
@@ -83,13 +90,21 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         self._reader: asyncio.Task[None] | None = None
 
     @property
-    def claims_anything(self) -> bool:
-        """Whether this process holds a lock or a vote, and so has to hear of changes."""
-        return len(self._claims) > 0
+    def wants_changes(self) -> bool:
+        """Whether anybody here listens, or holds a lock or a vote, and so has to hear of changes."""
+        return len(self._claims) > 0 or len(self.listeners) > 0 or len(self._feeds) > 0
+
+    def ledgers_changed(self, ledger_ids: Collection[int] | None) -> None:
+        """Tells that ledgers of scope 0 have changed; None: nobody knows which."""
+        if ledger_ids is not None:
+            self._feeds.touched(ledger_ids)
+        elif len(self._feeds):
+            self._feeds.lost()
+            self._feeds.began()
 
     def changed(self, what: Collection[ReplicationChange]) -> None:
         """Reads again what has changed, and tells it."""
-        if not what or not (len(self.listeners) or self.claims_anything):
+        if not what or not (len(self.listeners) or len(self._claims)):
             return
         self._due.update(what)
         self._wake.set()
@@ -99,6 +114,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
     async def close(self) -> None:
         """Gives locks and votes back."""
         self.listeners.clear()
+        self._feeds.clear()
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
@@ -265,6 +281,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
                 raise record_conflict(kind, key, expected_version)
             written = 0 if version is None else version + 1
             _put(transaction, kind.value, key, value, written)
+            _tell_of(transaction, kind)
             return written
 
         return await self._store.change(put)
@@ -279,6 +296,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             if expected_version not in (ANY_VERSION, found.version):
                 raise record_conflict(kind, key, expected_version)
             _remove(transaction, kind.value, key)
+            _tell_of(transaction, kind)
 
         await self._store.change(remove)
 
@@ -289,6 +307,15 @@ class SqliteReplicationMetadata(ReplicationMetadata):
 
     def watch(self, listener: ReplicationListener) -> Callable[[], None]:
         return self.listeners.add(listener)
+
+    def watch_ledgers(self, listener: LedgerFeedListener) -> LedgerFeed:
+        return self._feeds.add(listener)
+
+    def _feeds_changed(self) -> None:
+        self._interest_changed()
+        if len(self._feeds):
+            # What is told next is what had changed since anybody last listened.
+            self._feeds.began()
 
     def _listeners_changed(self) -> None:
         self._delay_told = None
@@ -326,6 +353,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             await self._claims.look()
         if ReplicationChange.SWITCH in due:
             self.listeners.tell(SwitchChanged(await self.is_enabled()))
+            self.listeners.tell(DrainsChanged())
         if ReplicationChange.DELAY in due:
             await self._tell_delay()
         if ReplicationChange.MARKS in due:
@@ -382,6 +410,12 @@ def _put(transaction: Transaction, kind: str, key: str, content: bytes, version:
         "INSERT OR REPLACE INTO replication_values (kind, key, version, content) VALUES (?, ?, ?, ?)",
         (kind, key, version, content),
     )
+
+
+def _tell_of(transaction: Transaction, kind: RecordKind) -> None:
+    """By a change that an older process knows, too: it would fail on one that it does not know."""
+    if kind is RecordKind.DRAINING_BOOKIE:
+        transaction.replication_changed(ReplicationChange.SWITCH)
 
 
 def _remove(transaction: Transaction, kind: str, key: str) -> None:

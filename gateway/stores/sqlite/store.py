@@ -77,6 +77,7 @@ class ReplicationChange(enum.IntEnum):
 
     MARKS = 0
     SWITCH = 1
+    """Or which bookies are to be emptied."""
     DELAY = 2
     CLAIMS = 3
 

@@ -15,8 +15,10 @@ within that. So no request slips into a new session before the loop has seen to 
 The thread may end, by whatever error of kazoo's or ours. That is told once, after which a new object is needed.
 
 This relies on parts of kazoo that are not its interface, which is why the version is pinned: `ConnectionHandler` calls
-`zk_loop` on the thread and `_send_request` when the socket pair is readable, and answers what is in `client._pending`
-in that order.
+`zk_loop` on the thread, `_send_request` when the socket pair is readable and `_read_watch_event` with each event, and
+answers what is in `client._pending` in that order. kazoo itself knows no watch of a whole tree of nodes: its events
+look like any others, are picked out here by their path, and then pass to kazoo, since a node's own watch has one event
+with it.
 
 Not its job: when to connect anew, deadlines, what errors mean (`session`).
 """
@@ -36,6 +38,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Watch
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
@@ -58,6 +61,16 @@ _NEWS_A_TURN = 64
 
 NodeWatch = Callable[[WatchedEvent], None]
 """What a watch tells, on the event loop. Equal ones on one path count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeListener:
+    """Who hears of a tree of nodes that is watched. `select` is called on kazoo's thread, `tell` on the event loop."""
+
+    select: Callable[[str], int | None]
+    """What a path stands for; None for one of no interest."""
+    tell: Callable[[int], None]
+
 
 MakeHandler = Callable[[], Any]
 """What kazoo runs on: its threads, sockets and sleeps. A simulator passes its own."""
@@ -201,6 +214,10 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         if message:
             self._write(message, connect_timeout)
 
+    def _read_watch_event(self, buffer: Any, offset: int) -> None:
+        self._owner.tree_event(buffer, offset)
+        super()._read_watch_event(buffer, offset)
+
     def _next_xid(self) -> int:
         self._xid: int = self._xid % _LAST_XID + 1
         return self._xid
@@ -232,6 +249,8 @@ class KazooThread:
         """That of the connection of which the loop has heard last."""
         self.last_zxid = 0
         """The newest transaction of which the loop has been told by an answer; 0 when a session begins."""
+        self.tree: TreeListener | None = None
+        """Told of nodes whose tree is watched."""
         self._ended_in = "CLOSED"
         handler = make_handler()
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0, sleep_func=handler.sleep_func)
@@ -379,6 +398,15 @@ class KazooThread:
         message += _HEADER.pack(len(body) + 2 * _INT.size, xid, request.type)
         message += body
         self.client._pending.append((request, result, xid))
+
+    def tree_event(self, buffer: Any, offset: int) -> None:
+        """A node was created, changed or deleted that somebody here watches, by itself or with its tree."""
+        tree = self.tree
+        if tree is None:
+            return
+        selected = tree.select(Watch.deserialize(buffer, offset)[0].path)
+        if selected is not None:
+            self.tell(tree.tell, selected)
 
     def _on_kazoo_state(self, state: str) -> None:
         client, session = self.client, None

@@ -15,6 +15,7 @@ listing waits for its consumer: at most `_AHEAD` leaf nodes of each tree, of at 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -88,6 +89,12 @@ class Tree:
             start += width
         return "/" + "/".join((*parts[:-1], f"L{parts[-1]}"))
 
+    @property
+    def pattern(self) -> str:
+        """A regular expression for the paths of ledgers below the root, with a group a level."""
+        *above, last = (f"([0-9]{{{width}}})" for width in self.widths)
+        return "/" + "/".join((*above, f"L{last}"))
+
     async def runs(
         self, root: str, children: Children, numbers: Numbers, wanted: IdRange
     ) -> AsyncGenerator[Sequence[int], None]:
@@ -160,10 +167,20 @@ LONG = Tree((3, 4, 4, 4, 4))
 class LedgerPaths:
     """One ledger manager's places."""
 
-    def __init__(self, root: str, removes_parents: bool) -> None:
+    def __init__(self, root: str, removes_parents: bool, *patterns: str) -> None:
+        """`patterns`: of the paths of ledgers below the root, the groups together being the id's digits."""
         self.root = root
         self.removes_parents = removes_parents
         """Whether empty nodes above a removed ledger are removed as well."""
+        self._patterns = [re.compile(re.escape(root) + pattern) for pattern in patterns]
+
+    def ledger_id_at(self, path: str) -> int | None:
+        """Whose node may be at a whole path; None for a path that is no ledger's."""
+        for pattern in self._patterns:
+            match = pattern.fullmatch(path)
+            if match is not None and (ledger_id := int("".join(match.groups()))) <= LARGEST_ID:
+                return ledger_id
+        return None
 
     def path(self, ledger_id: int) -> str:
         """The whole path. Raises IncorrectParameterException for an id that the manager can't hold."""
@@ -183,7 +200,7 @@ class TreePaths(LedgerPaths):
     """A manager with one tree: legacy hierarchical (short) or long hierarchical."""
 
     def __init__(self, root: str, tree: Tree, removes_parents: bool) -> None:
-        super().__init__(root, removes_parents)
+        super().__init__(root, removes_parents, tree.pattern)
         self._tree = tree
 
     def path(self, ledger_id: int) -> str:
@@ -199,7 +216,7 @@ class CompositePaths(LedgerPaths):
     """BookKeeper's default manager, called hierarchical."""
 
     def __init__(self, root: str) -> None:
-        super().__init__(root, removes_parents=True)
+        super().__init__(root, True, SHORT.pattern, LONG.pattern)
 
     def path(self, ledger_id: int) -> str:
         return self.root + (SHORT if ledger_id < FIRST_LONG_ID else LONG).path(ledger_id)
@@ -215,7 +232,7 @@ class FlatPaths(LedgerPaths):
     """All ledgers directly under the root."""
 
     def __init__(self, root: str) -> None:
-        super().__init__(root, removes_parents=False)
+        super().__init__(root, False, "/L([0-9]{10,})")
 
     def path(self, ledger_id: int) -> str:
         return f"{self.root}/L{ledger_id:010d}"

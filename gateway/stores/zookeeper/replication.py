@@ -6,7 +6,8 @@ transaction. Directories that were left empty, as by a process that died between
 listings a while apart have found them empty.
 Source: docs/protocol/auto-recovery.md#tree, docs/protocol/auto-recovery.md#marks.
 
-Not its job: locks (`ledger_locks`), the election (`auditor_election`), watches (`replication_changes`).
+Not its job: locks (`ledger_locks`), the election (`auditor_election`), watches (`replication_changes`,
+`ledger_feed`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from bookgate.gateway.stores.zookeeper.auditor_election import AuditorElection
+from bookgate.gateway.stores.zookeeper.ledger_feed import ZooKeeperLedgerFeed
 from bookgate.gateway.stores.zookeeper.ledger_locks import LedgerLocks
 from bookgate.gateway.stores.zookeeper.ledger_paths import LedgerPaths
 from bookgate.gateway.stores.zookeeper.nodes import (
@@ -54,6 +56,8 @@ from bookgate.ledger.replication import (
 from bookgate.ledger.replication_store import (
     ANY_VERSION,
     AuditorVote,
+    LedgerFeed,
+    LedgerFeedListener,
     LedgerLock,
     LockLost,
     Mark,
@@ -87,6 +91,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
         self._empty: dict[str, float] = {}
         self._layout_checked = False
         self._changes = ReplicationChanges(session, self._paths)
+        self._feed = ZooKeeperLedgerFeed(session, ledger_paths)
         self._locks = LedgerLocks(session, self._paths, lambda lock: self._changes.listeners.tell(LockLost(lock)))
         self._election = AuditorElection(session, self._paths)
 
@@ -95,10 +100,12 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
         if new_session:
             self._election.session_renewed()
         self._changes.reconnected()
+        self._feed.reconnected()
 
     async def close(self) -> None:
         """Stops all work. Locks and votes go with the session."""
         await self._changes.close()
+        await self._feed.close()
         await self._election.close()
         await self._locks.close()
 
@@ -351,6 +358,9 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
 
     def watch(self, listener: ReplicationListener) -> Callable[[], None]:
         return self._changes.listeners.add(listener)
+
+    def watch_ledgers(self, listener: LedgerFeedListener) -> LedgerFeed:
+        return self._feed.feeds.add(listener)
 
     async def _get(self, path: str) -> bytes | None:
         try:

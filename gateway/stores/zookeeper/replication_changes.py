@@ -1,4 +1,4 @@
-"""Watches on auto-recovery's nodes: the switch, the delay, and the directories of the marks.
+"""Watches on auto-recovery's nodes: the switch, the delay, the bookies to be emptied, and the marks' directories.
 
 Works while anyone listens. Each watched node is read again after its event, then what it says is told. Of the marks
 the directories above the lowest level are watched: a ledger that is marked for the first time gets a lowest directory
@@ -23,7 +23,7 @@ from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.replication import decode_delay
-from bookgate.ledger.replication_store import DelayChanged, MarksChanged, SwitchChanged
+from bookgate.ledger.replication_store import DelayChanged, DrainsChanged, MarksChanged, RecordKind, SwitchChanged
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.replication_listeners import ReplicationListeners
@@ -60,6 +60,8 @@ class ReplicationChanges:
         self._wake = asyncio.Event()
         self._directories: set[str] = set()
         self._delay_written: int | None = None
+        self._drains = paths.records(RecordKind.DRAINING_BOOKIE)
+        self._draining: frozenset[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
 
     def look_at(self, path: str) -> None:
@@ -91,7 +93,7 @@ class ReplicationChanges:
 
     def _look_at_all(self) -> None:
         self._directories.clear()
-        for path in (self._paths.disable, self._paths.delay, self._paths.marks):
+        for path in (self._paths.disable, self._paths.delay, self._drains, self._paths.marks):
             self.look_at(path)
 
     async def _read_forever(self) -> None:
@@ -124,6 +126,9 @@ class ReplicationChanges:
         if path == self._paths.delay:
             await self._read_delay(path)
             return False
+        if path == self._drains:
+            await self._read_drains(path)
+            return False
         await self._watch_directories(path)
         return True
 
@@ -142,6 +147,18 @@ class ReplicationChanges:
         if written != self._delay_written:
             self._delay_written = written
             self.listeners.tell(DelayChanged(seconds))
+
+    async def _read_drains(self, path: str) -> None:
+        names: frozenset[str] = frozenset()
+        try:
+            names = frozenset(await self._session.children(path, _NodeWatch(self, path)))
+        except NoNodeError:
+            if await self._session.exists(path, _NodeWatch(self, path)) is not None:
+                self.look_at(path)
+                return
+        if names != self._draining:
+            self._draining = names
+            self.listeners.tell(DrainsChanged())
 
     async def _watch_directories(self, path: str) -> None:
         """Watches a directory, and those below it that are not watched yet."""

@@ -28,7 +28,8 @@ _END = _HEADER.pack(-1, True, -1)
 
 _CREATE, _DELETE, _GET_DATA, _FAILED = 1, 2, 4, -1
 _EPHEMERAL_SEQUENTIAL = 3
-_DATA_WATCH = 2
+_DATA_WATCH, _ANY_WATCH = 2, 3
+_PERSISTENT_RECURSIVE = 1
 _ANY_VERSION = -1
 
 
@@ -58,6 +59,36 @@ class RemoveDataWatch:
     @staticmethod
     def deserialize(data: bytes, offset: int) -> bool:
         return True
+
+
+class AddTreeWatch:
+    """Watches all nodes below a node, and itself, until the connection ends. ZooKeeper has it since 3.6."""
+
+    type: ClassVar[int] = 106
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def serialize(self) -> bytes:
+        return _buffer(self._path.encode()) + _INT.pack(_PERSISTENT_RECURSIVE)
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> bool:
+        return True
+
+
+class RemoveWatches:
+    """Takes every watch of this session off a node itself, one of the tree below it included."""
+
+    type: ClassVar[int] = 18
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def serialize(self) -> bytes:
+        return _buffer(self._path.encode()) + _INT.pack(_ANY_WATCH)
+
+    deserialize = staticmethod(AddTreeWatch.deserialize)
 
 
 class CreateNodes:

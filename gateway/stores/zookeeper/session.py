@@ -45,6 +45,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
     SessionMovedError,
+    UnimplementedError,
     ZookeeperError,
 )
 from kazoo.protocol.serialization import (
@@ -68,20 +69,29 @@ from bookgate.gateway.stores.zookeeper.kazoo_thread import (
     NotSentError,
     Request,
     ThreadHandler,
+    TreeListener,
 )
 from bookgate.gateway.stores.zookeeper.requests import (
     CREATOR_ONLY,
     OPEN_TO_ALL,
+    AddTreeWatch,
     CreateNodes,
     DeleteNodes,
     ListNumbered,
     NodeContent,
     ReadNodes,
+    RemoveWatches,
     ReserveNumbers,
 )
 from bookgate.gateway.stores.zookeeper.security import check_files, security_arguments
 from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
-from bookgate.ledger.errors import MetaStoreException, StoreUnreachableException, UnknownOutcomeException, ZKException
+from bookgate.ledger.errors import (
+    IllegalOpException,
+    MetaStoreException,
+    StoreUnreachableException,
+    UnknownOutcomeException,
+    ZKException,
+)
 from bookgate.runtime.logs import log_event
 
 _LOG = logging.getLogger(__name__)
@@ -298,6 +308,32 @@ class ZooKeeperSession:
         """The numbers of the children named `mark` and `width` digits, ascending. Raises NoNodeError."""
         numbers: Sequence[int] = await self._read(lambda _: ListNumbered(path, mark, width))
         return numbers
+
+    async def watch_tree(self, path: str, listener: TreeListener) -> None:
+        """Tells one listener of a session of every node at `path` and below that is created, changed or deleted.
+
+        That begins before this returns, and lasts until the connection is lost. Raises IllegalOpException where the
+        server has no such watches; one before 3.5 also cuts the connection then.
+        """
+
+        def request(kazoo: KazooThread) -> Request:
+            kazoo.tree = listener
+            return AddTreeWatch(path)
+
+        try:
+            await self._read(request)
+        except ZKException as error:
+            if isinstance(error.__cause__, UnimplementedError):
+                raise IllegalOpException("ZooKeeper has no watches of whole trees before version 3.6") from error
+            raise
+
+    def unwatch_tree(self, path: str) -> None:
+        """Ends that, and every watch of the node `path` itself; waits for nothing."""
+        if self._kazoo is None:
+            return
+        self._kazoo.tree = None
+        if self.connected:
+            self._kazoo.send(RemoveWatches(path), self._generation)
 
     def delete_soon(self, path: str) -> None:
         """Deletes an ephemeral node without waiting for it; if that fails, it goes with the session."""

@@ -56,6 +56,8 @@ async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
     await replication.mark(9, ["b:1"])
     await replication.try_lock(9, "worker7")
     await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "7", b"{}", None)
+    corrupt = b'{"copies": {"d:1": [[0, 3]], "c:1": [[1, 1], [7, 9]]}, "time_ms": 5}'
+    await replication.write_record(RecordKind.CORRUPT_LEDGER, "9", corrupt, None)
     first: dict[str, Any] = {
         "ledger_id": 7,
         "missing_replicas": ["a:1", "b:1"],
@@ -63,14 +65,15 @@ async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
         "locked_by": None,
         "unrecoverable": True,
         "damaged": False,
+        "corrupt_at": [],
     }
     second = {"ledger_id": 9, "missing_replicas": ["b:1"], "marked_ms": None, "locked_by": "worker7"}
-    second |= {"unrecoverable": False, "damaged": False}
+    second |= {"unrecoverable": False, "damaged": False, "corrupt_at": ["c:1", "d:1"]}
     assert await answer(uri, "ledger", "under-replicated") == [first, second]
     assert await answer(uri, "ledger", "under-replicated", "--missing", "a:1") == [first]
     assert await answer(uri, "ledger", "under-replicated", "--not-missing", "a:1") == [second]
     shown = await run(uri, "ledger", "under-replicated")
-    for text in ("a:1, b:1", "2023-11-14 22:13:20+00:00", "worker7", "unrecoverable", "2 ledgers"):
+    for text in ("a:1, b:1", "2023-11-14 22:13:20+00:00", "worker7", "unrecoverable", "at c:1", "at d:1", "2 ledgers"):
         assert text in shown
 
 
@@ -85,6 +88,9 @@ async def test_switch_and_delay(uri: str, store: LedgerManagerFactory) -> None:
     for seconds in (600, 0):
         assert await answer(uri, "autorecovery", "delay", str(seconds)) == {"lost_bookie_delay_seconds": seconds}
     assert await replication.lost_bookie_delay() == 0
+    for mib in (1.5, 200.0, 0.0):
+        assert await answer(uri, "autorecovery", "rate", str(mib)) == {"replication_rate_mb_per_second": mib}
+        assert await answer(uri, "autorecovery", "rate") == {"replication_rate_mb_per_second": mib}
 
 
 async def test_status(uri: str, store: LedgerManagerFactory) -> None:
@@ -102,6 +108,8 @@ async def test_status(uri: str, store: LedgerManagerFactory) -> None:
     await replication.stand_for_auditor("b:1", lambda state: None)
     await replication.missed_since("a:1", 5)
     await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "3", b"", None)
+    for ledger in ("4", "5"):
+        await replication.write_record(RecordKind.CORRUPT_LEDGER, ledger, b"", None)
     await replication.set_check_time(PeriodicCheck.ALL_LEDGERS, 1_700_000_000_000)
     assert await answer(uri, "autorecovery", "status") == {
         "enabled": True,
@@ -110,6 +118,7 @@ async def test_status(uri: str, store: LedgerManagerFactory) -> None:
         "oldest_mark": "2023-11-14 22:13:20+00:00",
         "locked_ledgers": 1,
         "unrecoverable_ledgers": 1,
+        "corrupt_ledgers": 2,
         "missed_bookies": ["a:1", "gone:1"],
         "draining_bookies": ["gone:1", "leaving:1"],
         "lost_bookie_delay_seconds": None,
@@ -121,10 +130,10 @@ async def test_status(uri: str, store: LedgerManagerFactory) -> None:
 
 async def test_audit_is_triggered_only_where_there_is_an_auditor(uri: str, store: LedgerManagerFactory) -> None:
     replication = store.replication_metadata
-    result = await asyncio.to_thread(CliRunner().invoke, main.app, ["autorecovery", "trigger-audit", "--gateways", uri])
+    result = await asyncio.to_thread(CliRunner().invoke, main.app, ["autorecovery", "trigger", "--gateways", uri])
     assert result.exit_code == 1
     assert "there is no auditor" in result.stderr
     await replication.stand_for_auditor("b:1", lambda state: None)
     await replication.set_lost_bookie_delay(5)
-    assert await answer(uri, "autorecovery", "trigger-audit") == {"auditor": "b:1"}
+    assert await answer(uri, "autorecovery", "trigger") == {"auditor": "b:1"}
     assert await replication.lost_bookie_delay() == 5

@@ -23,6 +23,8 @@ from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
+from bookgate.ledger.replication_control import is_default
+from bookgate.ledger.replication_store import RecordKind
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 from tests.stores import made
 
@@ -68,6 +70,10 @@ async def fill(factory: LedgerManagerFactory) -> None:
     await factory.registration_manager.write_cookie("h:1", b"cookie", None)
 
 
+async def recovers_by_default(factory: LedgerManagerFactory) -> bool:
+    return await is_default(factory.replication_metadata)
+
+
 def test_init_makes_a_cluster_once(empty_uri: str) -> None:
     made = done("init", "--metadata-uri", empty_uri)
     assert (len(made["instance_id"]), made["ledgers"], made["known_bookies"]) == (36, 0, 0)
@@ -78,12 +84,30 @@ def test_init_makes_a_cluster_once(empty_uri: str) -> None:
         return (await factory.service_discovery.cluster_info()).instance_id
 
     assert with_store(empty_uri, instance_id) == made["instance_id"]
+    assert with_store(empty_uri, recovers_by_default)
 
 
 def test_init_may_leave_a_cluster_as_it_is(metadata_uri: str) -> None:
     with_store(metadata_uri, fill)
     before = done("info", "--metadata-uri", metadata_uri)
     assert done("init", "--exist-ok", "--metadata-uri", metadata_uri) == before
+    assert not with_store(metadata_uri, recovers_by_default)
+
+
+def test_a_cluster_that_forgets_its_ledgers_forgets_what_auto_recovery_knew_of_them(empty_uri: str) -> None:
+    done("init", "--metadata-uri", empty_uri)
+
+    async def note(factory: LedgerManagerFactory) -> None:
+        for kind in RecordKind:
+            await factory.replication_metadata.write_record(kind, "5", b"x", None)
+
+    async def kept(factory: LedgerManagerFactory) -> set[tuple[RecordKind, str]]:
+        store = factory.replication_metadata
+        return {(kind, key) for kind in RecordKind for key in await store.records(kind)}
+
+    with_store(empty_uri, note)
+    done("format", "--metadata-uri", empty_uri, "--yes")
+    assert with_store(empty_uri, kept) == {(RecordKind.SETTING, "5"), (RecordKind.SETTING, "auto_recovery")}
 
 
 def test_nobody_makes_a_cluster_by_connecting(empty_uri: str) -> None:
@@ -189,7 +213,8 @@ def test_managers_of_zookeeper(empty_zookeeper_uri: str, zookeeper: LocalZooKeep
     refused(f"zk+{manager}://", "info", "--metadata-uri", zookeeper_uri.replace("hierarchical", other))
     done("format", "--metadata-uri", uri, "--yes")
     assert sorted(client.get_children(root)) == ["INSTANCEID", "LAYOUT", "available", "underreplication"]
-    assert client.get_children(f"{root}/underreplication") == ["LAYOUT"]
+    assert sorted(client.get_children(f"{root}/underreplication")) == ["LAYOUT", "bookgate"]
+    assert client.get_children(f"{root}/underreplication/bookgate") == ["settings"]
     refused(f"zk+{manager}://", "format", "--metadata-uri", zookeeper_uri.replace("hierarchical", other), "--yes")
     # What a nuke that was broken off has left is removed as well.
     client.delete(f"{root}/LAYOUT")

@@ -211,9 +211,18 @@ async def test_bookies_are_emptied_by_a_record_that_the_auditor_finds(served: Se
     for body in bodies:
         status, problem = await served.refused("PUT", path, json=body)
         assert (status, "bookie_src" in problem) == (400, True), body
-    status, problem = await served.refused("PUT", path, json={"bookie_src": ["b:1"], "delete_cookie": True})
+    status, problem = await served.refused("PUT", path, json={"bookie_src": ["b:1"], "delete_cookie": "yes"})
     assert (status, "delete_cookie" in problem) == (400, True)
     assert await served.draining() == {"a:1", "forgotten:1"}
+    assert await control.cookies_to_delete(served.store) == []
+    # Asked for later, too; the time at which it was asked for first stays.
+    answer = await served.put(path, {"bookie_src": ["a:1"], "delete_cookie": True})
+    assert "Cookies go when no ledger names their bookies" in answer
+    assert await control.cookies_to_delete(served.store) == ["a:1"]
+    assert since is not None
+    assert await control.draining_since(served.store, "a:1") == control.time_of(since.value)
+    await served.put(path, {"bookie_src": ["a:1"]})
+    assert await control.cookies_to_delete(served.store) == ["a:1"]
 
 
 async def test_a_bookie_is_decommissioned_only_once_it_is_stopped(served: Served) -> None:
@@ -229,7 +238,10 @@ async def test_a_bookie_is_decommissioned_only_once_it_is_stopped(served: Served
     assert (await served.put(path, body)).startswith("Success: to be emptied: a:1.")
     assert await served.draining() == {"a:1"}
     assert (await served.refused("PUT", path, json={"bookie_src": "unknown:1"}))[0] == 404
-    for wrong in ({}, {"bookie_src": ["a:1"]}, {**body, "delete_cookie": "true"}, {"bookie_src": "readonly"}):
+    assert await control.cookies_to_delete(served.store) == []
+    assert "Cookies go when" in await served.put(path, {**body, "delete_cookie": "true"})
+    assert await control.cookies_to_delete(served.store) == ["a:1"]
+    for wrong in ({}, {"bookie_src": ["a:1"]}, {**body, "delete_cookie": "yes"}, {"bookie_src": "readonly"}):
         assert (await served.refused("PUT", path, json=wrong))[0] == 400
 
 

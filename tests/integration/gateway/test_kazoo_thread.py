@@ -30,7 +30,7 @@ from tests.integration.gateway.stress import until as until_told
 from tests.integration.loop_pauses import LoopPauses
 from tests.stores import made
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 _LONGEST_PAUSE_SECONDS = 0.05
 _LONGEST_STEP_SECONDS = 0.15
@@ -67,7 +67,7 @@ async def many(count: int, call: Callable[[int], Any]) -> list[asyncio.Future[An
     return calls
 
 
-@pytest.mark.timeout(120, method="thread")  # a loop that is blocked hears of no signal
+@pytest.mark.timeout(600, method="thread")  # a loop that is blocked hears of no signal
 class TestTheLoop:
     @pytest.mark.parametrize("ends", ["goes on", "reset", "away"])
     async def test_an_answer_that_breaks_off_holds_nothing_up(self, own_zookeeper: LocalZooKeeper, ends: str) -> None:

@@ -26,7 +26,10 @@ from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger
 from bookgate.ledger.replication_store import (
     ANY_VERSION,
     DelayChanged,
+    DrainsChanged,
+    FeedBegan,
     LedgerLock,
+    LedgersTouched,
     LockLost,
     Mark,
     MarksChanged,
@@ -92,6 +95,11 @@ class Told:
                 self._more.clear()
                 await self._more.wait()
         return self.events.index(event, after) + 1
+
+    def touched(self, after: int = 0) -> set[int]:
+        """Ledgers that a feed has told of."""
+        events = [event for event in self.events[after:] if isinstance(event, LedgersTouched)]
+        return {ledger_id for event in events for ledger_id in event.ledger_ids}
 
 
 async def lock_when_free(store: ReplicationMetadata, ledger_id: int) -> LedgerLock:
@@ -427,6 +435,21 @@ class TestChanges:
         await other.until(SwitchChanged(False))
         assert len(told.events) == count
 
+    async def test_bookies_to_be_emptied_are_told(self, stores: Stores) -> None:
+        first, second = stores
+        told = Told()
+        second.watch(told)
+        for event in (MarksChanged(), SwitchChanged(True), DelayChanged(None)):
+            await told.until(event)
+        for name in ("a:1", "b:1"):
+            seen = len(told.events)
+            await first.write_record(RecordKind.DRAINING_BOOKIE, name, b"{}", None)
+            await told.until(DrainsChanged(), seen)
+        seen = len(told.events)
+        await first.remove_record(RecordKind.DRAINING_BOOKIE, "a:1")
+        await told.until(DrainsChanged(), seen)
+        assert set(await second.records(RecordKind.DRAINING_BOOKIE)) == {"b:1"}
+
     async def test_changes_are_told_over_the_end_of_a_connection(
         self, stores: Stores, factories: tuple[LedgerManagerFactory, LedgerManagerFactory], end_claims: Ender
     ) -> None:
@@ -440,3 +463,80 @@ class TestChanges:
         seen = len(told.events)
         await first.mark(1, [])
         await told.until(MarksChanged(), seen)
+
+
+class TestLedgerFeed:
+    async def test_every_change_is_told_before_a_feed_has_caught_up(
+        self, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        manager, store = factories[0].ledger_manager, factories[1].replication_metadata
+        ids = [0, 123, 2**31 - 2, 2**31 - 1, 2**31, 2**63 - 1]
+        old = await manager.create(unscoped(5), some_metadata())
+        told = Told()
+        feed = store.watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        assert told.events[0] == FeedBegan()
+        records = [await manager.create(unscoped(number), some_metadata()) for number in ids]
+        await feed.catch_up()
+        assert told.touched() >= set(ids)
+        seen = len(told.events)
+        await manager.write(old.ledger_id, old.metadata, old.version)
+        await feed.catch_up()
+        assert told.touched(seen) == {5}
+        seen = len(told.events)
+        await manager.write(old.ledger_id, old.metadata, old.version + 1)
+        for record in records:
+            await manager.remove(record.ledger_id)
+        await feed.catch_up()
+        assert told.touched(seen) == {5, *ids}
+        feed.close()
+
+    async def test_a_repair_is_told_too(
+        self, stores: Stores, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        record = await factories[0].ledger_manager.create(unscoped(7), some_metadata())
+        told = Told()
+        feed = stores[1].watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        lock = await stores[0].try_lock(7, "host")
+        assert lock is not None
+        await stores[0].write_ledger(lock, record.metadata, record.version)
+        await feed.catch_up()
+        assert 7 in told.touched()
+        feed.close()
+
+    async def test_what_is_no_ledger_is_not_told(
+        self, stores: Stores, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        told = Told()
+        feed = stores[1].watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        await stores[0].mark(9, ["a:1"])
+        await stores[0].write_record(RecordKind.DRAINING_BOOKIE, "a:1", b"{}", None)
+        await factories[0].registration_manager.write_cookie("a:1", b"", None)
+        await feed.catch_up()
+        assert told.events == [FeedBegan()]
+        feed.close()
+
+    async def test_each_listener_has_a_feed_of_its_own(
+        self, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        manager, store = factories[0].ledger_manager, factories[1].replication_metadata
+        first, second, third = Told(), Told(), Told()
+        feeds = [store.watch_ledgers(first), store.watch_ledgers(second)]
+        for told in (first, second):
+            await told.until(FeedBegan())
+        for feed in feeds:
+            assert feed is not None
+            feed.close()
+        again = store.watch_ledgers(third)
+        assert again is not None
+        await third.until(FeedBegan())
+        await manager.create(unscoped(8), some_metadata())
+        await again.catch_up()
+        assert 8 in third.touched()
+        assert first.events == second.events == [FeedBegan()]
+        again.close()

@@ -14,10 +14,18 @@ import pytest_asyncio
 
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
-from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger.errors import IllegalOpException, MetaStoreException
 from bookgate.ledger.metadata_codec import to_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.ledger.replication_store import LedgerLock, LockLost, RecordKind, SwitchChanged, VoteState
+from bookgate.ledger.replication_store import (
+    FeedBegan,
+    FeedLost,
+    LedgerLock,
+    LockLost,
+    RecordKind,
+    SwitchChanged,
+    VoteState,
+)
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceStub
@@ -27,6 +35,7 @@ from tests.integration.gateway.test_replication_contract import (
     Ender,
     TestChanges,
     TestElection,
+    TestLedgerFeed,
     TestLocks,
     TestSwitches,
     Told,
@@ -39,7 +48,7 @@ from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
-__all__ = ["TestChanges", "TestElection", "TestLocks", "TestMarks", "TestSwitches", "stores"]
+__all__ = ["TestChanges", "TestElection", "TestLedgerFeed", "TestLocks", "TestMarks", "TestSwitches", "stores"]
 
 
 class TestMarks(StoreMarks):
@@ -308,3 +317,78 @@ async def _endless(session_id: str) -> AsyncIterator[pb.AttendRequest]:
     while True:
         await asyncio.sleep(0.1)
         yield pb.AttendRequest(sequence=2)
+
+
+class RefusesFeeds(grpc.aio.ServerInterceptor):
+    """As a gateway does that is older than the call."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        if handler_call_details.method.endswith("/WatchLedgers"):
+            return None
+        return await continuation(handler_call_details)
+
+
+class TestFeedOfAGateway:
+    async def test_another_gateway_takes_over_after_a_gap(self, tmp_path: Path) -> None:
+        uri = made(f"sqlite://{tmp_path}/metadata.db")
+        async with AsyncExitStack() as stack:
+            gateways = []
+            for _ in range(2):
+                store = create_factory(uri)
+                stack.push_async_callback(store.close)
+                await store.initialize()
+                server = GatewayServer(store)
+                gateways.append((server, await server.start()))
+            client = create_factory("grpc://" + ",".join(f"127.0.0.1:{port}" for _, port in gateways))
+            stack.push_async_callback(client.close)
+            await client.initialize()
+            told = Told()
+            feed = client.replication_metadata.watch_ledgers(told)
+            assert feed is not None
+            await told.until(FeedBegan())
+            serving = next(server for server, _ in gateways if server.replication._feeds)
+            await serving.stop(0)
+            seen = await told.until(FeedLost())
+            seen = await told.until(FeedBegan(), seen)
+            await client.ledger_manager.create(unscoped(7), some_metadata())
+            await feed.catch_up()
+            assert 7 in told.touched(seen)
+            (other,) = (server for server, _ in gateways if server is not serving)
+            feed.close()
+            async with asyncio.timeout(10):
+                while other.replication._feeds:  # noqa: ASYNC110 - the gateway has no event for it
+                    await asyncio.sleep(0.01)
+            await other.stop(0)
+
+    async def test_what_was_told_is_read_at_any_gateway(self, one: OneGateway, client: LedgerManagerFactory) -> None:
+        told = Told()
+        feed = client.replication_metadata.watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        record = await one.store.ledger_manager.create(unscoped(7), some_metadata())
+        await feed.catch_up()
+        assert await client.revision() >= await one.store.revision()
+        assert (await client.ledger_manager.read(unscoped(7))).version == record.version
+
+    async def test_an_older_gateway_has_none_and_serves_all_else(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            store = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
+            stack.push_async_callback(store.close)
+            await store.initialize()
+            server = GatewayServer(store, interceptors=[RefusesFeeds()])
+            stack.push_async_callback(server.stop, 0)
+            client = create_factory(f"grpc://127.0.0.1:{await server.start()}")
+            stack.push_async_callback(client.close)
+            await client.initialize()
+            told = Told()
+            feed = client.replication_metadata.watch_ledgers(told)
+            assert feed is not None
+            with pytest.raises(MetaStoreException):
+                await feed.catch_up()
+            for number in range(20):
+                await client.ledger_manager.create(unscoped(number), some_metadata())
+            assert told.events == []
+            assert caplog.text.count("gateway_without_ledger_feed") == 1
+            assert "gateway_failed" not in caplog.text

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.zookeeper.kazoo_thread import TreeListener
 from bookgate.gateway.stores.zookeeper.ledger_paths import paths_of
 from bookgate.gateway.stores.zookeeper.replication import ZooKeeperReplicationMetadata
 from bookgate.ledger.errors import (
@@ -16,10 +17,10 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
 )
 from bookgate.ledger.replication import PeriodicCheck
-from bookgate.ledger.replication_store import LockLost, MarksChanged, RecordKind, VoteState
+from bookgate.ledger.replication_store import FeedBegan, FeedLost, LockLost, MarksChanged, RecordKind, VoteState
 from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.integration.gateway.test_replication_contract import Told, listed_ids, lock_when_free
-from tests.integration.gateway.test_zookeeper import kazoo, opened, root_of
+from tests.integration.gateway.test_zookeeper import expire, kazoo, opened, root_of
 from tests.stores import made
 
 __all__ = ["kazoo"]
@@ -215,3 +216,37 @@ class TestElection:
         await told.until(VoteState.LOST)
         assert await factory.replication_metadata.auditor() is None
         await factory.close()
+
+
+class TestLedgerFeed:
+    async def test_a_lost_connection_is_a_gap(self, zookeeper: LocalZooKeeper, zookeeper_uri: str) -> None:
+        factory, other = await opened(zookeeper_uri), await opened(zookeeper_uri)
+        told = Told()
+        feed = factory.replication_metadata.watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        await expire(zookeeper, factory)
+        assert await told.until(FeedBegan(), 1) == 3
+        assert told.events[1] == FeedLost()
+        await other.ledger_manager.create(unscoped(7), some_metadata())
+        await feed.catch_up()
+        assert told.touched(2) == {7}
+        await factory.close()
+        await other.close()
+
+    async def test_nothing_is_sent_when_nobody_listens(self, zookeeper_uri: str) -> None:
+        factory, other = await opened(zookeeper_uri), await opened(zookeeper_uri)
+        told = Told()
+        feed = factory.replication_metadata.watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        feed.close()
+        sent: list[int] = []
+        kazoo = factory._session._kazoo
+        assert kazoo is not None
+        kazoo.tree = TreeListener(lambda path: len(path), sent.append)
+        await other.ledger_manager.create(unscoped(7), some_metadata())
+        await factory.catch_up(None)
+        assert sent == []
+        await factory.close()
+        await other.close()

@@ -16,6 +16,7 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.gateway.stores.zookeeper.kazoo_thread import TreeListener
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import BKException
 from tests.simulation.kazoo_handler import SimulatedKazooHandler
@@ -38,10 +39,19 @@ class _Asked:
         self._rng = random.Random(seed)
         self._told: list[str] = []
         self._watches = [self._teller(number) for number in range(len(sessions))]
+        self._paths: list[str] = []
+        self._trees = [self._tree_listener(number) for number in range(len(sessions))]
         self.answers: Answers = []
 
     def _teller(self, number: int) -> Callable[[WatchedEvent], None]:
         return lambda event: self._told.append(f"{number} {event.type} {event.path.removeprefix(self._root)}")
+
+    def _tree_listener(self, number: int) -> TreeListener:
+        def select(path: str) -> int:
+            self._paths.append(path.removeprefix(self._root))
+            return len(self._paths) - 1
+
+        return TreeListener(select, lambda place: self._told.append(f"{number} tree {self._paths[place]}"))
 
     async def run(self) -> Answers:
         await self._sessions[0].create(self._root)
@@ -82,12 +92,21 @@ class _Asked:
             (f"read {name} and {other}", lambda: session.get_many([path, second])),
             (f"numbered {name}", lambda: session.numbered_children(path, "ID-", 10)),
             (f"unwatch {name}", lambda: self._unwatch(session, path)),
+            ("watch all", lambda: session.watch_tree(self._root, self._trees[number])),
+            ("unwatch all", lambda: self._unwatch_all(number)),
         ]
         what, call = rng.choice(calls)
         return what, call()
 
     async def _unwatch(self, session: ZooKeeperSession, path: str) -> None:
         session.remove_data_watch(path)
+
+    async def _unwatch_all(self, number: int) -> None:
+        """Whatever the server goes on to tell is heard."""
+        session = self._sessions[number]
+        session.unwatch_tree(self._root)
+        assert session._kazoo is not None
+        session._kazoo.tree = self._trees[number]
 
     def _words(self, answer: Any) -> str:
         if isinstance(answer, ZnodeStat):

@@ -20,15 +20,27 @@ class ForkedCluster:
     def __init__(self, root: Path, size: int, metadata_uri: str | None = None, **settings: Any) -> None:
         self._root = root
         self.metadata_uri = metadata_uri or f"sqlite://{root}/metadata.sqlite"
+        self._settings = settings
         self.bookies: dict[str, ForkedBookie] = {}
-        for index in range(size):
-            home = root / f"bookie-{index}"
-            home.mkdir()
-            self.bookies[f"bookie-{index}"] = ForkedBookie(
-                home, bookie_id=f"bookie-{index}", metadata_uri=self.metadata_uri, **settings
-            )
+        for _ in range(size):
+            self.add()
         self._running: set[str] = set()
         self._paused: set[str] = set()
+
+    def add(self, **settings: Any) -> str:
+        """Makes one more bookie, which does not run yet."""
+        bookie_id = f"bookie-{len(self.bookies)}"
+        home = self._root / bookie_id
+        home.mkdir()
+        self.bookies[bookie_id] = ForkedBookie(
+            home, bookie_id=bookie_id, metadata_uri=self.metadata_uri, **{**self._settings, **settings}
+        )
+        return bookie_id
+
+    @property
+    def running(self) -> list[str]:
+        """Bookies that were started and not killed since."""
+        return sorted(self._running)
 
     def start(self, *bookie_ids: str) -> None:
         """Those named, or all."""

@@ -141,6 +141,14 @@ def test_a_repair_may_replace_members_of_complete_fragments() -> None:
     assert verdict.looked["R7"] == 1
 
 
+def test_who_was_replaced_may_deny_what_it_held() -> None:
+    moved = with_last(events.LedgerRepaired(3.0, "7", 3), metadata(3, "CLOSED", fragments=((0, MOVED),)))
+    (left,), (stays, *_) = set(BOOKIES) - set(MOVED), sorted(set(BOOKIES) & set(MOVED))
+    for bookie, broken in ((left, False), (stays, True)):
+        denied = with_late_answer(bookie, 1, "read", "ENOENTRY", at=4.0)
+        assert ("S3" in judge(changes(moved, denied)(good_history())).broken) is broken
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_invariant_is_found(name: str) -> None:
     invariant, change = BROKEN[name]
@@ -197,6 +205,14 @@ def test_a_deleted_ledger_is_promised_nothing() -> None:
     gone = [events.DeleteAsked(3.0, "d", "7"), events.LedgerCollected(3.0, "b1", "7")]
     history = [*good_history(), *gone, *(holds(bookie, fenced=False, entries=()) for bookie in BOOKIES)]
     assert not judge(history).violations
+
+
+def test_what_a_writer_is_told_after_the_deletion_is_no_promise() -> None:
+    history = good_history()
+    late = replace(next(each for each in history if isinstance(each, events.AppendAcknowledged)), at=4.0, entry_id=5)
+    assert "P2" in judge([*history, late]).broken
+    assert "P2" not in judge([*history, events.DeleteAsked(3.0, "d", "7"), late]).broken
+    assert "P2" in judge([*history, late, events.DeleteAsked(5.0, "d", "7")]).broken
 
 
 def test_unforced_entries_of_a_deferred_ledger_may_be_lost() -> None:

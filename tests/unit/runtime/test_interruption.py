@@ -30,6 +30,19 @@ def test_a_signal_cancels_the_work_which_cleans_up(number: signal.Signals) -> No
     assert signal.getsignal(number) is before
 
 
+def test_an_error_after_the_signal_is_the_interruptions_cause() -> None:
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("a connection that was cut")
+
+    with asyncio.Runner() as runner, pytest.raises(KeyboardInterrupt) as caught:
+        run_interruptibly(runner, work())
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 def test_without_a_signal_it_is_the_works_own_outcome() -> None:
     async def result() -> int:
         return 7

@@ -31,7 +31,7 @@ class AttendRequest(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., session_id: _Optional[str] = ..., resume: _Optional[bool] = ...) -> None: ...
 
 class AttendResponse(_message.Message):
-    __slots__ = ("code", "message", "sequence", "lease_ms", "marks_changed", "enabled", "delay_written", "lock_lost", "vote_changed", "draining")
+    __slots__ = ("code", "message", "sequence", "lease_ms", "marks_changed", "enabled", "delay_written", "lock_lost", "vote_changed", "draining", "drains_changed")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class AttendResponse(_message.Message):
     LOCK_LOST_FIELD_NUMBER: _ClassVar[int]
     VOTE_CHANGED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    DRAINS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     message: str
     sequence: int
@@ -52,7 +53,8 @@ class AttendResponse(_message.Message):
     lock_lost: str
     vote_changed: VoteChanged
     draining: bool
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., sequence: _Optional[int] = ..., lease_ms: _Optional[int] = ..., marks_changed: _Optional[bool] = ..., enabled: _Optional[bool] = ..., delay_written: _Optional[_Union[DelayWritten, _Mapping]] = ..., lock_lost: _Optional[str] = ..., vote_changed: _Optional[_Union[VoteChanged, _Mapping]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    drains_changed: bool
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., sequence: _Optional[int] = ..., lease_ms: _Optional[int] = ..., marks_changed: _Optional[bool] = ..., enabled: _Optional[bool] = ..., delay_written: _Optional[_Union[DelayWritten, _Mapping]] = ..., lock_lost: _Optional[str] = ..., vote_changed: _Optional[_Union[VoteChanged, _Mapping]] = ..., draining: _Optional[bool] = ..., drains_changed: _Optional[bool] = ...) -> None: ...
 
 class DelayWritten(_message.Message):
     __slots__ = ("seconds",)
@@ -350,3 +352,27 @@ class RemoveRecordResponse(_message.Message):
     code: _status_pb2.StatusCode
     message: str
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class WatchLedgersRequest(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class WatchLedgersResponse(_message.Message):
+    __slots__ = ("code", "message", "revision", "lost", "began", "ledger_ids", "answered")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    code: _status_pb2.StatusCode
+    message: str
+    revision: int
+    lost: bool
+    began: bool
+    ledger_ids: _containers.RepeatedScalarFieldContainer[int]
+    answered: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., lost: _Optional[bool] = ..., began: _Optional[bool] = ..., ledger_ids: _Optional[_Iterable[int]] = ..., answered: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -94,6 +94,11 @@ class ReplicationServiceStub:
                 request_serializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.RemoveRecordRequest.SerializeToString,
                 response_deserializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.RemoveRecordResponse.FromString,
                 _registered_method=True)
+        self.WatchLedgers = channel.stream_stream(
+                '/bookkeeper.gateway.v1.ReplicationService/WatchLedgers',
+                request_serializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.WatchLedgersRequest.SerializeToString,
+                response_deserializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.WatchLedgersResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServiceServicer:
@@ -185,6 +190,14 @@ class ReplicationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchLedgers(self, request_iterator, context):
+        """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+        with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +260,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
                     servicer.RemoveRecord,
                     request_deserializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.RemoveRecordRequest.FromString,
                     response_serializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.RemoveRecordResponse.SerializeToString,
+            ),
+            'WatchLedgers': grpc.stream_stream_rpc_method_handler(
+                    servicer.WatchLedgers,
+                    request_deserializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.WatchLedgersRequest.FromString,
+                    response_serializer=bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.WatchLedgersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -573,6 +591,33 @@ class ReplicationService:
             '/bookkeeper.gateway.v1.ReplicationService/RemoveRecord',
             bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.RemoveRecordRequest.SerializeToString,
             bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.RemoveRecordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLedgers(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/bookkeeper.gateway.v1.ReplicationService/WatchLedgers',
+            bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.WatchLedgersRequest.SerializeToString,
+            bookkeeper_dot_gateway_dot_v1_dot_replication__service__pb2.WatchLedgersResponse.FromString,
             options,
             channel_credentials,
             insecure,

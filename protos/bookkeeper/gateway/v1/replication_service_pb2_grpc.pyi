@@ -66,6 +66,10 @@ class ReplicationServiceStub:
     """Compare-and-set; BAD_VERSION when the record is not at the expected version."""
     RemoveRecord: _grpc.UnaryUnaryMultiCallable[_replication_service_pb2.RemoveRecordRequest, _replication_service_pb2.RemoveRecordResponse]
     """Compare-and-delete; a record that is not there is fine."""
+    WatchLedgers: _grpc.StreamStreamMultiCallable[_replication_service_pb2.WatchLedgersRequest, _replication_service_pb2.WatchLedgersResponse]
+    """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+    with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
+    """
 
 @_typing.type_check_only
 class ReplicationServiceAsyncStub(ReplicationServiceStub):
@@ -99,6 +103,10 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     """Compare-and-set; BAD_VERSION when the record is not at the expected version."""
     RemoveRecord: _aio.UnaryUnaryMultiCallable[_replication_service_pb2.RemoveRecordRequest, _replication_service_pb2.RemoveRecordResponse]  # type: ignore[assignment]
     """Compare-and-delete; a record that is not there is fine."""
+    WatchLedgers: _aio.StreamStreamMultiCallable[_replication_service_pb2.WatchLedgersRequest, _replication_service_pb2.WatchLedgersResponse]  # type: ignore[assignment]
+    """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+    with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
+    """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -201,5 +209,15 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replication_service_pb2.RemoveRecordResponse, _abc.Awaitable[_replication_service_pb2.RemoveRecordResponse]]:
         """Compare-and-delete; a record that is not there is fine."""
+
+    @_abc_1.abstractmethod
+    def WatchLedgers(
+        self,
+        request_iterator: _MaybeAsyncIterator[_replication_service_pb2.WatchLedgersRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_replication_service_pb2.WatchLedgersResponse], _abc.AsyncIterator[_replication_service_pb2.WatchLedgersResponse]]:
+        """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+        with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
+        """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -13,11 +13,14 @@ from prometheus_client import CollectorRegistry
 
 from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.metrics.exposition import render
-from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack
+from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
 from bookgate.bookie.replication.statistics import AutoRecoveryCollector
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.config import ClientConfig
@@ -86,8 +89,10 @@ async def test_the_auditor_alone_speaks_for_the_cluster(tmp_path: Path) -> None:
     store = create_factory(uri)
     await store.initialize()
     await register(store, "b1", "b2", "b3", "b4")
-    async with process(uri, "first") as first, process(uri, "second") as second:
+    async with contextlib.AsyncExitStack() as running:
+        first = await running.enter_async_context(process(uri, "first"))
         shown = await first.until_shown(IS_AUDITOR=1, MARKED_LEDGERS=0, BOOKIES_MISSED=0)
+        second = await running.enter_async_context(process(uri, "second"))
         assert shown["auditor_OLDEST_MARK_SECONDS"] == 0
         assert (shown["auditor_ENABLED"], shown["auditor_AUDIT_HELD_BACK"]) == (1, 0)
         assert second.shown()["auditor_IS_AUDITOR"] == 0
@@ -110,11 +115,22 @@ async def test_the_auditor_alone_speaks_for_the_cluster(tmp_path: Path) -> None:
     await store.close()
 
 
+async def until_held_back(store: LedgerManagerFactory, word: HeldBack | None) -> None:
+    """The store says so."""
+    async with asyncio.timeout(60):
+        while True:
+            stored = await store.replication_metadata.read_record(RecordKind.PROGRESS, HELD_BACK)
+            if (None if stored is None else HeldBack.decode(stored.value)) == word:
+                return
+            await asyncio.sleep(0.01)
+
+
 async def test_bookies_that_are_missed_and_a_storm(tmp_path: Path) -> None:
     uri = made(f"sqlite://{tmp_path}/metadata.db")
     store = create_factory(uri)
     await store.initialize()
     await register(store, "b1", "b2", "b3", "b4")
+    await store.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new(["b1", "b2", "b3", "b4"], 2, 1))
     async with process(uri, "first") as auditor:
         await auditor.until_shown(BOOKIES_MISSED=0)
         await store.registration_manager.unregister_bookie("b1")
@@ -124,4 +140,8 @@ async def test_bookies_that_are_missed_and_a_storm(tmp_path: Path) -> None:
         for name in ("b2", "b3"):
             await store.registration_manager.unregister_bookie(name)
         await auditor.until_shown(BOOKIES_MISSED=3, BOOKIES_LOST=0, AUDIT_HELD_BACK=1)
+        await until_held_back(store, HeldBack(("b1", "b2", "b3"), 4))
+        await store.registration_manager.register_bookie(BookieServiceInfo("b3", ()), read_only=False)
+        await auditor.until_shown(BOOKIES_MISSED=2, BOOKIES_LOST=2, AUDIT_HELD_BACK=0)
+        await until_held_back(store, None)
     await store.close()

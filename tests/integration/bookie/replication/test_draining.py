@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from bookgate import ClientConfig
-from bookgate.bookie.replication.auditor import AuditorOptions
+from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.worker import WorkerOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication_control import find_bookie
@@ -43,7 +44,7 @@ async def recovering(factory: LedgerManagerFactory) -> AsyncIterator[AutoRecover
     """Auto-recovery in this process, which calls the roll all the time."""
     auditor = AuditorOptions(lost_bookie_delay_seconds=0, roll_call_seconds=0.2)
     config = ClientConfig(add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5)
-    running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), 0), config)
+    running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), Limits()), config)
     await running.start()
     try:
         await until_auditor(factory)

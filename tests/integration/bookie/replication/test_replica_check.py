@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from bookgate import ClientConfig
-from bookgate.bookie.replication.auditor import Auditor, AuditorOptions
+from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.replica_check import ReplicaCheck, ReplicaCheckOptions
-from bookgate.bookie.replication.tools import WorkerTools
+from bookgate.bookie.replication.checks.replica_check import ReplicaCheck, ReplicaCheckOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
@@ -43,7 +44,7 @@ async def checking(
     factory: LedgerManagerFactory, interval_seconds: float = 3600.0, first_pause_seconds: float = 0.02
 ) -> AsyncIterator[ReplicaCheck]:
     """The check alone, which is not allowed to begin yet."""
-    tools = WorkerTools(factory, CLIENT, random.Random(1), 0)
+    tools = WorkerTools(factory, CLIENT, random.Random(1), Limits())
     options = ReplicaCheckOptions(interval_seconds, first_pause_seconds=first_pause_seconds)
     made_check = ReplicaCheck(factory, tools.repair.bookies, options)
     try:
@@ -151,11 +152,10 @@ async def test_bookies_that_are_not_registered_are_left_to_the_audit(cluster: Fo
 
 async def test_without_an_answer_of_a_registered_bookie_the_check_is_not_complete(cluster: ForkedCluster) -> None:
     async with metadata_of(cluster) as factory, await cluster.client() as client:
-        await register(factory, "silent")
-        ledger = await written(client, 5, 3, 3, 2)
+        ledger, another = [await written(client, 5, 3, 3, 2) for _ in range(2)]
         number = ledger.ledger_id.ledger_id
+        await register(factory, "silent")  # not before, or ledgers may be put there
         await moved(factory, ledger.ledger_id, 0, "silent")
-        another = await written(client, 5, 3, 3, 2)
         (lacking,) = cluster.bookies.keys() - another.metadata.bookies
         await moved(factory, another.ledger_id, 0, lacking)
         async with checking(factory) as made_check:
@@ -174,8 +174,8 @@ async def test_without_an_answer_of_a_registered_bookie_the_check_is_not_complet
 
 async def test_what_lacks_is_marked_once_although_another_bookie_does_not_answer(cluster: ForkedCluster) -> None:
     async with metadata_of(cluster) as factory, await cluster.client() as client:
-        await register(factory, "silent")
         ledger = await written(client, 5, 3, 3, 2)
+        await register(factory, "silent")
         (lacking,) = cluster.bookies.keys() - ledger.metadata.bookies
         await moved(factory, ledger.ledger_id, 0, "silent")
         await moved(factory, ledger.ledger_id, 1, lacking)
@@ -190,10 +190,10 @@ async def test_what_lacks_is_marked_once_although_another_bookie_does_not_answer
 
 async def test_an_interrupted_check_leaves_the_time_alone_and_is_begun_again(cluster: ForkedCluster) -> None:
     async with metadata_of(cluster) as factory, await cluster.client() as client:
-        await register(factory, "silent")
         ledger = await written(client, 5, 3, 3, 2)
-        await moved(factory, ledger.ledger_id, 0, "silent")
         await written(client, 5, 3, 3, 2)
+        await register(factory, "silent")
+        await moved(factory, ledger.ledger_id, 0, "silent")
         async with checking(factory, first_pause_seconds=3600) as made_check:
             done = made_check.statistics
             made_check.allow(True)
@@ -212,13 +212,12 @@ async def test_the_time_in_the_store_says_when_the_next_check_is_due(cluster: Fo
     async with metadata_of(cluster) as factory:
         now_ms = int(time.time() * 1000)
         store = factory.replication_metadata
-        for ahead_ms in (-1_800_000, 1_800_000):
-            await store.set_check_time(PeriodicCheck.ALL_LEDGERS, now_ms + ahead_ms)
-            async with checking(factory) as made_check:
-                made_check.allow(True)
-                await until(lambda: made_check.statistics.ended_ms)
-                assert made_check.statistics.ended_ms == now_ms + ahead_ms
-                assert not made_check.statistics.in_progress
+        await store.set_check_time(PeriodicCheck.ALL_LEDGERS, now_ms - 1_800_000)
+        async with checking(factory) as made_check:
+            made_check.allow(True)
+            await until(lambda: made_check.statistics.ended_ms)
+            assert made_check.statistics.ended_ms == now_ms - 1_800_000
+            assert not made_check.statistics.in_progress
         await store.set_check_time(PeriodicCheck.ALL_LEDGERS, now_ms - 3_600_001)
         async with checking(factory, 0.0) as never:
             never.allow(True)
@@ -227,6 +226,15 @@ async def test_the_time_in_the_store_says_when_the_next_check_is_due(cluster: Fo
                 await until(lambda: made_check.statistics.checks)
             assert never.statistics.ended_ms is None
         assert await last_check(factory) >= now_ms
+
+
+async def test_a_time_to_come_in_the_store_puts_a_check_off_for_one_interval(cluster: ForkedCluster) -> None:
+    async with metadata_of(cluster) as factory:
+        await factory.replication_metadata.set_check_time(PeriodicCheck.ALL_LEDGERS, 2 * int(time.time() * 1000))
+        async with checking(factory, 1.0) as made_check:
+            made_check.allow(True)
+            await until(lambda: made_check.statistics.checks)
+        assert await last_check(factory) <= int(time.time() * 1000)
 
 
 async def test_ledgers_with_damaged_metadata_are_left_out_and_said(cluster: ForkedCluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 import pytest
 
 from bookgate import BookKeeper, ClientConfig, WriteHandle
-from bookgate.bookie.replication.copying import Copied
-from bookgate.bookie.replication.tools import WorkerTools
-from bookgate.bookie.replication.worker import ReplicationWorker, WorkerOptions
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.copying import Copied
+from bookgate.bookie.replication.repairs.tools import WorkerTools
+from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import HEADER_SIZE
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.replication_control import cluster_rate, set_cluster_rate
 from bookgate.ledger.replication_store import RecordKind
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
@@ -64,12 +67,12 @@ class Repairs:
 
 
 @contextlib.asynccontextmanager
-async def repairing(cluster: ForkedCluster, **options: Any) -> AsyncIterator[Repairs]:
+async def repairing(cluster: ForkedCluster, limits: Limits | None = None, **options: Any) -> AsyncIterator[Repairs]:
     factory = create_factory(cluster.metadata_uri)
     await factory.initialize()
     config = ClientConfig(add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5)
     rng = random.Random(1)
-    tools = WorkerTools(factory, config, rng, 0)
+    tools = WorkerTools(factory, config, rng, limits or Limits())
     worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)
     await worker.start()
     try:
@@ -145,6 +148,38 @@ async def test_what_was_copied_is_counted(cluster: ForkedCluster) -> None:
         await repairs.until_unmarked(ledger.ledger_id.ledger_id)
         overhead = HEADER_SIZE + digest_for(DigestType.CRC32C, PASSWORD).length
         assert repairs.copied == Copied(200, sum(overhead + len(payload(number)) for number in range(200)))
+
+
+async def test_the_limit_of_the_cluster_holds_back_a_worker_without_its_own(cluster: ForkedCluster) -> None:
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        await set_cluster_rate(repairs.metadata, 1 << 20)
+        ledger = await client.create_ledger(3, 3, 2, password=PASSWORD)
+        for _ in range(32):
+            await ledger.append(b"x" * 65536)
+        await ledger.close()
+        lost = ledger.metadata.fragments[0].ensemble[0]
+        await lost_for_good(cluster, repairs, lost)
+        began = time.monotonic()
+        await repairs.mark(ledger.ledger_id.ledger_id, lost)
+        await repairs.until_unmarked(ledger.ledger_id.ledger_id)
+        assert time.monotonic() - began > 3.5  # two mebibytes are read, and stored
+        await set_cluster_rate(repairs.metadata, 0)
+        assert await cluster_rate(repairs.metadata) == 0
+
+
+async def test_a_ledger_with_one_copy_left_does_not_wait_for_a_budget_of_next_to_nothing(
+    cluster: ForkedCluster,
+) -> None:
+    limits = Limits(worker=1000, bookie=1000, last_copies=4 << 20)
+    async with repairing(cluster, limits) as repairs, await cluster.client() as client:
+        endangered, other = await written(client, 100, 3, 2, 2), await written(client, 100, 3, 3, 2)
+        lost = (set(endangered.metadata.bookies) & set(other.metadata.bookies)).pop()
+        await lost_for_good(cluster, repairs, lost)
+        for ledger in (endangered, other):
+            await repairs.mark(ledger.ledger_id.ledger_id, lost)
+        await repairs.until_unmarked(endangered.ledger_id.ledger_id)
+        assert lost not in (await repairs.read(endangered.ledger_id.ledger_id)).bookies
+        assert lost in (await repairs.read(other.ledger_id.ledger_id)).bookies
 
 
 async def test_a_ledger_that_is_written_is_not_fenced(cluster: ForkedCluster) -> None:

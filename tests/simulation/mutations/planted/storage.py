@@ -6,6 +6,8 @@ from tests.simulation.mutations.mutation import Edit, Mutation
 
 _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
+_INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
+_MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 
 MUTATIONS = (
     # Storage
@@ -147,6 +149,28 @@ MUTATIONS = (
         " or header.generation < (generation or UNKNOWN)\n",
         "\n",
         tests=(f"{_INDEX_LIST}::test_a_ledger_whose_index_file_is_an_older_copy_is_in_limbo",),
+    ),
+    Mutation(
+        "moved-slots-without-header",
+        "storage",
+        (),
+        "a compaction writes slots and a seal into an index file whose header a failed sync left in memory only",
+        "bookie/index/file_index.py",
+        "        self._files.pwrite(fd, data, 0)\n",
+        "        if header is not None:\n            self._files.pwrite(fd, data, 0)\n        elif is_sealed:\n"
+        "            seal = slice(file_format.SEAL_AT, file_format.SEAL_AT + file_format.SEAL_SIZE)\n"
+        "            self._files.pwrite(fd, data[seal], seal.start)\n",
+        tests=(_MOVED_SLOTS,),
+    ),
+    Mutation(
+        "moved-slots-without-name",
+        "storage",
+        (),
+        "a compaction lists an index file whose name a failed sync left in memory only",
+        "bookie/index/file_index.py",
+        "                if has_header or not self._is_listed(ledger_id.ledger_id):\n",
+        "                if has_header:\n",
+        tests=(_MOVED_SLOTS,),
     ),
     Mutation(
         "log-removed-on-the-word-of-memory",

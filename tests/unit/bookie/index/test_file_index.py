@@ -14,7 +14,7 @@ from bookgate.bookie.index.file_index import LedgerCache
 from bookgate.bookie.index.index_list import IndexList
 from bookgate.bookie.system.data_loss import refuse_loss
 from bookgate.ledger.ledger_id import LedgerId
-from tests.faults.memory_disk import MemoryDisk
+from tests.faults.memory_disk import MemoryDisk, Operation, nothing_survives
 
 
 class FullNowAndThen(MemoryDisk):
@@ -74,3 +74,38 @@ def files_after(root: Path, seed: int) -> dict[Path, bytes]:
                 raise
     cache.close()
     return {path: disk.content(path) for path in disk.files(root)}
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["with a list", "without"])
+@pytest.mark.parametrize("key", [b"k" * 20, b"k" * 900], ids=["sealed", "no room for a seal"])
+def test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed(
+    tmp_path: Path, key: bytes, listed: bool
+) -> None:
+    """A sync fails, and its process ends; the next one finds the file in memory, and moves its entry."""
+    disk = MemoryDisk(tmp_path / "current")
+    ledger_id, header = LedgerId.unscoped(1), IndexHeader(key, True, None)
+
+    def cache_of(files: MemoryDisk) -> LedgerCache:
+        index_list = IndexList(files, tmp_path / "bookie.index") if listed else None
+        cache = LedgerCache(files, [tmp_path / "current"], 1 << 20, listed=index_list)
+        assert cache.find_lost(True, refuse_loss) == []
+        return cache
+
+    def fail(operation: Operation) -> None:
+        if operation.kind.startswith("sync"):
+            raise OSError(errno.EIO, "told to fail", str(operation.path))
+
+    first = cache_of(disk)
+    first.update(ledger_id, header, slot_runs([1], [4]))
+    disk.on_operation = fail
+    with pytest.raises(OSError, match="told to fail"):
+        first.sync()
+    first.close()
+    disk.on_operation = lambda operation: None
+    disk.start_again()
+    second = cache_of(disk)
+    second.update(ledger_id, None, slot_runs([1], [5]))
+    second.sync()
+    third = cache_of(disk.after_power_loss(nothing_survives))
+    assert third.read_header(ledger_id) == (header, 1)
+    assert third.location(ledger_id, 1) == 5

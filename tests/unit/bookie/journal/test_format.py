@@ -161,6 +161,28 @@ def test_an_entry_that_ends_in_zeros_is_kept_when_its_flush_was_completed() -> N
     assert scan(fmt.encode_header() + fmt.encode_records([exact]) + bytes(4096), 512)[0] == [exact]
 
 
+@pytest.mark.parametrize("arrived", range(1, 9))
+def test_a_padding_record_may_be_torn_anywhere(arrived: int) -> None:
+    """A block ends within its length or its size, and the next one is as it was before the flush."""
+    header = fmt.encode_header()
+    entry = packet(1, 1, 512 - arrived - 36)
+    data = header + fmt.encode_records([entry])
+    assert -len(data) % 512 == arrived
+    whole = data + fmt.padding(len(data), 512)
+    torn = whole[: len(data) + arrived] + bytes(4096)
+    assert scan(torn, 512)[0] == [entry]
+    assert scan(whole + bytes(4096), 512)[0] == [entry]
+
+
+def test_damage_that_looks_like_torn_padding_elsewhere_is_refused() -> None:
+    data = fmt.encode_header() + fmt.encode_records([packet(1, 1, 100)]) + b"\xff" + bytes(511)
+    with pytest.raises(StorageCorruptException, match="impossible length"):
+        scan(data, 512)
+    boundary = fmt.encode_header() + fmt.encode_records([packet(1, 1, 511 - 36)])
+    with pytest.raises(StorageCorruptException, match="impossible length"):
+        scan(boundary + b"\xff\0\0\0" + b"entry" + bytes(511), 512)
+
+
 @pytest.mark.parametrize("length", [-1, -0x101, -(2**31)])
 def test_an_impossible_length_names_file_and_offset(length: int) -> None:
     data = fmt.encode_records([packet(1, 0)])

@@ -297,6 +297,7 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
             b'{"entries": 3, "first_entries": [4, 5, 6], "lost_bookies": ["b1:1"], "time_ms": 7000}',
             None,
         )
+        await recovery.write_record(RecordKind.CORRUPT_LEDGER, "3", b'{"copies": {"b3:1": [[1, 2]]}}', None)
         assert await recovery.try_lock(2, "here") is not None
         first = (await http.get(f"{PATH}/autorecovery", params={"limit": 100})).raise_for_status().json()
         assert [each["ledgerId"] for each in first["marks"]] == [str(number) for number in range(100)]
@@ -307,10 +308,18 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
             "holder": None,
             "unrecoverable": False,
             "damaged": False,
+            "corruptAt": [],
         }
+        assert first["marks"][3]["corruptAt"] == ["b3:1"]
         assert (first["marks"][2]["missing"], first["marks"][2]["holder"]) == (["b1:1", "b2:1"], "here")
         assert (first["next"], first["repairs"]) == ("99", [{"ledgerId": "2", "holder": "here"}])
-        assert first["counts"] == {"marked": 103, "oldestMark": 5001, "unrecoverable": 1, "ageSeconds": 0.0}
+        assert first["counts"] == {
+            "marked": 103,
+            "oldestMark": 5001,
+            "unrecoverable": 1,
+            "corrupt": 1,
+            "ageSeconds": 0.0,
+        }
         rest = (await http.get(f"{PATH}/autorecovery", params={"limit": 3, "start_after": 99})).json()
         assert [(each["ledgerId"], each["unrecoverable"]) for each in rest["marks"]] == [
             ("100", False),
@@ -347,7 +356,10 @@ async def test_a_ledger_says_whether_it_needs_repair(tmp_path: Path) -> None:
         await recovery.mark(2, ["b2"])
         await recovery.write_record(RecordKind.UNRECOVERABLE_LEDGER, "2", b"{}", None)
         assert await repair(ledger_id=0) is None
-        assert await repair(ledger_id=1) == {"missing": ["b1"], "damaged": False, "since": 5000, "loss": None}
+        shown = {"missing": ["b1"], "damaged": False, "corruptAt": [], "since": 5000, "loss": None}
+        assert await repair(ledger_id=1) == shown
+        await recovery.write_record(RecordKind.CORRUPT_LEDGER, "1", b'{"copies": {"b3": [[1, 2]]}}', None)
+        assert await repair(ledger_id=1) == shown | {"corruptAt": ["b3"]}
         assert (await repair(ledger_id=2))["loss"]["ledgerId"] == "2"
         assert await repair(ledger_id=1, ledger_scope_id=5) is None
 

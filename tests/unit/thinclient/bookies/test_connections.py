@@ -360,7 +360,7 @@ async def test_nothing_is_left_after_close() -> None:
             while any(bookie._writers for bookie in cluster.bookies):  # noqa: ASYNC110  # the bookies' own ends
                 await asyncio.sleep(0.01)
         assert asyncio.all_tasks() == tasks
-        assert set(os.listdir("/proc/self/fd")) == files
+        assert set(os.listdir("/proc/self/fd")) <= files  # what earlier tests left may go meanwhile
         del clients, client
         gc.collect()
         assert [wire for wire in wires if wire() is not None] == []

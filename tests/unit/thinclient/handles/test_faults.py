@@ -1,6 +1,7 @@
 """Bookies that die, keep silent, lie or refuse: every call ends with a result or a typed error (F12)."""
 
 import asyncio
+import gc
 from contextlib import suppress
 
 import pytest
@@ -21,6 +22,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest, ReadResponse, Request, Response, Status
 from tests.unit.thinclient.fakes import fake_cluster, ledger_of, payloads
 
@@ -288,6 +290,35 @@ async def test_close_gives_up_when_its_outcome_is_lost_again_and_again() -> None
         with pytest.raises(UnknownOutcomeException):
             await ledger.close()
         assert len(writes) == 3
+
+
+@pytest.mark.asyncio
+async def test_a_close_that_fails_once_its_callers_are_cancelled_reports_no_forgotten_error() -> None:
+    reports: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+
+    async def close_and_be_cancelled() -> None:
+        async with fake_cluster() as cluster:
+            ledger = await ledger_of(cluster, 1)
+            asked, answered = asyncio.Event(), asyncio.Event()
+
+            async def refuse(*_arguments: object) -> LedgerRecord:
+                asked.set()
+                await answered.wait()
+                raise LedgerClosedException("by another client")
+
+            cluster.metadata.write = refuse  # type: ignore[assignment,method-assign]
+            closing = asyncio.ensure_future(ledger.close())
+            await asked.wait()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            answered.set()
+            await asyncio.sleep(0)
+
+    await close_and_be_cancelled()
+    gc.collect()
+    assert reports == []
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.replication.audits.audit_rules import HeldBack
 from bookgate.bookie.tools.doctor.diagnosis import FEWEST_FILES, judge
 from bookgate.bookie.tools.doctor.findings import Finding, Level
 from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
@@ -16,7 +17,7 @@ from bookgate.ledger.replication_survey import Survey
 
 GIB = 2**30
 NOW_MS = 1_700_000_000_000
-SURVEY = Survey(0, None, 0, {}, frozenset())
+SURVEY = Survey(0, None, 0, 0, {}, frozenset())
 RECOVERY = RecoveryView(NOW_MS, None, True, "o1", SURVEY)
 GATEWAY = GatewayView("g1:4181", True, instance_id="abc", features=("scopes",), bookies=())
 WELL = HttpView(0.2, "bookgate/1", True, FEWEST_FILES, 100)
@@ -163,12 +164,16 @@ def test_a_mark_of_late_is_no_fault() -> None:
     assert findings[-1].what == "enabled, o1 is the auditor, 5 ledgers are marked for repair"
 
 
-@pytest.mark.parametrize(("absent", "storm"), [(3, False), (4, True)])
-def test_most_bookies_are_missed_at_once(absent: int, storm: bool) -> None:
-    seen = replace(deployment(), absent=tuple(f"gone{number}" for number in range(absent)))
-    found = [each for each in bad(judge(seen)) if each.subject == "auto-recovery"]
-    assert [each.level for each in found] == ([Level.ERROR] if storm else [])
-    assert bad(judge(replace(seen, recovery=replace(RECOVERY, auditor=None))))[-1].level is Level.WARNING
+def test_the_auditor_holds_back() -> None:
+    absent = tuple(f"gone{number}" for number in range(6))
+    seen = replace(deployment(), absent=absent)
+    assert [each for each in bad(judge(seen)) if each.subject == "auto-recovery"] == [], "their ledgers may be healed"
+    held_back = replace(RECOVERY, held_back=HeldBack(absent[:4], 7))
+    [finding] = [each for each in bad(judge(replace(seen, recovery=held_back))) if each.subject == "auto-recovery"]
+    assert finding.level is Level.ERROR
+    assert finding.what.startswith("4 of 7 bookies are missed at once: it marks no ledger")
+    nobody = replace(held_back, auditor=None)
+    assert bad(judge(replace(seen, recovery=nobody)))[-1].level is Level.WARNING
 
 
 @pytest.mark.parametrize(

@@ -132,3 +132,21 @@ async def test_subtrees_outside_the_range_are_not_read() -> None:
     assert found == [20_001]
     assert f"{ROOT}/00/0002" in read
     assert not {f"{ROOT}/00/0000", f"{ROOT}/20", f"{ROOT}/000/0001"} & set(read)
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+@given(st.data())
+def test_the_ledger_at_a_path_is_the_one_whose_path_it_is(manager: str, data: st.DataObject) -> None:
+    paths, ledger_id = paths_of(manager, ROOT), data.draw(ids_of[manager])
+    path = paths.path(ledger_id)
+    assert paths.ledger_id_at(path) == ledger_id
+    for other in (f"/x{path}", f"{path}/child", f"{path}x", path.rpartition("/")[0], path.replace("L", "")):
+        assert paths.ledger_id_at(other) is None
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_other_nodes_are_no_ledgers(manager: str) -> None:
+    paths = paths_of(manager, ROOT)
+    marks = f"{ROOT}/underreplication/ledgers/0000/0000/0000/007b/urL0000000123"
+    for path in (ROOT, *SPECIAL, marks, f"{ROOT}/999/9999/9999/9999/L9999"):
+        assert paths.ledger_id_at(path) is None

@@ -1,0 +1,1 @@
+"""Who is lost, and which ledgers that touches: the auditor, its rules and its index."""

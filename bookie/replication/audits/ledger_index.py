@@ -1,0 +1,149 @@
+"""Which ledgers name which bookies: the index of an auditor in office, in memory. Pure.
+
+An index belongs to one life of the store's feed: it is made when the feed has begun, and thrown away when the feed is
+lost. *Growing* while all ledgers are listed and read in order, it is *complete* after that. From the beginning ledgers
+that the feed tells of are *due*, to be read anew; what is read takes the place of all that was known of a ledger. So
+whatever the order, once nothing is due, the index says what the store said when the feed was last asked to catch up.
+Source: docs/protocol/auto-recovery.md#index.
+
+Each ledger has a *slot*, a small number that is used again when the ledger is gone, and each bookie a bitmap of slots.
+So a ledger of three copies takes some 150 bytes, whatever its id; bitmaps of ids would take five hundred where they are
+far apart. A ledger whose metadata can't be read names nobody that is known; it is kept by itself, with the reason.
+
+Not its job: reading the store, and when (`index_keeper`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from pyroaring import BitMap, BitMap64
+
+from bookgate.ledger.metadata_store import LedgerRecord
+
+
+class LedgerIndex:
+    """See the module. Ids are of scope 0."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        """All ledgers were read once."""
+        self.read_up_to = -1
+        """Of the first reading: the last id that was listed."""
+        self._named: dict[str, BitMap] = {}
+        """Slots by bookies."""
+        self._slots: dict[int, int] = {}
+        self._ids = array("Q")
+        """By slots; of a free one what was there last."""
+        self._free = BitMap()
+        self._due = BitMap64()
+        self._unreadable: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def touch(self, ledger_ids: Iterable[int]) -> None:
+        """What is known of these may be old."""
+        self._due.update(ledger_ids)
+
+    @property
+    def due(self) -> BitMap64:
+        """A copy of the ids that are to be read anew."""
+        return self._due.copy()
+
+    def take_due(self, wanted: Iterable[int]) -> list[int]:
+        """Those of the wanted ids that are due, which they are not any more: whoever takes them reads them now."""
+        taken = self._due & BitMap64(wanted)
+        self._due -= taken
+        return list(taken)
+
+    def put(self, asked: Iterable[int], records: Iterable[LedgerRecord], unreadable: Mapping[int, str]) -> None:
+        """Takes in what the store has answered.
+
+        Args:
+            asked: Ledgers that were asked for; those without an answer below do not exist.
+            records: What was read.
+            unreadable: Ledgers whose metadata are damaged, and why.
+        """
+        self._forget(asked)
+        for number, why in unreadable.items():
+            self._take_slot(number)
+            self._unreadable[number] = why
+        for record in records:
+            slot = self._take_slot(record.ledger_id.ledger_id)
+            for bookie_id in record.metadata.bookies:
+                ledgers = self._named.get(bookie_id)
+                if ledgers is None:
+                    ledgers = self._named[bookie_id] = BitMap()
+                ledgers.add(slot)
+
+    def _take_slot(self, number: int) -> int:
+        if self._free:
+            slot = self._free.pop()
+            self._ids[slot] = number
+        else:
+            slot = len(self._ids)
+            self._ids.append(number)
+        self._slots[number] = slot
+        return slot
+
+    def _forget(self, asked: Iterable[int]) -> None:
+        gone = BitMap()
+        for number in asked:
+            slot = self._slots.pop(number, None)
+            if slot is not None:
+                gone.add(slot)
+                self._unreadable.pop(number, None)
+        if not gone:
+            return
+        self._free |= gone
+        for bookie_id, ledgers in list(self._named.items()):
+            ledgers -= gone
+            if not ledgers:
+                del self._named[bookie_id]
+
+    def naming(self, bookie_ids: Iterable[str]) -> Mapping[int, Sequence[str]]:
+        """Ledgers of which any ensemble names some of these, ascending, each with those that it names, sorted."""
+        found: dict[int, list[str]] = {}
+        for bookie_id in sorted(set(bookie_ids)):
+            for slot in self._named.get(bookie_id, ()):
+                found.setdefault(self._ids[slot], []).append(bookie_id)
+        return dict(sorted(found.items()))
+
+    @property
+    def named(self) -> Collection[str]:
+        """Bookies that a ledger names, as far as was read."""
+        return self._named.keys()
+
+    @property
+    def bookies(self) -> Collection[str]:
+        """Bookies that a ledger names of which all that is known holds."""
+        due = BitMap(self._slots[number] for number in self._due if number in self._slots)
+        return [bookie_id for bookie_id, ledgers in self._named.items() if not ledgers.issubset(due)]
+
+    @property
+    def unreadable(self) -> Mapping[int, str]:
+        """Ledgers with damaged metadata, and why."""
+        return dict(self._unreadable)
+
+    @property
+    def known(self) -> Sequence[int]:
+        """The ids of all ledgers that were found, ascending."""
+        return array("Q", sorted(self._slots))
+
+    def differing(self, asked: Iterable[int], other: LedgerIndex) -> Sequence[int]:
+        """Of the ids asked for, those of which an index of nothing else says something else, and that are not due."""
+        mine = {number for number in asked if number in self._slots}
+        slots = BitMap(self._slots[number] for number in mine)
+        wrong = mine ^ other._slots.keys()
+        for bookie_id in {*self._named, *other._named}:
+            wrong |= self._among(bookie_id, slots) ^ other._among(bookie_id, other._all)
+        return [number for number in sorted(wrong) if number not in self._due]
+
+    def _among(self, bookie_id: str, slots: BitMap) -> set[int]:
+        return {self._ids[slot] for slot in self._named.get(bookie_id, BitMap()) & slots}
+
+    @property
+    def _all(self) -> BitMap:
+        return BitMap(self._slots.values())

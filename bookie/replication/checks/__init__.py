@@ -1,0 +1,1 @@
+"""What an auditor has looked at now and then: replicas, digests, placement."""

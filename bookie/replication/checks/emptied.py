@@ -1,0 +1,68 @@
+"""Deletes the cookies of bookies that were to be emptied and are, where that was asked for over HTTP.
+
+A cookie goes only when a listing that began after the bookie was stopped finds no ledger that names it, and it is not
+registered (AR30). Until then it is looked at again and again; the record that the bookie is to be emptied goes with the
+cookie. Source: docs/protocol/auto-recovery.md#auditor.
+
+Not its job: having bookies emptied (`auditor`, `worker`), waiting for it (`bookgate bookie decommission`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from bookgate.bookie.replication.checks.office_task import OfficeTask, loop_time
+from bookgate.bookie.replication.copies.bookies import Bookies
+from bookgate.bookie.replication.ledger_pages import see_all_ledgers
+from bookgate.ledger import replication_control as control
+from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+_PAUSE_SHARE = 50
+"""A listing is followed by a pause of so many times what it took."""
+_LONGEST_PAUSE_SECONDS = 3600.0
+
+
+class EmptiedBookies(OfficeTask):
+    """One process's; see `OfficeTask`."""
+
+    name = "cookies of emptied bookies"
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        bookies: Bookies,
+        membership: Membership | None = None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """`look_seconds`: between two looks."""
+        super().__init__(factory, bookies, membership, look_seconds, _LONGEST_PAUSE_SECONDS)
+        self._look_seconds = look_seconds
+
+    async def _turn(self) -> float | None:
+        began = loop_time()
+        wanted = await control.cookies_to_delete(self._metadata)
+        present = await self._present() if wanted else {}
+        stopped = [bookie_id for bookie_id in wanted if bookie_id not in present]
+        if stopped:
+            await self._delete_cookies(stopped)
+        return max(self._look_seconds, _PAUSE_SHARE * (loop_time() - began))
+
+    async def _delete_cookies(self, stopped: Sequence[str]) -> None:
+        """Of those that no ledger names. Raises BKException where a ledger can't be looked at."""
+        await see_all_ledgers(self._factory, self._membership)
+        left = set(stopped)
+        async for page in self._factory.ledger_manager.ledger_records():
+            left.difference_update(*(record.metadata.bookies for record in page))
+            if not left:
+                return
+        for bookie_id in sorted(left):
+            had_cookie = await control.remove_emptied(self._factory, bookie_id)
+            log_event(_log, "emptied_bookie_removed", emptied=bookie_id, had_cookie=had_cookie)
+
+    def _out_of_office(self) -> None:
+        return

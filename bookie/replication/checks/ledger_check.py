@@ -1,0 +1,236 @@
+"""What the auditor's periodic checks of all ledgers have in common: when one is due, and that it misses none.
+
+States: *waiting* until the check is due, by the time that the store keeps; *checking*. A check lists all ledgers and
+looks at each in order. A ledger at which it could not look is looked at again in the next pass. A check is complete
+when none is left, and only then the store is told when it ended. One that is not complete after the last pass, or was
+interrupted, is begun again later, by whoever is the auditor then. Ledgers with damaged metadata are said, and left
+out, as by an audit.
+
+Invariants: R11 and R12, nothing is asked or marked when off. Source: docs/protocol/auto-recovery.md#replica-check.
+
+Not its job: what is looked for (`replica_check`, `placement_check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.checks.office_task import OfficeTask, due_in_seconds, first_few, loop_time
+from bookgate.bookie.replication.copies.bookies import Bookies, all_of
+from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, read_page, see_all_ledgers
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
+from bookgate.ledger.replication import PeriodicCheck
+from bookgate.runtime.clock import now_ms
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_LOOKS_AT_ONCE = 32
+_PASSES = 5
+
+
+@dataclass(slots=True)
+class CheckStatistics:
+    """What checks of one kind have done since the start of the process."""
+
+    in_progress: bool = False
+    checks: int = 0
+    """Complete ones."""
+    checks_failed: int = 0
+    ledgers_checked: int = 0
+    ledgers_marked: int = 0
+    ledgers_unreadable: int = 0
+    """Left out, since their metadata are damaged."""
+    ended_ms: int | None = None
+    """When the last complete check ended, whoever made it, in milliseconds since 1970; None if unknown, or out of
+    office."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """One check, from its listing to its end."""
+
+    began: float = field(default_factory=loop_time)
+    looked: int = 0
+    marked: BitMap64 = field(default_factory=BitMap64)
+    named: set[str] = field(default_factory=set)
+    """Bookies that ledgers were marked for."""
+
+
+class LedgerCheck(OfficeTask):
+    """See the module. A kind of check says where the store keeps its time, and how it looks at a ledger."""
+
+    kind: PeriodicCheck
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        bookies: Bookies,
+        membership: Membership | None,
+        interval_seconds: float,
+        first_pause_seconds: float,
+    ) -> None:
+        """`interval_seconds` is from the end of a check to the next one; 0: never."""
+        super().__init__(factory, bookies, membership, first_pause_seconds, interval_seconds)
+        self.statistics = CheckStatistics()
+        self._interval = interval_seconds
+        self._round = _Round(began=0.0)
+
+    # How a kind looks at a ledger
+
+    @abstractmethod
+    async def _look_at(self, record: LedgerRecord, present: Mapping[str, RegisteredBookie]) -> bool:
+        """Looks at a ledger and marks it where that is due; whether all that is wanted of it is known now."""
+
+    # When
+
+    def _out_of_office(self) -> None:
+        self.statistics.ended_ms = None
+
+    async def _turn(self) -> float | None:
+        ended_ms = await self._metadata.check_time(self.kind)
+        self.statistics.ended_ms = ended_ms
+        seconds = await due_in_seconds(ended_ms, self._interval, self._write_end)
+        if seconds > 0:
+            return seconds
+        return 0.0 if await self._check() else None
+
+    async def _write_end(self, ended_ms: int) -> None:
+        await self._metadata.set_check_time(self.kind, ended_ms)
+        self.statistics.ended_ms = ended_ms
+
+    async def _check(self) -> bool:
+        """Whether it was complete. Raises BKException if it could not begin, or its end could not be told."""
+        self._round = _Round()
+        log_event(_log, "ledger_check", check=self.name, state="began")
+        self.statistics.in_progress = True
+        try:
+            await see_all_ledgers(self._factory, self._membership)
+            left = await self._look_at_all()
+            if not left:
+                await self._write_end(now_ms())
+        except asyncio.CancelledError:
+            self._tell("stopped")
+            raise
+        except (BKException, TimeoutError):
+            self.statistics.checks_failed += 1
+            self._tell("failed")
+            raise
+        finally:
+            self.statistics.in_progress = False
+        if left:
+            self.statistics.checks_failed += 1
+            self._tell("incomplete", left)
+            return False
+        self.statistics.checks += 1
+        self._tell("ended")
+        return True
+
+    # All ledgers
+
+    async def _look_at_all(self) -> array[int]:
+        """Returns the ledgers at which it could not look in any pass. Raises BKException unless they can be listed."""
+        # All at once, and small: a listing would not stay open for as long as the looks take.
+        left = array("q")
+        async for run in self._factory.ledger_manager.ledger_ranges(0):
+            left.extend(run)
+        pause = self._first_pause
+        for number in range(_PASSES):
+            if number:
+                await asyncio.sleep(pause)
+                pause *= 2
+            left = await self._pass(left)
+            if not left:
+                break
+        return left
+
+    async def _pass(self, numbers: array[int]) -> array[int]:
+        left = array("q")
+        for start in range(0, len(numbers), READ_AT_ONCE):
+            page = numbers[start : start + READ_AT_ONCE]
+            try:
+                records = await read_page(self._factory.ledger_manager, page, self._not_checked)
+                present = await self._present()
+            except (BKException, TimeoutError) as error:
+                self._postponed(len(page), error)
+                left.extend(page)
+                continue
+            left.extend(await self._look_at_page(records, present))
+        return left
+
+    def _postponed(self, ledgers: int, error: Exception) -> None:
+        log_event(
+            _log, "ledger_check", logging.WARNING, check=self.name, state="postponed", ledgers=ledgers, error=error
+        )
+
+    def _not_checked(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
+        self.statistics.ledgers_unreadable += 1
+        log_event(_log, "ledger_not_checked", logging.ERROR, check=self.name, ledger=ledger_id, error=error)
+
+    async def _look_at_page(
+        self, records: Sequence[LedgerRecord], present: Mapping[str, RegisteredBookie]
+    ) -> list[int]:
+        """Returns those that are to be looked at again."""
+        room, left = asyncio.Semaphore(_LOOKS_AT_ONCE), list[int]()
+
+        async def work(record: LedgerRecord) -> None:
+            async with room:
+                try:
+                    done = await self._look_at(record, present)
+                except (BKException, TimeoutError) as error:
+                    done = False
+                    self._postponed(1, error)
+            if not done:
+                left.append(record.ledger_id.ledger_id)
+                return
+            self._round.looked += 1
+            self.statistics.ledgers_checked += 1
+
+        await all_of(work(record) for record in records)
+        return sorted(left)
+
+    async def _mark(self, record: LedgerRecord, bookie_ids: Sequence[str]) -> bool:
+        """False if the metadata have changed: then what was found may not be so any more."""
+        try:
+            current = await self._factory.ledger_manager.read(record.ledger_id)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return True
+        if current.version != record.version:
+            return False
+        number = record.ledger_id.ledger_id
+        await self._metadata.mark(number, bookie_ids, now_ms())
+        self.statistics.ledgers_marked += number not in self._round.marked
+        self._round.marked.add(number)
+        self._round.named.update(bookie_ids)
+        return True
+
+    def _tell(self, state: str, left: Sequence[int] = ()) -> None:
+        """Logs how the check has ended."""
+        done = self._round
+        level = logging.WARNING if left or done.marked or state == "failed" else logging.INFO
+        log_event(
+            _log,
+            "ledger_check",
+            level,
+            check=self.name,
+            state=state,
+            ledgers=done.looked,
+            marked=len(done.marked),
+            lacking=sorted(done.named),
+            left=len(left),
+            first_left=first_few(left),
+            seconds=round(loop_time() - done.began, 3),
+        )

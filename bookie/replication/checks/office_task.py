@@ -1,0 +1,124 @@
+"""A task of the auditor in office that goes on beside its audits: allowed with the office, cancelled without it.
+
+A task takes turns (`_turn`). A turn says in how many seconds the next one is due, ten minutes at most, or that it was
+not complete: then, and where the store failed, the next one follows after a pause, twice as long each time. Nothing
+that a turn does may count on its end (R12). Source: docs/protocol/auto-recovery.md#auditor.
+
+Not its job: who is in office (`auditor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from bookgate.bookie.replication.copies.bookies import Bookies
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, Membership, RegisteredBookie
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.clock import now_ms
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_SLEEP_SECONDS = 600.0
+"""From a turn with nothing due to the next one: the clock, or what the store keeps, may be set meanwhile."""
+
+
+class OfficeTask(ABC):
+    """One process's. `allow` it when the process is in office, `stop` it before the connections are closed."""
+
+    name: str
+    """For people."""
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        bookies: Bookies,
+        membership: Membership | None,
+        first_pause_seconds: float,
+        longest_pause_seconds: float,
+    ) -> None:
+        """`membership`, if given, names the cluster that the process belongs to. Without a longest pause it is off."""
+        self._factory = factory
+        self._metadata = factory.replication_metadata
+        self._bookies = bookies
+        self._membership = membership
+        self._first_pause = first_pause_seconds
+        self._longest_pause = longest_pause_seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def allow(self, allowed: bool) -> None:
+        """Whether the process may act as the auditor from now on; what runs ends at once when it may not."""
+        if not allowed:
+            if self._task is not None:
+                self._task.cancel()
+            self._task = None
+            self._out_of_office()
+        elif self._task is None and self._longest_pause > 0:
+            self._task = keep_running(self.name, self._run)
+
+    async def stop(self) -> None:
+        """Ends for good."""
+        task = self._task
+        self.allow(False)
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause = self._first_pause
+        while True:
+            seconds = None
+            try:
+                seconds = await self._turn()
+            except (BKException, TimeoutError) as error:
+                log_event(_log, "auditor_task", logging.WARNING, task=self.name, state="postponed", error=error)
+            if seconds is None:
+                seconds, pause = pause, min(2 * pause, self._longest_pause)
+            else:
+                seconds, pause = min(seconds, _LONGEST_SLEEP_SECONDS), self._first_pause
+            await asyncio.sleep(seconds)
+
+    async def _present(self) -> Mapping[str, RegisteredBookie]:
+        """The bookies that are registered."""
+        bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
+        return {each.bookie_id: each for each in bookies if each.registered}
+
+    @abstractmethod
+    async def _turn(self) -> float | None:
+        """Works, if something is due. Returns in how many seconds to call again; None if it was not complete.
+
+        Raises BKException or TimeoutError where it could not be.
+        """
+
+    @abstractmethod
+    def _out_of_office(self) -> None:
+        """What only the auditor may tell is told no longer."""
+
+
+async def due_in_seconds(
+    ended_ms: int | None, interval_seconds: float, write: Callable[[int], Awaitable[None]]
+) -> float:
+    """In how many seconds what ended then is due again; at once if it never did.
+
+    A clock that was ahead has told a time to come. It is written (`write`) anew as now: read again and again as now it
+    would put off what is due until the clock has come there.
+    """
+    if ended_ms is None:
+        return 0.0
+    if ended_ms > now_ms():
+        await write(now_ms())
+        return interval_seconds
+    return max(0.0, interval_seconds - (now_ms() - ended_ms) / 1000)
+
+
+def loop_time() -> float:
+    """Seconds of the event loop's clock."""
+    return asyncio.get_running_loop().time()
+
+
+def first_few(left: Collection[int]) -> list[int]:
+    """For a line of the log."""
+    return sorted(left)[:5]

@@ -1,0 +1,78 @@
+"""The auditor's periodic check of replicas: whether the bookies that live hold what the metadata say.
+
+Of each ledger it looks (`look`) at the complete fragments, at the bookies that are registered. A ledger is marked for
+those that lack entries which they are due to hold, and the worker does the rest. What is not registered is the audit's
+business. A ledger of which a registered bookie gave no answer is looked at again.
+
+Invariants: R10, a lack is the word of a bookie, given twice. Requests to bookies are paced. Source:
+docs/protocol/auto-recovery.md#replica-check.
+
+Not its job: when, and in which order (`ledger_check`), lost bookies (`auditor`), repairs (`worker`), the bytes of
+entries (`scrub`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.checks.ledger_check import LedgerCheck
+from bookgate.bookie.replication.checks.office_task import loop_time
+from bookgate.bookie.replication.copies.bookies import Bookies
+from bookgate.bookie.replication.copies.budget import ByteBudget
+from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.verdicts import Copies, Holding, Unknown, lacking
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
+from bookgate.ledger.replication import PeriodicCheck
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCheckOptions:
+    """What may be set of the check."""
+
+    interval_seconds: float = 604_800.0
+    """From the end of a check to the next one; 0: never."""
+    requests_per_second: float = 100.0
+    """To all bookies together; 0 for no bound."""
+    first_pause_seconds: float = 60.0
+    """Before what was left is looked at again, and before a check that was not complete is begun again; then twice as
+    long each time."""
+
+
+class ReplicaCheck(LedgerCheck):
+    """See the module."""
+
+    name = "replica check"
+    kind = PeriodicCheck.ALL_LEDGERS
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        bookies: Bookies,
+        options: ReplicaCheckOptions,
+        membership: Membership | None = None,
+    ) -> None:
+        """`membership`, if given, names the cluster that the process belongs to."""
+        super().__init__(factory, bookies, membership, options.interval_seconds, options.first_pause_seconds)
+        self._pace = ByteBudget(options.requests_per_second, loop_time())
+
+    async def _look_at(self, record: LedgerRecord, present: Mapping[str, RegisteredBookie]) -> bool:
+        """Whether it is known of each registered bookie what it holds; a lack is marked whether or not."""
+
+        async def ask(bookie_id: str, due: BitMap64) -> Copies:
+            if not due:
+                return Holding(due)
+            if bookie_id not in present:
+                return Unknown("it is not registered")
+            if seconds := self._pace.take(1, loop_time()):
+                await asyncio.sleep(seconds)
+            return await self._bookies.copies(bookie_id, record.ledger_id.ledger_id, due)
+
+        copies = await look(record.metadata, ask)
+        lacks = lacking(record.metadata, copies)
+        if lacks and not await self._mark(record, lacks):
+            return False
+        return not any(isinstance(state, Unknown) and name in present for name, state in copies.items())

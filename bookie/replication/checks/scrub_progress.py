@@ -1,0 +1,97 @@
+"""How far a scrub has come: what the store keeps of it, so that a new auditor goes on where the former one stopped.
+
+A pass goes through the ledgers by their ids, and through the entries of each. It may leave a ledger out, for a bookie
+does not answer, and then goes on; what it left out is part of its progress. A pass is complete when it is past the last
+ledger and has left out none, and only then its end is told. Pure. Source: docs/protocol/auto-recovery.md#scrub.
+
+Not its job: reading (`scrub`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from bookgate.bookie.replication.copies.fragments import CompleteFragment, complete_fragments
+from bookgate.ledger.metadata import LedgerMetadata
+
+MOST_LEFT_OUT = 1000
+"""With so many ledgers left out a pass goes no further before some of them could be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubProgress:
+    """Of one pass after the other."""
+
+    ledger_id: int = 0
+    """All ledgers before this one were looked at, or left out."""
+    entry_id: int = 0
+    """Of that ledger all entries before this one were."""
+    left_out: tuple[int, ...] = ()
+    """Ledgers that have still to be looked at, from their beginning, in order."""
+    began_ms: int | None = None
+    """When the pass under way began, in milliseconds since 1970; None: there is none."""
+    ended_ms: int | None = None
+    """When the last complete pass ended."""
+
+    def begun(self, now_ms: int) -> ScrubProgress:
+        """A pass begins with the first ledger."""
+        return ScrubProgress(began_ms=now_ms, ended_ms=self.ended_ms)
+
+    def looked_at(self, ledger_id: int, before_entry_id: int) -> ScrubProgress:
+        """Of a ledger all entries before that one were looked at."""
+        if ledger_id < self.ledger_id:
+            return self  # one that had been left out: it counts as a whole
+        return replace(self, ledger_id=ledger_id, entry_id=before_entry_id)
+
+    def done_with(self, ledger_id: int) -> ScrubProgress:
+        """The whole ledger was looked at, or is gone."""
+        left_out = tuple(each for each in self.left_out if each != ledger_id)
+        if ledger_id < self.ledger_id:
+            return replace(self, left_out=left_out)
+        return replace(self, ledger_id=ledger_id + 1, entry_id=0, left_out=left_out)
+
+    def without(self, ledger_id: int) -> ScrubProgress:
+        """The ledger could not be looked at now."""
+        passed = self.done_with(ledger_id)
+        return replace(passed, left_out=tuple(sorted({*passed.left_out, ledger_id})))
+
+    def ended(self, now_ms: int) -> ScrubProgress:
+        """The pass is past the last ledger. Raises ValueError while a ledger is left out."""
+        if self.left_out:
+            raise ValueError(f"{len(self.left_out)} ledgers are left out")
+        return ScrubProgress(ended_ms=now_ms)
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, record: bytes) -> ScrubProgress:
+        """What can't be read is no progress: a pass begins anew."""
+        try:
+            told = json.loads(record)
+            return cls(
+                int(told["ledger_id"]),
+                int(told["entry_id"]),
+                tuple(map(int, told["left_out"])),
+                told["began_ms"],
+                told["ended_ms"],
+            )
+        except (ValueError, TypeError, KeyError):
+            return cls()
+
+
+def next_entries(metadata: LedgerMetadata, entry_id: int, most: int) -> CompleteFragment | None:
+    """The next entries to look at, as a fragment of their own; None behind the last one of a complete fragment.
+
+    Args:
+        metadata: The ledger's.
+        entry_id: All before it were looked at.
+        most: How many entries at once.
+    """
+    for fragment in complete_fragments(metadata):
+        if entry_id <= fragment.last_entry_id:
+            first = max(entry_id, fragment.first_entry_id)
+            last = min(fragment.last_entry_id, first + most - 1)
+            return CompleteFragment(first, last, fragment.ensemble, fragment.write_quorum_size)
+    return None

@@ -1,0 +1,136 @@
+"""Copies entries of one ledger to a bookie: reads them as any reader would, and stores them as they were written.
+
+Entries are read in pieces, some side by side, each piece with few enough entries to hold about a mebibyte. An entry
+that was read has a digest that matches; what is stored is the same packet byte for byte, so its last add confirmed is
+that of its writer (R1). Source: docs/protocol/auto-recovery.md#copying.
+
+Not its job: which entries, whether the metadata may name the bookie afterwards (`repair`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies.bookies import Bookies, all_of
+from bookgate.bookie.replication.copies.budget import SLOW_ANSWER_SECONDS, WorkerBudget, cost_of
+from bookgate.bookie.replication.copies.fragments import pieces_of
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import TimeoutException, TooManyRequestsException
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.thinclient.handles.context import LedgerSecrets
+from bookgate.thinclient.handles.read_handle import ReadHandle
+
+_PIECES_AT_ONCE = 8
+_PIECE_BYTES = 1024 * 1024
+_PIECE_ENTRIES = 256
+_GROUP_COST = 128 * 1024
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was done so far."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
+class Copier:
+    """Copies within the process's budget."""
+
+    def __init__(self, bookies: Bookies, budget: WorkerBudget, copied: Copied) -> None:
+        """`copied` counts what was stored."""
+        self._bookies = bookies
+        self._budget = budget
+        self._copied = copied
+        self._loop = asyncio.get_running_loop()
+
+    async def copy(
+        self,
+        handle: ReadHandle,
+        secrets: LedgerSecrets,
+        ids: BitMap64,
+        sources: Sequence[str],
+        target: str,
+        proceed: Callable[[], Awaitable[None]],
+        *,
+        last_copies: bool = False,
+    ) -> None:
+        """Stores the entries durably on `target`.
+
+        Args:
+            handle: Reads the ledger.
+            secrets: The ledger's.
+            ids: Of complete fragments.
+            sources: The bookies that it reads from; not empty. What is read is charged to them in equal parts.
+            target: A bookie id.
+            proceed: Awaited before each piece; raises where the repair has to end.
+            last_copies: Some of the entries have no other copy left than the one that is read.
+
+        Raises:
+            TargetRefusesException: The bookie takes no copies of this ledger.
+            BKException: An entry can't be read or stored now.
+        """
+        room = asyncio.Semaphore(_PIECES_AT_ONCE)
+
+        async def copy_piece(first: int, last: int) -> None:
+            async with room:
+                await proceed()
+                async with aclosing(handle.read_batches(first, last)) as batches:
+                    async for batch in batches:
+                        for group in groups_of(batch):
+                            await self._wait_for(group, sources, target, last_copies=last_copies)
+                            await self._store(group, secrets, target)
+
+        pieces = pieces_of(ids, entries_a_piece(handle.metadata))
+        while some := list(islice(pieces, 4 * _PIECES_AT_ONCE)):
+            await all_of(copy_piece(first, last) for first, last in some)
+
+    async def _wait_for(
+        self, group: Sequence[Entry], sources: Sequence[str], target: str, *, last_copies: bool
+    ) -> None:
+        """Until the budget has room for the group."""
+        cost = cost_of(len(entry.payload) for entry in group)
+        sizes = {**dict.fromkeys(sources, cost / len(sources)), target: cost}
+        wait = self._budget.take(sizes, self._loop.time(), last_copies=last_copies)
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    async def _store(self, group: Sequence[Entry], secrets: LedgerSecrets, target: str) -> None:
+        sent_at = self._loop.time()
+        try:
+            stored = await self._bookies.add_copies(target, group, secrets)
+        except (TooManyRequestsException, TimeoutException):
+            self._budget.overloaded(target, self._loop.time())
+            raise
+        if self._loop.time() - sent_at > SLOW_ANSWER_SECONDS:
+            self._budget.overloaded(target, self._loop.time())
+        # Not in one statement with the await: others count meanwhile.
+        self._copied.entries += len(group)
+        self._copied.bytes += stored
+
+
+def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Entries in groups that are sent at once: few enough that they are no burst, by what the budget takes for them."""
+    start = cost = 0
+    for position, entry in enumerate(entries):
+        more = cost_of((len(entry.payload),))
+        if cost and cost + more > _GROUP_COST:
+            yield entries[start:position]
+            start, cost = position, 0
+        cost += more
+    if start < len(entries):
+        yield entries[start:]
+
+
+def entries_a_piece(metadata: LedgerMetadata) -> int:
+    """How many entries hold about a mebibyte, as far as the metadata tell."""
+    if not metadata.is_closed or metadata.length <= 0:
+        return _PIECE_ENTRIES // 8
+    average = max(1, metadata.length // (metadata.last_entry_id + 1))
+    return max(1, min(_PIECE_ENTRIES, _PIECE_BYTES // average))

@@ -1,0 +1,115 @@
+"""Fragments of a ledger as auto-recovery sees them: which entries each place of an ensemble is due to hold.
+
+A fragment is *complete* when its last entry is known for good: every fragment of a closed ledger, and of any other
+ledger all but the last, which its writer may still extend. Only complete fragments are repaired (R7). In a closed
+ledger each id up to the last entry exists, also where a fragment has a single entry.
+
+Source: docs/protocol/auto-recovery.md#fragments, docs/protocol/client-protocol.md#quorums.
+
+Not its job: which bookies hold what (`verdicts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap64
+
+from bookgate.ledger.metadata import Fragment, LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteFragment:
+    """Entries `first_entry_id` to `last_entry_id` of a ledger; none where the last is below the first."""
+
+    first_entry_id: int
+    last_entry_id: int
+    ensemble: tuple[str, ...]
+    write_quorum_size: int
+
+    def write_set(self, entry_id: int) -> tuple[str, ...]:
+        """The bookies that are due to hold an entry."""
+        size = len(self.ensemble)
+        return tuple(self.ensemble[(entry_id + behind) % size] for behind in range(self.write_quorum_size))
+
+    def due(self, index: int) -> BitMap64:
+        """Ids that the bookie at that place of the ensemble is due to hold."""
+        ids, size, end = BitMap64(), len(self.ensemble), self.last_entry_id + 1
+        if end <= self.first_entry_id:
+            return ids
+        if self.write_quorum_size == size:
+            ids.add_range(self.first_entry_id, end)
+            return ids
+        for behind in range(self.write_quorum_size):
+            begin = self.first_entry_id + (index - behind - self.first_entry_id) % size
+            ids |= BitMap64(range(begin, end, size))
+        return ids
+
+
+def complete_fragments(metadata: LedgerMetadata) -> list[CompleteFragment]:
+    """All fragments of a ledger that nobody extends any more, in order."""
+    starts = [fragment.first_entry_id for fragment in metadata.fragments]
+    ends = [start - 1 for start in starts[1:]]
+    if metadata.is_closed:
+        ends.append(metadata.last_entry_id)
+    return [
+        CompleteFragment(fragment.first_entry_id, last, fragment.ensemble, metadata.write_quorum_size)
+        for fragment, last in zip(metadata.complete_fragments, ends, strict=True)
+    ]
+
+
+def written_ensemble(metadata: LedgerMetadata) -> tuple[str, ...]:
+    """The ensemble of the fragment that may still be extended; empty for a closed ledger."""
+    return () if metadata.is_closed else metadata.last_fragment.ensemble
+
+
+def with_members_replaced(
+    metadata: LedgerMetadata, first_entry_id: int, replacements: Mapping[int, tuple[str, str]]
+) -> LedgerMetadata | None:
+    """The metadata after a repair of one fragment.
+
+    Args:
+        metadata: As stored now.
+        first_entry_id: Names the fragment.
+        replacements: By place in the ensemble: the member that is replaced, and the one that takes its place.
+
+    Returns:
+        The new metadata; None where they have changed so that the repair does not fit any more: there is no complete
+        fragment of that name, a place has another member by now, or a bookie would stand twice in the ensemble (R4).
+    """
+    complete = {fragment.first_entry_id for fragment in complete_fragments(metadata)}
+    if first_entry_id not in complete:
+        return None
+    fragments = list(metadata.fragments)
+    for number, fragment in enumerate(fragments):
+        if fragment.first_entry_id == first_entry_id:
+            ensemble = _replaced(fragment.ensemble, replacements)
+            if ensemble is None:
+                return None
+            fragments[number] = Fragment(first_entry_id, ensemble)
+    return replace(metadata, fragments=tuple(fragments))
+
+
+def _replaced(ensemble: tuple[str, ...], replacements: Mapping[int, tuple[str, str]]) -> tuple[str, ...] | None:
+    changed = list(ensemble)
+    for index, (before, after) in replacements.items():
+        if index >= len(changed) or changed[index] != before:
+            return None
+        changed[index] = after
+    return tuple(changed) if len(set(changed)) == len(changed) else None
+
+
+def pieces_of(ids: BitMap64, most: int) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive ids, first and last of each, of at most so many ids."""
+    first: int | None = None
+    last = -1
+    for entry_id in ids:
+        if first is not None and entry_id == last + 1 and entry_id - first < most:
+            last = entry_id
+            continue
+        if first is not None:
+            yield first, last
+        first = last = entry_id
+    if first is not None:
+        yield first, last

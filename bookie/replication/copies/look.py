@@ -1,0 +1,49 @@
+"""A look at the copies of one ledger: every bookie of it is asked what it holds, twice where the answer shows a lack.
+
+A bookie that lacks an entry that it is due to hold has to say so in two answers two seconds apart; what it holds, and
+what is unknown, needs one. Source: docs/protocol/auto-recovery.md#verdicts.
+
+Not its job: what follows from it (`verdicts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies.fragments import complete_fragments
+from bookgate.bookie.replication.copies.verdicts import Copies, lacking, missing_twice
+from bookgate.ledger.metadata import LedgerMetadata
+
+_ASK_AGAIN_SECONDS = 2.0
+"""Between two answers that together say that an entry is missing."""
+
+Ask = Callable[[str, BitMap64], Awaitable[Copies]]
+"""Asks a bookie what it holds of the ledger, given the ids that it is due to hold."""
+
+
+async def look(metadata: LedgerMetadata, ask: Ask) -> dict[str, Copies]:
+    """What is known of the copies of each bookie of a ledger."""
+    members = [bookie_id for fragment in metadata.fragments for bookie_id in fragment.ensemble]
+    first = await _ask_all(metadata, list(dict.fromkeys(members)), ask)
+    doubted = lacking(metadata, first)
+    if not doubted:
+        return first
+    await asyncio.sleep(_ASK_AGAIN_SECONDS)
+    second = await _ask_all(metadata, doubted, ask)
+    return {**first, **{name: missing_twice(first[name], state) for name, state in second.items()}}
+
+
+async def _ask_all(metadata: LedgerMetadata, bookie_ids: Sequence[str], ask: Ask) -> dict[str, Copies]:
+    answers = await asyncio.gather(*(ask(bookie_id, _due(metadata, bookie_id)) for bookie_id in bookie_ids))
+    return dict(zip(bookie_ids, answers, strict=True))
+
+
+def _due(metadata: LedgerMetadata, bookie_id: str) -> BitMap64:
+    due = BitMap64()
+    for fragment in complete_fragments(metadata):
+        if bookie_id in fragment.ensemble:
+            due |= fragment.due(fragment.ensemble.index(bookie_id))
+    return due

@@ -1,0 +1,1 @@
+"""The worker, the repair of a ledger, and recovery by hand."""

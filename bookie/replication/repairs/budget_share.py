@@ -1,0 +1,58 @@
+"""A worker's share of the limits that hold for all workers together: its locks, of all locks.
+
+Before it copies, the worker counts all locks and reads the limit of the whole cluster, which the store keeps, unless it
+has done so in the last two seconds. When the store can't be asked the share stays as it is. Source:
+docs/protocol/auto-recovery.md#budget (R15).
+
+Not its job: what follows from the share (`budget`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bookgate.bookie.replication.copies.budget import WorkerBudget
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.replication_control import cluster_rate
+from bookgate.ledger.replication_store import ReplicationMetadata
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_SECONDS = 2.0
+
+
+class BudgetShare:
+    """Of one worker."""
+
+    def __init__(self, metadata: ReplicationMetadata, budget: WorkerBudget) -> None:
+        self._metadata = metadata
+        self._budget = budget
+        self._own_locks = 0
+        self._looking = asyncio.Lock()
+        self._next_look = 0.0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While the worker has a lock."""
+        self._own_locks += 1
+        try:
+            yield
+        finally:
+            self._own_locks -= 1
+
+    async def renew(self) -> None:
+        """To be awaited before bytes are taken out of the budget, with a lock."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            if loop.time() < self._next_look:
+                return
+            try:
+                rate, held = await cluster_rate(self._metadata), len(await self._metadata.lock_holders())
+                self._budget.share(self._own_locks / max(self._own_locks, held), rate)
+            except (BKException, TimeoutError) as error:
+                log_event(_log, "replication_budget_not_read", logging.WARNING, error=error)
+            self._next_look = loop.time() + _LOOK_AGAIN_SECONDS

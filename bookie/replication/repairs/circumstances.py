@@ -1,0 +1,70 @@
+"""What holds for all ledgers at a moment, and repairs have to know: who is missed since when, who is to be emptied.
+
+It is read once for all repairs that begin within a second. Whoever knows that it may have changed forgets it: a mark
+that was made because of a change must be repaired by what holds since. Source: docs/protocol/auto-recovery.md#worker.
+
+Not its job: what follows from it (`worker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bookgate.ledger.replication_store import RecordKind, ReplicationMetadata
+from bookgate.ledger.replication_survey import missed_bookies
+
+_KEPT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """As the store tells them."""
+
+    missed_since: Mapping[str, int]
+    """Bookies that an auditor misses, since when in milliseconds since 1970."""
+    draining: frozenset[str]
+    """Bookies that are to be emptied."""
+    delay_ms: int
+    """How long a bookie may be missed before it is lost."""
+
+    def is_lost(self, bookie_id: str, now_ms: int) -> bool:
+        """Whether an auditor has missed the bookie for the delay, by the time `now_ms` in milliseconds since 1970."""
+        since = self.missed_since.get(bookie_id)
+        return since is not None and now_ms - since >= self.delay_ms
+
+
+class KnownCircumstances:
+    """Of one worker."""
+
+    def __init__(self, metadata: ReplicationMetadata) -> None:
+        self._metadata = metadata
+        self._reading: asyncio.Lock = asyncio.Lock()
+        self._known: Circumstances | None = None
+        self._until = 0.0
+        self._forgotten = 0
+
+    def forget(self) -> None:
+        """What was read or is being read does not hold any more."""
+        self._known = None
+        self._forgotten += 1
+
+    async def now(self) -> Circumstances:
+        """Read after the last `forget`, and within the last second. Raises BKException."""
+        loop = asyncio.get_running_loop()
+        async with self._reading:
+            if self._known is not None and loop.time() < self._until:
+                return self._known
+            while True:
+                forgotten, until = self._forgotten, loop.time() + _KEPT_SECONDS
+                found = await self._read()
+                if forgotten == self._forgotten:
+                    self._known, self._until = found, until
+                    return found
+
+    async def _read(self) -> Circumstances:
+        missed_since = await missed_bookies(self._metadata)
+        draining = await self._metadata.records(RecordKind.DRAINING_BOOKIE)
+        delay = await self._metadata.lost_bookie_delay()
+        return Circumstances(missed_since, frozenset(draining), 1000 * (delay or 0))

@@ -1,0 +1,51 @@
+"""The grace of ledgers that are still written: how long a writer has to replace a bookie that is lost (R6). Pure.
+
+It is over when a bookie where the ledger is written has been away, and the ledger's metadata have been at one version,
+for all of it, as this process has seen itself: from its first look on, by a clock that nobody sets. A writer that lives
+replaces the bookie with its next add, which moves the metadata. Source: docs/protocol/auto-recovery.md#worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bookgate.bookie.replication.attendance import Attendance
+from bookgate.bookie.replication.repairs.repair import Outcome
+from bookgate.ledger.metadata_store import LedgerRecord
+
+
+class Graces:
+    """Of the ledgers that one process may have to take from their writers."""
+
+    def __init__(self, seconds: float, attendance: Attendance) -> None:
+        self._seconds = seconds
+        self._attendance = attendance
+        self._seen: dict[int, tuple[int, float]] = {}
+        """By ledger its metadata's version, and since when it is so."""
+
+    def keep_only(self, ledgers: Collection[int]) -> None:
+        """Of all others it begins anew."""
+        for ledger_id in self._seen.keys() - ledgers:
+            del self._seen[ledger_id]
+
+    def forget(self, ledger_id: int) -> None:
+        self._seen.pop(ledger_id, None)
+
+    def left(self, record: LedgerRecord, now: float) -> float:
+        """Seconds until the metadata have not moved for the grace."""
+        ledger_id = record.ledger_id.ledger_id
+        version, since = self._seen.get(ledger_id, (record.version, now))
+        if version != record.version:
+            since = now
+        self._seen[ledger_id] = record.version, since
+        return max(0.0, since + self._seconds - now)
+
+    def is_over(self, outcome: Outcome, now: float) -> bool:
+        """Whether the ledger may be fenced: nothing else is to be repaired, and its lost bookies stayed away."""
+        lost = outcome.findings.lost_where_written
+        if not lost or outcome.findings.repairs:
+            return False
+        if self.left(outcome.record, now) > 0:
+            return False
+        away = [self._attendance.away_seconds(bookie_id, now) for bookie_id in lost]
+        return any(seconds is not None and seconds >= self._seconds for seconds in away)

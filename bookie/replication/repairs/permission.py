@@ -1,0 +1,56 @@
+"""The permission to go on with the repair of a ledger: it ends with the ledger's lock, or when the work is to end.
+
+Source: docs/protocol/auto-recovery.md#locks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bookgate.bookie.replication.repairs.repair import RepairStoppedException
+from bookgate.ledger.replication_store import LedgerLock, LockLost
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+
+class Permission:
+    """Of one ledger under repair."""
+
+    def __init__(self, why_not: Callable[[], str]) -> None:
+        """`why_not` returns why it is not allowed to go on, or an empty text."""
+        self._why_not = why_not
+        self.lock_lost = False
+
+    def check(self) -> None:
+        """Raises RepairStoppedException when it is gone."""
+        reason = "the lock is lost" if self.lock_lost else self._why_not()
+        if reason:
+            raise RepairStoppedException(reason)
+
+
+class Permissions:
+    """Of all ledgers that one process repairs now."""
+
+    def __init__(self, why_not: Callable[[], str] = lambda: "") -> None:
+        """`why_not` holds for each of them."""
+        self._why_not = why_not
+        self._held: dict[LedgerLock, Permission] = {}
+
+    @contextmanager
+    def under(self, lock: LedgerLock) -> Iterator[Permission]:
+        """While the ledger is worked on."""
+        permission = self._held[lock] = Permission(self._why_not)
+        try:
+            yield permission
+        finally:
+            del self._held[lock]
+
+    def lost(self, event: LockLost) -> None:
+        """The store says so; also of locks that nobody works under any more."""
+        permission = self._held.get(event.lock)
+        if permission is not None:
+            log_event(_log, "replication_lock_lost", logging.WARNING, ledger=event.lock.ledger_id)
+            permission.lock_lost = True

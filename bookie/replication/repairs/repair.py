@@ -1,0 +1,366 @@
+"""The repair of one ledger under its lock: look, copy, name the new bookies in the metadata, look again.
+
+Steps of a round: ask every bookie of the ledger what it holds (`look`); judge (`verdicts`); then fragment by fragment
+choose a bookie for each place that needs one, fence it for the ledger if that is closed, copy what it lacks of what is
+due there, compare its list of entries with what is due, and only then write the metadata, in one transaction with the
+check of the lock. Rounds follow until a look finds the ledger whole, or nothing more can be done now.
+
+Outcomes: *whole*, the mark may go; *waiting*, for a reason that time may remove; *unrecoverable*, entries have no copy
+left. A repair changes members of complete fragments, nothing else (R7); metadata name a bookie after it holds all that
+is due there (R3); nothing is written once the lock is lost (R4, R17) or auto-recovery disabled (R11).
+
+Source: docs/protocol/auto-recovery.md#repairing-a-ledger.
+
+Not its job: which ledger, when again, fencing a ledger that is still written (`worker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
+from bookgate.bookie.replication.copies.budget import WorkerBudget
+from bookgate.bookie.replication.copies.copying import Copied, Copier
+from bookgate.bookie.replication.copies.fragments import CompleteFragment, complete_fragments, with_members_replaced
+from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.verdicts import (
+    Copies,
+    Findings,
+    Holding,
+    Lost,
+    PlaceRepair,
+    Unknown,
+    by_danger,
+    judge,
+)
+from bookgate.bookie.replication.repairs.budget_share import BudgetShare
+from bookgate.ledger.errors import (
+    BKException,
+    LockLostException,
+    MetadataVersionException,
+    NotEnoughBookiesException,
+    UnknownOutcomeException,
+)
+from bookgate.ledger.metadata_store import (
+    BookieSet,
+    LedgerManager,
+    LedgerRecord,
+    RegisteredBookie,
+    ServiceDiscovery,
+)
+from bookgate.ledger.replication_store import LedgerLock, ReplicationMetadata
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.core.placement import EnsembleRequest
+from bookgate.thinclient.handles.context import LedgerSecrets
+from bookgate.thinclient.placement.chooser import Placement
+
+_log = logging.getLogger(__name__)
+
+_ROUNDS = 5
+_WRITE_ATTEMPTS = 5
+_FAILURES_A_ROUND = 3
+"""Fragments; after so many it is the store or the bookies that fail, not single ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a repair has ended."""
+
+    record: LedgerRecord
+    findings: Findings
+    """Of the last look; whole if all is well."""
+    reason: str = ""
+    """Why it is to be tried again, unless the ledger is whole."""
+
+
+class RepairStoppedException(BKException):
+    """The repair must not go on: the lock is lost, or auto-recovery is disabled."""
+
+
+class Permission(Protocol):
+    """Whether the worker still may act on the ledger."""
+
+    def check(self) -> None:
+        """Raises RepairStoppedException."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTools:
+    """What all repairs of a worker share."""
+
+    client: BookKeeper
+    bookies: Bookies
+    placement: Placement
+    metadata: ReplicationMetadata
+    ledger_manager: LedgerManager
+    discovery: ServiceDiscovery
+    budget: WorkerBudget
+    share: BudgetShare
+    copied: Copied
+
+
+class LedgerRepair:
+    """One ledger's. `targets` keeps the bookies that were chosen for its places from one attempt to the next."""
+
+    def __init__(
+        self,
+        tools: RepairTools,
+        lock: LedgerLock,
+        record: LedgerRecord,
+        permission: Permission,
+        targets: dict[tuple[int, int], str],
+        suspects: Mapping[str, BitMap64] | None = None,
+    ) -> None:
+        """`suspects` are by bookie the ids of which a scrub found damaged copies: they are read."""
+        self._tools = tools
+        self._lock = lock
+        self._record = record
+        self._permission = permission
+        self._targets = targets
+        self._suspects = suspects or {}
+        self._refused: set[str] = set()
+        """Bookies that take no copies of this ledger."""
+        self._sources: tuple[str, ...] = ()
+        """Bookies that said in the last look what they hold."""
+        password = record.metadata.password
+        self._password = b"" if password is None else password
+        self._secrets = LedgerSecrets.of(record.metadata, self._password, tools.client.config)
+
+    async def run(self, absent: Mapping[str, bool], draining: Collection[str], *, misplaced: bool = False) -> Outcome:
+        """Repairs what can be repaired.
+
+        Args:
+            absent: Bookies that are not registered; True where that counts as lost.
+            draining: Bookies that are to be emptied.
+            misplaced: Once the ledger is whole, what lies worse than the placement policy can have it now is moved.
+
+        Raises:
+            RepairStoppedException: Between two steps.
+            BKException: The metadata store, or nearly all bookies, can't be reached.
+        """
+        for _ in range(_ROUNDS):
+            self._permission.check()
+            findings = judge(self._record.metadata, await self._look(absent, draining))
+            if findings.whole and misplaced:
+                misplaced = False
+                if await self._move(avoid={*absent, *draining}):
+                    continue
+            if not findings.repairs:
+                return Outcome(self._record, findings, "; ".join(findings.unknown))
+            try:
+                await self._repair(findings.repairs, avoid={*absent, *draining})
+            except NotEnoughBookiesException as error:
+                return Outcome(self._record, findings, str(error))
+        return Outcome(self._record, findings, "it changes while it is repaired")
+
+    async def _look(self, absent: Mapping[str, bool], draining: Collection[str]) -> dict[str, Copies]:
+        async def ask(bookie_id: str, due: BitMap64) -> Copies:
+            if absent.get(bookie_id):
+                return Lost()
+            state = await self._copies(bookie_id, due)
+            return replace(state, draining=bookie_id in draining) if isinstance(state, Holding) else state
+
+        found = await look(self._record.metadata, ask)
+        self._sources = tuple(bookie_id for bookie_id, state in found.items() if isinstance(state, Holding))
+        return found
+
+    async def _copies(self, bookie_id: str, due: BitMap64) -> Copies:
+        """What the bookie lists, without what a scrub suspects there and another read finds damaged, too."""
+        bookies, number = self._tools.bookies, self._record.ledger_id.ledger_id
+        state = await bookies.copies(bookie_id, number, due)
+        suspects = self._suspects.get(bookie_id)
+        if suspects is None or not isinstance(state, Holding):
+            return state
+        try:
+            corrupt = await bookies.damaged(bookie_id, number, suspects & due & state.entries, self._secrets)
+        except BKException as error:
+            return Unknown(str(error))
+        return replace(state, entries=state.entries - corrupt, corrupt=corrupt)
+
+    # Repairing
+
+    async def _repair(self, repairs: Sequence[PlaceRepair], avoid: Collection[str]) -> None:
+        """The fragments in the greatest danger first. One that fails keeps no other waiting; its error comes last."""
+        failures: list[BKException] = []
+        for fragment, places in by_danger(repairs):
+            try:
+                await self._repair_fragment(fragment, places, avoid)
+            except RepairStoppedException:
+                raise
+            except BKException as error:
+                failures.append(error)
+                if len(failures) == _FAILURES_A_ROUND:
+                    break
+        if failures:
+            raise failures[0]
+
+    async def _repair_fragment(
+        self, fragment: CompleteFragment, repairs: Sequence[PlaceRepair], avoid: Collection[str]
+    ) -> None:
+        began = asyncio.get_running_loop().time()
+        entries = self._tools.copied.entries
+        replacements: dict[int, tuple[str, str]] = {}
+        ensemble = list(fragment.ensemble)
+        for repair in repairs:
+            if not repair.replace and await self._refill(repair):
+                continue
+            target = await self._fill_another(fragment, repair, ensemble, avoid)
+            replacements[repair.index] = (repair.bookie_id, target)
+            ensemble[repair.index] = target
+        if replacements:
+            await self._write(fragment.first_entry_id, replacements)
+        log_event(
+            _log,
+            "fragment_repaired",
+            ledger=self._record.ledger_id,
+            first_entry=fragment.first_entry_id,
+            last_entry=fragment.last_entry_id,
+            refilled=[each.bookie_id for each in repairs if each.index not in replacements],
+            replaced=[f"{before} by {after}" for before, after in replacements.values()],
+            entries=self._tools.copied.entries - entries,
+            seconds=round(asyncio.get_running_loop().time() - began, 3),
+        )
+
+    async def _refill(self, repair: PlaceRepair) -> bool:
+        """False if the bookie takes no copies of the ledger, or spoils them: another one has to take its place."""
+        try:
+            await self._fill(repair.bookie_id, repair.due, in_place=True, last_copies=repair.last_copies)
+        except TargetRefusesException as error:
+            self._refused_by(repair.bookie_id, error)
+            return False
+        return True
+
+    def _refused_by(self, bookie_id: str, error: TargetRefusesException) -> None:
+        log_event(_log, "copies_refused", ledger=self._record.ledger_id, target=bookie_id, error=error)
+        self._refused.add(bookie_id)
+
+    async def _fill_another(
+        self, fragment: CompleteFragment, repair: PlaceRepair, ensemble: list[str], avoid: Collection[str]
+    ) -> str:
+        """Returns the bookie that holds all that is due at the place. Raises NotEnoughBookiesException."""
+        place = (fragment.first_entry_id, repair.index)
+        while True:
+            target = self._targets.get(place)
+            if target is None or target in ensemble or target in avoid or target in self._refused:
+                target = self._targets[place] = await self._choose(repair.index, ensemble, avoid)
+            try:
+                await self._fill(target, repair.due, last_copies=repair.last_copies)
+            except TargetRefusesException as error:
+                self._refused_by(target, error)
+                continue
+            except BKException:
+                # Another one is tried the next time.
+                self._targets.pop(place, None)
+                raise
+            return target
+
+    async def _choose(self, index: int, ensemble: Sequence[str], avoid: Collection[str]) -> str:
+        request, exclude = EnsembleRequest.of(self._record.metadata), {*avoid, *self._refused}
+        return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude)
+
+    async def _fill(self, target: str, due: BitMap64, *, in_place: bool = False, last_copies: bool = False) -> None:
+        """Until the bookie says itself that it holds all that is due (R3)."""
+        tools, record = self._tools, self._record
+        number = record.ledger_id.ledger_id
+        if record.metadata.is_closed:
+            await tools.bookies.fence(target, number, self._secrets, in_limbo=in_place)
+        missing = due - (await self._holding(target, due)).entries
+        if missing:
+            copier = Copier(tools.bookies, tools.budget, tools.copied)
+            async with tools.client.open_record(record, self._password) as handle:
+                await copier.copy(
+                    handle, self._secrets, missing, self._sources, target, self._proceed, last_copies=last_copies
+                )
+            state = await self._holding(target, due)
+            if state.corrupt:
+                # It took them and reads what it had: a cache, or a disk that fails. Nothing better comes of it.
+                raise TargetRefusesException(f"bookie {target} answers with damaged copies after it took good ones")
+            missing = due - state.entries
+        if missing:
+            raise BKException(
+                f"bookie {target} lacks {len(missing)} of the entries of ledger {number} that it has taken, "
+                f"such as {missing.min()}"
+            )
+
+    async def _holding(self, target: str, due: BitMap64) -> Holding:
+        state = await self._copies(target, due)
+        if not isinstance(state, Holding):
+            raise BKException(f"bookie {target} does not tell what it holds of ledger {self._record.ledger_id}")
+        return state
+
+    async def _proceed(self) -> None:
+        await self._tools.share.renew()
+        self._permission.check()
+
+    # Moving what is misplaced
+
+    async def _move(self, avoid: Collection[str]) -> bool:
+        """Whether anything was moved to ensembles that please the placement policy more (R14)."""
+        moved = False
+        bookies = [each for each in await self._tools.discovery.bookies(BookieSet.ALL) if each.registered]
+        for fragment in complete_fragments(self._record.metadata):
+            moved = await self._move_fragment(fragment, bookies, avoid) or moved
+        return moved
+
+    async def _move_fragment(
+        self, fragment: CompleteFragment, bookies: Sequence[RegisteredBookie], avoid: Collection[str]
+    ) -> bool:
+        request = EnsembleRequest.of(self._record.metadata)
+        while True:
+            exclude, prefer = {*avoid, *self._refused}, {*self._targets.values()}
+            better = self._tools.placement.better_ensemble(request, fragment.ensemble, bookies, exclude, prefer)
+            if better is None:
+                return False
+            places = [index for index, bookie_id in enumerate(fragment.ensemble) if better[index] != bookie_id]
+            if await self._fill_all(fragment, better, places):
+                break
+        replacements = {index: (fragment.ensemble[index], better[index]) for index in places}
+        await self._write(fragment.first_entry_id, replacements)
+        log_event(
+            _log,
+            "fragment_moved",
+            ledger=self._record.ledger_id,
+            first_entry=fragment.first_entry_id,
+            last_entry=fragment.last_entry_id,
+            replaced=[f"{before} by {after}" for before, after in replacements.values()],
+        )
+        return True
+
+    async def _fill_all(self, fragment: CompleteFragment, ensemble: Sequence[str], places: Sequence[int]) -> bool:
+        """The bookies of these places get what is due there; False if one takes no copies of this ledger."""
+        for index in places:
+            target = self._targets[fragment.first_entry_id, index] = ensemble[index]
+            try:
+                await self._fill(target, fragment.due(index))
+            except TargetRefusesException as error:
+                self._refused_by(target, error)
+                return False
+        return True
+
+    # The metadata
+
+    async def _write(self, first_entry_id: int, replacements: Mapping[int, tuple[str, str]]) -> None:
+        """Writes, unless the metadata have changed so that the repair fits no more: the next look sees them then."""
+        tools, was_closed = self._tools, self._record.metadata.is_closed
+        for _ in range(_WRITE_ATTEMPTS):
+            self._permission.check()
+            if self._record.metadata.is_closed and not was_closed:
+                return  # the new members are not fenced yet (R9)
+            changed = with_members_replaced(self._record.metadata, first_entry_id, replacements)
+            if changed is None:
+                return
+            try:
+                self._record = await tools.metadata.write_ledger(self._lock, changed, self._record.version)
+                return
+            except LockLostException as error:
+                raise RepairStoppedException(str(error)) from error
+            except (MetadataVersionException, UnknownOutcomeException):
+                self._record = await tools.ledger_manager.read(self._record.ledger_id)
+        raise BKException(f"the metadata of ledger {self._record.ledger_id} change too fast to write them")

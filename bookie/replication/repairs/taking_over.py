@@ -1,0 +1,55 @@
+"""Takes a ledger from its writer: the recovery of one that has lost bookies where it is written, under its lock.
+
+The first step, which every writer notices, is written by the version at which the ledger was judged, in the
+transaction that checks the lock: a writer that has replaced the bookie since, or a lock that is gone, ends it (R6).
+Source: docs/protocol/auto-recovery.md#worker.
+
+Not its job: whether the ledger may be taken (`worker`, `by_hand`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bookgate.bookie.replication.repairs.repair import RepairStoppedException, RepairTools
+from bookgate.ledger.errors import LockLostException, MetadataVersionException
+from bookgate.ledger.metadata import LedgerState
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.replication_store import LedgerLock
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+
+async def take_over(
+    tools: RepairTools, lock: LedgerLock, record: LedgerRecord, lost: Sequence[str], password: bytes
+) -> LedgerRecord:
+    """Fences, recovers and closes the ledger.
+
+    Args:
+        tools: Of whoever holds the lock.
+        lock: The ledger's.
+        record: As it was judged.
+        lost: Bookies that are lost where it is written.
+        password: Where the metadata hold none.
+
+    Returns:
+        The closed ledger.
+
+    Raises:
+        RepairStoppedException: Its metadata have changed since, or the lock is lost.
+        BKException: It can't be recovered now.
+    """
+    if record.metadata.state is LedgerState.OPEN:
+        taken = replace(record.metadata, state=LedgerState.IN_RECOVERY)
+        try:
+            record = await tools.metadata.write_ledger(lock, taken, record.version)
+        except (MetadataVersionException, LockLostException) as error:
+            raise RepairStoppedException(str(error)) from error
+        log_event(_log, "ledger_taken_from_writer", logging.WARNING, ledger=record.ledger_id, lost=lost)
+    known = record.metadata.password
+    handle = await tools.client.open_ledger(record.ledger_id, password if known is None else known, recovery=True)
+    async with handle:
+        return handle.record

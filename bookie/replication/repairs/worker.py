@@ -1,0 +1,459 @@
+"""The replication worker: takes marked ledgers, one after the other by urgency, and has each repaired under its lock.
+
+It lists the marks when they have changed, or when a ledger's pause is over, and works on a few ledgers at once. For
+each: take the lock, or leave the ledger to whoever has it; read the mark, whose version says later whether somebody has
+marked it again (R8); read the metadata; repair (`repair`); remove the mark if a complete look found the ledger whole or
+there is no such ledger (R5); give the lock back. A ledger that lost entries or its end for good is written to the list
+of unrecoverable ones, and its mark stays. Every failure has the same pause, twice as long each time.
+
+A bookie counts as lost when it is not registered and the auditor has missed it for the delay; or, where no auditor
+notes that, as BookKeeper's don't, when the mark names it and this process has missed it for the delay itself. A ledger
+that is still written is fenced and recovered only if a bookie of its last ensemble is lost, stays lost for the grace,
+as this process has seen itself, and its metadata do not move meanwhile (R6): a writer that lives replaces the bookie.
+
+While auto-recovery is disabled nothing new is begun and nothing fenced (R11). Errors of the store end nothing: they are
+a pause. Source: docs/protocol/auto-recovery.md#worker.
+
+Not its job: marking (`auditor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from bookgate.bookie.replication.attendance import Attendance
+from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
+from bookgate.bookie.replication.copies.verdicts import Findings, copies_left
+from bookgate.bookie.replication.repairs.circumstances import Circumstances, KnownCircumstances
+from bookgate.bookie.replication.repairs.grace import Graces
+from bookgate.bookie.replication.repairs.marks import unmark
+from bookgate.bookie.replication.repairs.permission import Permission, Permissions
+from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
+from bookgate.bookie.replication.repairs.repair_queue import Candidate, RepairQueue
+from bookgate.bookie.replication.repairs.taking_over import take_over
+from bookgate.ledger.errors import (
+    BKException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import (
+    BookieSet,
+    LedgerManagerFactory,
+    LedgerRecord,
+    RegisteredBookie,
+    Versioned,
+)
+from bookgate.ledger.replication_store import (
+    ANY_VERSION,
+    LedgerLock,
+    LockLost,
+    Mark,
+    MarksChanged,
+    RecordKind,
+    ReplicationEvent,
+    SwitchChanged,
+)
+from bookgate.runtime.background import keep_running
+from bookgate.runtime.clock import now_ms
+from bookgate.runtime.logs import log_bug, log_event
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 200
+_LOOK_AGAIN_SECONDS, _LEAST_REST_SECONDS = 30.0, 0.5
+_STORE_PAUSE_SECONDS = 2.0
+_JITTER_SECONDS = 0.5
+_HELD_ELSEWHERE_SECONDS = 5.0
+_LEAST_GRACE_LEFT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What may be set of a worker."""
+
+    tasks: int = 4
+    """Ledgers repaired at once."""
+    open_ledger_grace_seconds: float = 30.0
+    """How long a bookie of the last ensemble has to be lost before a ledger that is still written is recovered."""
+    deleted_seconds: float = 600.0
+    """Between looks whether ledgers that were given up are deleted since."""
+    password: bytes = b""
+    """Of ledgers whose metadata hold none (the oldest formats)."""
+
+
+@dataclass(slots=True)
+class WorkerStatistics:
+    """What a worker has done since its start."""
+
+    ledgers_repaired: int = 0
+    ledgers_failed: int = 0
+    ledgers_recovered: int = 0
+    """Ledgers that were still written, and were fenced and closed."""
+    ledgers_unrecoverable: int = 0
+    marks_seen: int = 0
+    """In the last listing."""
+    in_progress: int = 0
+
+
+class ReplicationWorker:
+    """One process's worker. `start`, and `stop` before the metadata and the client are closed."""
+
+    def __init__(
+        self,
+        factory: LedgerManagerFactory,
+        tools: RepairTools,
+        options: WorkerOptions,
+        rng: random.Random,
+        holder: str | None = None,
+    ) -> None:
+        """`holder` names this process in its locks, by default its host."""
+        self.statistics = WorkerStatistics()
+        self._factory = factory
+        self._metadata = factory.replication_metadata
+        self._tools = tools
+        self._options = options
+        self._rng = rng
+        self._holder = holder or socket.gethostname()
+        self._queue = RepairQueue()
+        self._attendance = Attendance()
+        self._circumstances = KnownCircumstances(self._metadata)
+        self._enabled = False
+        self._resting = False
+        self._stopping = False
+        self._changed = False
+        """Whether the marks have to be listed again."""
+        self._wake = asyncio.Event()
+        self._permissions = Permissions(self._why_not)
+        self._targets: dict[int, dict[tuple[int, int], str]] = {}
+        """Bookies chosen for places, by ledger: kept while its repair is not done."""
+        self._deleted_due = 0.0
+        """When to look for deleted ledgers among those given up."""
+        self._graces = Graces(options.open_ledger_grace_seconds, self._attendance)
+        self._working: dict[int, asyncio.Task[None]] = {}
+        self._main: asyncio.Task[None] | None = None
+        self._unwatch: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        """Begins to work; the store need not be reachable yet."""
+        self._unwatch.append(self._metadata.watch(self._on_event))
+        self._main = keep_running("replication worker", self._run)
+
+    def rest(self, resting: bool) -> None:
+        """Whether nothing is begun for the time being."""
+        self._resting = resting
+        self._list_again()
+
+    async def stop(self) -> None:
+        """Ends after the entries under way; locks are given back."""
+        self._stopping = True
+        for unwatch in self._unwatch:
+            unwatch()
+        tasks = [*self._working.values(), *([self._main] if self._main else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What it hears
+
+    def _on_event(self, event: ReplicationEvent) -> None:
+        match event:
+            case MarksChanged():
+                self._list_again()
+            case SwitchChanged(enabled):
+                self._enabled = enabled
+                log_event(_log, "auto_recovery_switch", enabled=enabled)
+                self._list_again()
+            case LockLost():
+                self._permissions.lost(event)
+
+    def _on_bookies(self, bookies: list[RegisteredBookie] | tuple[RegisteredBookie, ...]) -> None:
+        self._circumstances.forget()
+        came = self._attendance.hear(bookies, self._now())
+        self._queue.returned(came)
+        self._list_again()
+
+    def _list_again(self) -> None:
+        self._changed = True
+        self._wake.set()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    # The queue
+
+    async def _run(self) -> None:
+        discovery = self._factory.service_discovery
+        while not self._attendance.told:
+            try:
+                self._unwatch.append(
+                    await discovery.watch_bookies(BookieSet.ALL, lambda found: self._on_bookies(list(found)))
+                )
+                self._on_bookies(list(await discovery.bookies(BookieSet.ALL)))
+            except BKException as error:
+                self._store_failed(error)
+                await asyncio.sleep(_STORE_PAUSE_SECONDS)
+        while True:
+            self._changed = False
+            if self._enabled and not self._resting:
+                try:
+                    await self._take_marked()
+                except BKException as error:
+                    self._store_failed(error)
+                    await asyncio.sleep(_STORE_PAUSE_SECONDS)
+                    continue
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Until there may be something to do: marks have changed, or a ledger's pause is over."""
+        began = self._now()
+        while not self._changed:
+            due = self._queue.next_due()
+            until = began + _LOOK_AGAIN_SECONDS
+            seconds = (until if due is None else min(until, max(due, began + _LEAST_REST_SECONDS))) - self._now()
+            if seconds <= 0:
+                return
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+        # Several workers hear of the same mark in one moment.
+        await asyncio.sleep(self._rng.random() * _JITTER_SECONDS)
+
+    async def _take_marked(self) -> None:
+        """Works through all marks that are due, the most urgent first."""
+        marked: set[int] = set()
+        due: list[Mark] = []
+        given_up: list[Mark] = []
+        async for page in self._metadata.marks():
+            for mark in page:
+                ledger_id = mark.value.ledger_id
+                marked.add(ledger_id)
+                if ledger_id in self._working:
+                    continue
+                if self._queue.is_due(ledger_id, mark.version, self._now()):
+                    due.append(mark)
+                elif self._queue.is_given_up(ledger_id):
+                    given_up.append(mark)
+        self._circumstances.forget()  # as to these marks; one that was made again since is seen under its lock
+        due += await self._deleted(given_up)
+        self.statistics.marks_seen = len(marked)
+        self._queue.keep_only(marked)
+        self._graces.keep_only(marked)
+        for ledger_id in self._targets.keys() - marked:
+            del self._targets[ledger_id]
+        for candidate in self._queue.order(await self._candidates(due), self._now()):
+            while len(self._working) >= self._options.tasks:
+                await asyncio.wait(self._working.values(), return_when=asyncio.FIRST_COMPLETED)
+            if self._why_not():
+                return
+            self._begin(candidate)
+
+    async def _candidates(self, marks: list[Mark]) -> list[Candidate]:
+        found: list[Candidate] = []
+        async for mark, record in self._with_metadata(marks):
+            left = 0
+            if isinstance(record, LedgerRecord):
+                gone = {*mark.value.replicas} - self._attendance.present.keys()
+                left = copies_left(record.metadata, gone)
+            found.append(Candidate(mark.value.ledger_id, mark.version, left))
+        return found
+
+    async def _deleted(self, given_up: list[Mark]) -> list[Mark]:
+        """Now and then, those whose ledger is there no more: nothing else would ever take their marks away."""
+        if not given_up or self._now() < self._deleted_due:
+            return []
+        self._deleted_due = self._now() + self._options.deleted_seconds
+        looked_at = self._with_metadata(given_up)
+        return [
+            mark async for mark, record in looked_at if isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
+        ]
+
+    async def _with_metadata(self, marks: list[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
+        for start in range(0, len(marks), _READ_AT_ONCE):
+            some = marks[start : start + _READ_AT_ONCE]
+            ids = [LedgerId.unscoped(mark.value.ledger_id) for mark in some]
+            records = await self._factory.ledger_manager.read_many(ids)
+            for mark, record in zip(some, records, strict=True):
+                yield mark, record
+
+    def _begin(self, candidate: Candidate) -> None:
+        task = asyncio.get_running_loop().create_task(self._work_on(candidate.ledger_id, candidate.mark_version))
+        self._working[candidate.ledger_id] = task
+        self.statistics.in_progress = len(self._working)
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            self._working.pop(candidate.ledger_id, None)
+            self.statistics.in_progress = len(self._working)
+            self._wake.set()
+
+        task.add_done_callback(ended)
+
+    def _store_failed(self, error: BKException) -> None:
+        log_event(_log, "replication_worker", logging.WARNING, state="store_out_of_reach", error=error)
+
+    # One ledger
+
+    async def _work_on(self, ledger_id: int, mark_version: int) -> None:
+        try:
+            await self._lock_and_repair(ledger_id, mark_version)
+        except RepairStoppedException as error:
+            self._queue.failed(ledger_id, mark_version, self._now())
+            log_event(_log, "ledger_repair", state="stopped", ledger=ledger_id, reason=error)
+        except (BKException, TimeoutError) as error:
+            self._failed(ledger_id, mark_version, str(error))
+        except Exception as error:  # one ledger that nobody foresaw must not keep the others from their repair
+            log_bug(_log, "ledger_repair_failed", error, ledger=ledger_id)
+            self._failed(ledger_id, mark_version, str(error))
+
+    def _failed(self, ledger_id: int, mark_version: int, reason: str) -> None:
+        self.statistics.ledgers_failed += 1
+        pause = self._queue.failed(ledger_id, mark_version, self._now())
+        log_event(
+            _log, "ledger_repair", logging.WARNING, state="postponed", ledger=ledger_id, seconds=pause, reason=reason
+        )
+
+    async def _lock_and_repair(self, ledger_id: int, mark_version: int) -> None:
+        lock = await self._metadata.try_lock(ledger_id, self._holder)
+        if lock is None:
+            self._queue.postponed(ledger_id, mark_version, self._now() + _HELD_ELSEWHERE_SECONDS)
+            return
+        try:
+            with self._permissions.under(lock) as permission, self._tools.share.locked():
+                await self._repair(lock, permission, mark_version)
+        finally:
+            await self._release(lock)
+
+    def _why_not(self) -> str:
+        if self._stopping:
+            return "the worker stops"
+        if self._resting:
+            return "it gives way to another auditor's workers"
+        return "" if self._enabled else "auto-recovery is disabled"
+
+    async def _release(self, lock: LedgerLock) -> None:
+        try:
+            await self._metadata.release(lock)
+        except BKException as error:
+            # The store's side gives it back as soon as it can.
+            log_event(_log, "replication_lock_kept", logging.WARNING, ledger=lock.ledger_id, error=error)
+
+    async def _repair(self, lock: LedgerLock, permission: Permission, mark_version: int) -> None:
+        ledger_id = lock.ledger_id
+        mark = await self._metadata.read_mark(ledger_id)
+        if mark is None:
+            self._queue.done(ledger_id)
+            return
+        if mark.version != mark_version:
+            self._circumstances.forget()
+        corrupt = await self._found_corrupt(mark)
+        try:
+            record = await self._factory.ledger_manager.read(LedgerId.unscoped(ledger_id))
+            outcome = await self._repair_record(lock, mark, record, permission, corrupt)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            await self._finish(mark, "deleted", corrupt)
+            return
+        if outcome.findings.whole:
+            self.statistics.ledgers_repaired += 1
+            await self._finish(mark, "whole", corrupt)
+        elif self._is_unrecoverable(outcome):
+            await self._give_up(mark, outcome)
+        elif outcome.findings.lost_where_written and not outcome.findings.repairs and not outcome.findings.unknown:
+            self._queue.postponed(ledger_id, mark.version, self._now() + self._grace_left(outcome.record))
+        else:
+            self._failed(ledger_id, mark.version, outcome.reason)
+
+    def _is_unrecoverable(self, outcome: Outcome) -> bool:
+        findings = outcome.findings
+        if findings.unknown:
+            return False
+        return bool(findings.unrecoverable) or (findings.end_is_lost and self._is_to_be_fenced(outcome))
+
+    async def _found_corrupt(self, mark: Mark) -> Versioned[bytes] | None:
+        """What a scrub has found; it tells before it marks, and marks for bookies that are there."""
+        if not self._attendance.present.keys() & {*mark.value.replicas}:
+            return None
+        return await self._metadata.read_record(RecordKind.CORRUPT_LEDGER, str(mark.value.ledger_id))
+
+    async def _repair_record(
+        self,
+        lock: LedgerLock,
+        mark: Mark,
+        record: LedgerRecord,
+        permission: Permission,
+        corrupt: Versioned[bytes] | None,
+    ) -> Outcome:
+        circumstances = await self._circumstances.now()
+        absent, draining = self._absent(mark, record, circumstances), circumstances.draining
+        targets = self._targets.setdefault(lock.ledger_id, {})
+        suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
+        # One that names nobody; what is misplaced beside a loss the next check of placement finds again.
+        misplaced = not mark.value.replicas and mark.value.damaged is None
+        repair = LedgerRepair(self._tools, lock, record, permission, targets, suspects)
+        outcome = await repair.run(absent, draining, misplaced=misplaced)
+        if outcome.findings.end_is_lost or not self._is_to_be_fenced(outcome):
+            return outcome
+        permission.check()
+        record = await self._recover(lock, outcome.record, outcome.findings)
+        return await LedgerRepair(self._tools, lock, record, permission, targets, suspects).run(absent, draining)
+
+    def _absent(self, mark: Mark, record: LedgerRecord, circumstances: Circumstances) -> Mapping[str, bool]:
+        """Bookies of the ledger that are not registered; True for those that are lost."""
+        now = self._now()
+        delay_ms = circumstances.delay_ms
+        absent = {}
+        for bookie_id in sorted(record.metadata.bookies):
+            away = self._attendance.away_seconds(bookie_id, now)
+            if away is None:
+                continue
+            noted = circumstances.is_lost(bookie_id, now_ms())
+            absent[bookie_id] = noted or (bookie_id in mark.value.replicas and 1000 * away >= delay_ms)
+        return absent
+
+    # Ledgers that are still written
+
+    def _grace_left(self, record: LedgerRecord) -> float:
+        """At least a moment: a bookie may have been away for less long."""
+        return max(_LEAST_GRACE_LEFT_SECONDS, self._graces.left(record, self._now()))
+
+    def _is_to_be_fenced(self, outcome: Outcome) -> bool:
+        return self._graces.is_over(outcome, self._now())
+
+    async def _recover(self, lock: LedgerLock, record: LedgerRecord, findings: Findings) -> LedgerRecord:
+        record = await take_over(self._tools, lock, record, findings.lost_where_written, self._options.password)
+        self.statistics.ledgers_recovered += 1
+        self._graces.forget(record.ledger_id.ledger_id)
+        return record
+
+    # Ends
+
+    async def _finish(self, mark: Mark, state: str, corrupt: Versioned[bytes] | None) -> None:
+        ledger_id = mark.value.ledger_id
+        removed = await unmark(self._metadata, mark, corrupt)
+        self._targets.pop(ledger_id, None)
+        if removed:
+            self._queue.done(ledger_id)
+        log_event(_log, "ledger_repair", state=state, ledger=ledger_id, marked_again=not removed)
+
+    async def _give_up(self, mark: Mark, outcome: Outcome) -> None:
+        ledger_id = mark.value.ledger_id
+        lost = outcome.findings.unrecoverable
+        gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
+        self.statistics.ledgers_unrecoverable += 1
+        reason = {
+            "entries": len(lost),
+            "first_entries": list(lost[:20]),
+            "end_is_lost": outcome.findings.end_is_lost,
+            "lost_bookies": gone,
+        }
+        content = json.dumps({**reason, "time_ms": now_ms()}, sort_keys=True).encode()
+        await self._metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id), content, ANY_VERSION)
+        self._queue.unrecoverable(ledger_id, mark.version, gone)
+        log_event(_log, "ledger_repair", logging.ERROR, state="unrecoverable", ledger=ledger_id, **reason)

@@ -1,0 +1,81 @@
+"""The cookie of a bookie that is to be emptied goes when that is wanted, it is stopped, and no ledger names it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookgate.bookie.replication.checks.emptied import EmptiedBookies
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger import replication_control as control
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from tests.integration.bookie.replication.healing import Store, until
+from tests.integration.bookie.replication.test_auditor_metrics import register
+
+pytestmark = pytest.mark.asyncio
+
+
+@contextlib.asynccontextmanager
+async def removing(factory: LedgerManagerFactory) -> AsyncIterator[EmptiedBookies]:
+    """The task alone, in office."""
+    task = EmptiedBookies(factory, None, look_seconds=0.02)  # type: ignore[arg-type]  # it asks no bookie
+    task.allow(True)
+    try:
+        yield task
+    finally:
+        await task.stop()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each look of the task."""
+    done: list[int] = []
+    turn = EmptiedBookies._turn
+
+    async def counted(self: EmptiedBookies) -> float | None:
+        seconds = await turn(self)
+        done.append(1)
+        return seconds
+
+    monkeypatch.setattr(EmptiedBookies, "_turn", counted)
+    return done
+
+
+async def test_the_cookie_goes_last(store: Store, looks: list[int]) -> None:
+    factory = create_factory(store.uri)
+    await factory.initialize()
+    manager, ledger_id = factory.ledger_manager, LedgerId(0, 5)
+    names = ("named", "running", "not-wanted", "empty")
+    try:
+        await register(factory, *names)
+        await manager.create(ledger_id, LedgerMetadata.new(["named", "other"], 2, 1))
+        for name in names:
+            if name != "running":
+                await factory.registration_manager.unregister_bookie(name)
+            await control.begin_draining(factory, name, 5, delete_cookie=name != "not-wanted")
+        async with removing(factory):
+            await until(lambda: gone(factory, "empty"))
+            seen = len(looks)
+            await until(lambda: more_than(looks, seen + 2))
+            for name in ("named", "running", "not-wanted"):
+                assert not await gone(factory, name), name
+            await manager.remove(ledger_id, (await manager.read(ledger_id)).version)
+            await until(lambda: gone(factory, "named"))
+            await factory.registration_manager.unregister_bookie("running")
+            await until(lambda: gone(factory, "running"))
+        assert not await gone(factory, "not-wanted")
+        assert list(await control.draining_bookies(factory.replication_metadata)) == ["not-wanted"]
+    finally:
+        await factory.close()
+
+
+async def gone(factory: LedgerManagerFactory, bookie_id: str) -> bool:
+    return await factory.registration_manager.read_cookie(bookie_id) is None
+
+
+async def more_than(looks: list[int], count: int) -> bool:
+    return len(looks) > count

@@ -1,0 +1,98 @@
+"""Which bookies are lost, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.bookie.replication.audits.audit_rules import HeldBack, Roll, call_the_roll
+
+KNOWN = ("a", "b", "c", "d", "e")
+
+
+def roll(*present: str, missed: dict[str, int] | None = None, draining: tuple[str, ...] = ()) -> Roll:
+    return Roll(KNOWN, present, missed or {}, draining)
+
+
+def test_a_missed_bookie_is_noted_and_lost_after_the_delay() -> None:
+    verdict = call_the_roll(roll("a", "b", "c", "d"), 1000, 5000)
+    assert (verdict.to_note, verdict.lost, verdict.next_in_ms) == (("e",), (), 1000)
+    verdict = call_the_roll(roll("a", "b", "c", "d", missed={"e": 5000}), 1000, 5999)
+    assert (verdict.to_note, verdict.lost, verdict.next_in_ms) == ((), (), 1)
+    verdict = call_the_roll(roll("a", "b", "c", "d", missed={"e": 5000}), 1000, 6000)
+    assert (verdict.lost, verdict.next_in_ms) == (("e",), None)
+
+
+def test_one_that_is_back_is_forgotten() -> None:
+    verdict = call_the_roll(roll(*KNOWN, missed={"e": 5000}), 1000, 9000)
+    assert (verdict.to_forget, verdict.lost) == (("e",), ())
+
+
+def test_without_a_delay_it_is_lost_at_once() -> None:
+    assert call_the_roll(roll("a", "b", "c", "d"), 0, 5000).lost == ("e",)
+
+
+def test_where_the_note_is_from_a_clock_that_is_ahead_the_auditor_goes_by_what_it_saw() -> None:
+    noted = roll("a", "b", "c", "d", missed={"e": 10**12})
+    verdict = call_the_roll(replace(noted, away_ms={"e": 400}), 1000, 5000)
+    assert (verdict.lost, verdict.next_in_ms) == ((), 600)
+    assert call_the_roll(replace(noted, away_ms={"e": 1000}), 1000, 5000).lost == ("e",)
+
+
+def test_when_most_are_missed_nobody_is_lost_before_it_is_ordered() -> None:
+    missed = {"c": 0, "d": 0, "e": 0}
+    verdict = call_the_roll(roll("a", "b", missed=missed), 1000, 5000)
+    assert verdict.storm
+    assert verdict.lost == ()
+    assert call_the_roll(roll("a", "b", missed=missed), 1000, 5000, ordered=True).lost == ("c", "d", "e")
+
+
+def test_losses_that_are_settled_are_no_part_of_a_storm() -> None:
+    missed = {"c": 0, "d": 0, "e": 0}
+    verdict = call_the_roll(replace(roll("a", "b", missed=missed), settled=("d", "e")), 1000, 5000)
+    assert not verdict.storm
+    assert verdict.lost == ("c", "d", "e")
+    # Of four that count three are missed; what is settled stays lost meanwhile.
+    more = Roll((*KNOWN, "f"), ("f",), dict.fromkeys(KNOWN, 0), (), settled=("d", "e"))
+    verdict = call_the_roll(more, 1000, 5000)
+    assert verdict.held_back == HeldBack(("a", "b", "c"), 4)
+    assert verdict.lost == ("d", "e")
+    # One that is registered counts, whatever it holds.
+    verdict = call_the_roll(replace(roll("a", "b", "c", missed=missed), settled=("a", "b")), 1000, 5000)
+    assert verdict.lost == ("d", "e")
+
+
+def test_why_an_auditor_holds_back_is_kept_as_a_record() -> None:
+    word = HeldBack(("c", "d", "e"), 5)
+    assert HeldBack.decode(word.encode()) == word
+    for damaged in (b"", b"\xff", b"[]", b'{"missed": 1, "known": 5}', b'{"missed": []}'):
+        assert HeldBack.decode(damaged) is None
+
+
+def test_two_of_five_and_one_of_two_are_no_storm() -> None:
+    assert call_the_roll(roll("a", "b", "c", missed={"d": 0, "e": 0}), 1000, 5000).lost == ("d", "e")
+    assert call_the_roll(Roll(("a", "b"), ("a",), {"b": 0}, ()), 1000, 5000).lost == ("b",)
+
+
+def test_one_that_is_to_be_emptied_is_not_lost() -> None:
+    verdict = call_the_roll(roll("a", "b", "c", "d", draining=("a", "e")), 1000, 5000)
+    assert (verdict.draining, verdict.lost) == (("a",), ())
+
+
+TIMES = st.integers(0, 10_000)
+
+
+@given(st.sets(st.sampled_from(KNOWN)), st.dictionaries(st.sampled_from(KNOWN), TIMES), TIMES, TIMES, st.booleans())
+def test_nobody_who_is_there_is_lost_and_nobody_too_early(
+    present: set[str], missed: dict[str, int], delay: int, now: int, ordered: bool
+) -> None:
+    verdict = call_the_roll(Roll(KNOWN, present, missed, ()), delay, now, ordered=ordered)
+    assert not present & {*verdict.lost, *verdict.to_note}
+    assert set(verdict.to_forget) == present & missed.keys()
+    for bookie in verdict.lost:
+        assert ordered or max(0, now - missed.get(bookie, now)) >= delay
+    if not (verdict.storm or ordered):
+        waits = set(KNOWN) - present - set(verdict.lost)
+        assert bool(waits) == (verdict.next_in_ms is not None)

@@ -1,0 +1,80 @@
+"""Which entries each place of an ensemble is due to hold, and what a repair may change of the metadata."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.bookie.replication.copies.fragments import (
+    CompleteFragment,
+    complete_fragments,
+    with_members_replaced,
+    written_ensemble,
+)
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.quorum import write_set
+
+BOOKIES = ("a:1", "b:1", "c:1", "d:1", "e:1")
+
+
+def ledger(starts: tuple[int, ...], last: int | None, sizes: tuple[int, int] = (3, 2)) -> LedgerMetadata:
+    """Closed at `last`, or open; fragments on different bookies."""
+    ensembles = [tuple(BOOKIES[(n + k) % 5] for k in range(sizes[0])) for n in range(len(starts))]
+    new = LedgerMetadata.new(ensembles[0], sizes[1], 1)
+    fragments = tuple(map(Fragment, starts, ensembles))
+    if last is None:
+        return replace(new, fragments=fragments)
+    return replace(new, fragments=fragments, state=LedgerState.CLOSED, last_entry_id=last, length=last + 1)
+
+
+@given(
+    first=st.integers(0, 50),
+    count=st.integers(0, 40),
+    size=st.integers(1, 5),
+    quorum=st.integers(1, 5),
+)
+def test_the_due_ids_are_those_of_the_write_sets(first: int, count: int, size: int, quorum: int) -> None:
+    quorum = min(quorum, size)
+    fragment = CompleteFragment(first, first + count - 1, BOOKIES[:size], quorum)
+    for index in range(size):
+        expected = [e for e in range(first, first + count) if index in write_set(e, size, quorum)]
+        assert list(fragment.due(index)) == expected
+    for entry_id in range(first, first + count):
+        assert fragment.write_set(entry_id) == tuple(BOOKIES[index] for index in write_set(entry_id, size, quorum))
+
+
+def test_of_a_closed_ledger_all_fragments_are_complete() -> None:
+    closed = ledger((0, 5, 9), 9)
+    assert [(f.first_entry_id, f.last_entry_id) for f in complete_fragments(closed)] == [(0, 4), (5, 8), (9, 9)]
+    assert written_ensemble(closed) == ()
+
+
+def test_of_a_ledger_that_is_written_the_last_one_is_not() -> None:
+    written = ledger((0, 5), None)
+    assert [(f.first_entry_id, f.last_entry_id) for f in complete_fragments(written)] == [(0, 4)]
+    assert written_ensemble(written) == ("b:1", "c:1", "d:1")
+
+
+def test_an_empty_ledger_has_a_fragment_without_entries() -> None:
+    (fragment,) = complete_fragments(ledger((0,), -1))
+    assert not fragment.due(0)
+
+
+def test_a_repair_replaces_members_by_place_and_name() -> None:
+    closed = ledger((0, 5), 9)
+    changed = with_members_replaced(closed, 5, {1: ("c:1", "a:1")})
+    assert changed is not None
+    assert [fragment.ensemble for fragment in changed.fragments] == [("a:1", "b:1", "c:1"), ("b:1", "a:1", "d:1")]
+    assert replace(changed, fragments=closed.fragments) == closed
+
+
+def test_a_repair_that_fits_no_more_changes_nothing() -> None:
+    closed, written = ledger((0, 5), 9), ledger((0, 5), None)
+    assert with_members_replaced(closed, 5, {1: ("b:1", "a:1")}) is None, "another member by now"
+    assert with_members_replaced(closed, 5, {1: ("c:1", "d:1")}) is None, "twice in the ensemble"
+    assert with_members_replaced(closed, 4, {1: ("c:1", "a:1")}) is None, "no such fragment"
+    assert with_members_replaced(closed, 5, {3: ("c:1", "a:1")}) is None, "no such place"
+    assert with_members_replaced(written, 5, {1: ("c:1", "a:1")}) is None, "it is still written"
+    assert with_members_replaced(written, 0, {1: ("b:1", "e:1")}) is not None

@@ -1,0 +1,67 @@
+"""Whom a look at a ledger asks, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies import look as module
+from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.verdicts import Copies, Holding, Unknown
+from tests.unit.bookie.replication.copies.test_verdicts import CLOSED, whole
+
+
+class Answers:
+    """What bookies say, the first and the second time."""
+
+    def __init__(self, first: dict[str, Copies], second: dict[str, Copies]) -> None:
+        self._answers = [first, second]
+        self.asked: list[str] = []
+
+    async def ask(self, bookie_id: str, due: BitMap64) -> Copies:
+        said = self._answers[self.asked.count(bookie_id)][bookie_id]
+        self.asked.append(bookie_id)
+        assert due == whole_entries(bookie_id)
+        return said
+
+
+def whole_entries(bookie_id: str) -> BitMap64:
+    state = whole(CLOSED)[bookie_id]
+    assert isinstance(state, Holding)
+    return state.entries
+
+
+def found(
+    first: dict[str, Copies], second: dict[str, Copies], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Answers, dict[str, Copies]]:
+    monkeypatch.setattr(module, "_ASK_AGAIN_SECONDS", 0.0)
+    answers = Answers(first, second)
+    return answers, asyncio.run(look(CLOSED, answers.ask))
+
+
+MEMBERS = sorted(CLOSED.bookies)
+
+
+def test_a_whole_ledger_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, copies = found(whole(CLOSED), {}, monkeypatch)
+    assert sorted(answers.asked) == MEMBERS
+    assert copies == {name: whole(CLOSED)[name] for name in MEMBERS}
+
+
+def test_what_lacks_is_asked_again_and_holds_what_it_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = whole_entries("b:1")
+    one, another = BitMap64([entries.min()]), BitMap64([entries.max()])
+    first = {**whole(CLOSED), "a:1": Unknown("no answer"), "b:1": Holding(entries - one)}
+    answers, copies = found(first, {"b:1": Holding(entries - one - another)}, monkeypatch)
+    assert sorted(answers.asked) == sorted([*MEMBERS, "b:1"])
+    assert copies["b:1"] == Holding(entries - one)
+    assert copies["a:1"] == Unknown("no answer")
+
+
+def test_a_lack_that_is_not_said_again_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {**whole(CLOSED), "b:1": Holding(BitMap64())}
+    for second in (whole(CLOSED)["b:1"], Unknown("no answer")):
+        _, copies = found(first, {"b:1": second}, monkeypatch)
+        assert copies["b:1"] == second

@@ -1,0 +1,116 @@
+"""Which fragments of a ledger are repaired first, and what becomes of the others where one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies.bookies import Bookies
+from bookgate.bookie.replication.copies.budget import Limits, WorkerBudget
+from bookgate.bookie.replication.copies.copying import Copied
+from bookgate.bookie.replication.copies.fragments import complete_fragments
+from bookgate.bookie.replication.copies.verdicts import Copies, Holding, PlaceRepair, by_danger
+from bookgate.bookie.replication.repairs.budget_share import BudgetShare
+from bookgate.bookie.replication.repairs.repair import LedgerRepair, RepairStoppedException, RepairTools
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, ServiceDiscovery
+from bookgate.ledger.replication_store import LedgerLock, ReplicationMetadata
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.placement.chooser import Placement
+from tests.unit.bookie.replication.copies.test_fragments import ledger
+
+ENTRIES = 50
+
+
+def test_the_fragment_with_most_places_to_fill_comes_first_then_the_newest() -> None:
+    first, second, third = complete_fragments(ledger((0, 10, 20), 29))
+    nothing = BitMap64()
+    places = [
+        PlaceRepair(fragment, index, nothing, nothing, replace=True)
+        for fragment, index in ((first, 0), (second, 0), (first, 1), (third, 2))
+    ]
+    assert [(fragment, len(of_it)) for fragment, of_it in by_danger(places)] == [(first, 2), (third, 1), (second, 1)]
+
+
+@dataclass
+class Cluster:
+    """Every bookie that is asked says that it holds all; some places find no bookie that takes them."""
+
+    metadata: LedgerMetadata
+    broken: Collection[int]
+    """First entries of fragments that can't be repaired."""
+    error: BKException
+    asked: list[int] = field(default_factory=list)
+    config = ClientConfig()
+
+    async def copies(self, _bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
+        return Holding(BitMap64(range(ENTRIES)))
+
+    async def fence(self, *_arguments: Any, **_options: Any) -> None:
+        return
+
+    async def replace_bookie(self, _request: Any, ensemble: Sequence[str], _index: int, _exclude: Any) -> str:
+        fragment = next(each for each in self.metadata.fragments if tuple(each.ensemble) == tuple(ensemble))
+        self.asked.append(fragment.first_entry_id)
+        if fragment.first_entry_id in self.broken:
+            raise self.error
+        return "new:1"
+
+    async def write_ledger(self, _lock: LedgerLock, metadata: LedgerMetadata, version: int) -> LedgerRecord:
+        self.metadata = metadata
+        return LedgerRecord(LedgerId.unscoped(7), metadata, version + 1)
+
+    def check(self) -> None:
+        return
+
+    async def repair(self, lost: str) -> None:
+        budget = WorkerBudget(Limits(), 0.0)
+        tools = RepairTools(
+            client=cast("BookKeeper", self),
+            bookies=cast("Bookies", self),
+            placement=cast("Placement", self),
+            metadata=cast("ReplicationMetadata", self),
+            ledger_manager=cast("LedgerManager", self),
+            discovery=cast("ServiceDiscovery", self),
+            budget=budget,
+            share=BudgetShare(cast("ReplicationMetadata", self), budget),
+            copied=Copied(),
+        )
+        record = LedgerRecord(LedgerId.unscoped(7), self.metadata, 0)
+        await LedgerRepair(tools, cast("LedgerLock", None), record, self, {}).run({lost: True}, ())
+
+
+@pytest.mark.asyncio
+async def test_a_fragment_that_fails_does_not_keep_the_others_waiting() -> None:
+    before = ledger((0, 10, 20), ENTRIES - 1)
+    cluster = Cluster(before, {20}, BKException("nobody takes it"))
+    with pytest.raises(BKException, match="nobody takes it"):
+        await cluster.repair("c:1")
+    named = {each.first_entry_id: "c:1" in each.ensemble for each in cluster.metadata.fragments}
+    assert named == {0: False, 10: False, 20: True}
+
+
+@pytest.mark.asyncio
+async def test_a_repair_that_has_to_stop_stops() -> None:
+    before = ledger((0, 10, 20), ENTRIES - 1)
+    cluster = Cluster(before, {20}, RepairStoppedException("the lock is lost"))
+    with pytest.raises(RepairStoppedException):
+        await cluster.repair("c:1")
+    assert cluster.asked == [20]
+    assert cluster.metadata == before
+
+
+@pytest.mark.asyncio
+async def test_after_three_failures_the_rest_waits() -> None:
+    starts = (0, 10, 20, 30, 40)
+    cluster = Cluster(ledger(starts, ENTRIES - 1, sizes=(4, 2)), starts, BKException("out of reach"))
+    with pytest.raises(BKException, match="out of reach"):
+        await cluster.repair("c:1")
+    assert cluster.asked == [40, 20, 10]

@@ -1,0 +1,70 @@
+"""The order in which a worker takes marked ledgers, and when it tries one again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.bookie.replication.repairs.repair_queue import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Candidate,
+    RepairQueue,
+)
+
+
+def test_the_fewest_copies_first_then_the_newest() -> None:
+    queue = RepairQueue()
+    candidates = [Candidate(1, 0, 2), Candidate(2, 0, 1), Candidate(3, 0, 1), Candidate(4, 0, 2)]
+    assert [each.ledger_id for each in queue.order(candidates, 0.0)] == [3, 2, 4, 1]
+
+
+def test_what_has_waited_for_long_goes_up() -> None:
+    queue = RepairQueue()
+    assert queue.is_due(1, 0, 0.0)
+    assert queue.is_due(9, 0, 5_000.0)
+    assert [each.ledger_id for each in queue.order([Candidate(1, 0, 3), Candidate(9, 0, 1)], 5_000.0)] == [1, 9]
+
+
+def test_every_failure_doubles_the_pause_up_to_a_bound() -> None:
+    queue, now, pauses = RepairQueue(), 0.0, []
+    for _ in range(3000):
+        pauses.append(queue.failed(7, 0, now))
+        assert not queue.is_due(7, 0, now)
+        assert queue.next_due() == now + pauses[-1]
+        now += pauses[-1]
+        assert queue.is_due(7, 0, now)
+    assert pauses[:3] == [FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
+    assert pauses[-1] == LONGEST_PAUSE_SECONDS
+
+
+def test_what_is_unrecoverable_waits_for_a_change() -> None:
+    queue = RepairQueue()
+    queue.unrecoverable(7, 3, ["a", "b"])
+    assert queue.next_due() is None
+    assert not queue.is_due(7, 3, 1e9)
+    assert queue.is_given_up(7)
+    queue.failed(8, 0, 0.0)
+    assert not queue.is_given_up(8)
+    assert queue.is_due(7, 4, 1e9), "somebody marked it again"
+    queue.returned(["c"])
+    assert not queue.is_due(7, 3, 1e9)
+    queue.returned(["b"])
+    assert queue.is_due(7, 3, 1e9)
+
+
+def test_what_is_not_marked_any_more_is_forgotten() -> None:
+    queue = RepairQueue()
+    queue.failed(7, 0, 0.0)
+    queue.failed(8, 0, 0.0)
+    queue.keep_only({8})
+    assert queue.is_due(7, 0, 0.0)
+    assert not queue.is_due(8, 0, 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), unique_by=lambda pair: pair[0]))
+def test_an_order_leaves_nobody_out(pairs: list[tuple[int, int]]) -> None:
+    candidates = [Candidate(ledger_id, 0, left) for ledger_id, left in pairs]
+    ordered = RepairQueue().order(candidates, 0.0)
+    assert sorted(ordered, key=lambda each: each.ledger_id) == sorted(candidates, key=lambda each: each.ledger_id)
+    assert [each.copies_left for each in ordered] == sorted(each.copies_left for each in candidates)
