@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 # More than cores: tests wait for processes most of the time.
 TEST_WORKERS ?= 4
 
-.PHONY: help run test docs test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test docs test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,13 +47,14 @@ fuzz: env-dev ## a million bad inputs to everything that reads bytes (some minut
 	BOOKGATE_FUZZ_INPUTS=$${BOOKGATE_FUZZ_INPUTS:-1000000} BOOKGATE_FUZZ_SEED=$${BOOKGATE_FUZZ_SEED:-$$(date +%s)} \
 		$(BIN)/python -m pytest tests/fuzz $(PYTEST_ARGS)
 
-lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of the generated stubs
+lint: env-dev ## ruff, mypy --strict, import-linter, buf, and the check of what is generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd protos && ../$(BIN)/buf lint
 	$(BIN)/python -m bookgate.protos.generate --check
+	$(BIN)/python -m bookgate.thinclient.blocking.generate --check
 
 format: env-dev ## let ruff format and sort
 	$(BIN)/ruff check --fix .
@@ -70,6 +71,9 @@ reference: env-dev ## docs/reference and the dashboards, from the code
 
 protos: env-dev ## regenerate the stubs from the .proto files
 	$(BIN)/python -m bookgate.protos.generate
+
+blocking: env-dev ## regenerate the blocking client from the asynchronous one
+	$(BIN)/python -m bookgate.thinclient.blocking.generate
 
 bench: bench-bookie bench-client bench-gateway bench-spark ## all benchmarks (QUICK=1 keeps a run under a minute)
 

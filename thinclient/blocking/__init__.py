@@ -1,1 +1,1 @@
-"""The client without asyncio, and the thread whose event loop carries it."""
+"""The client without asyncio, generated from the asynchronous one, and the thread whose event loop carries it."""

@@ -1,430 +1,680 @@
 """The client without asyncio: the same names, each call returning when it is done.
 
-One event loop in one background thread a process carries all blocking clients (`loop_thread`); what is under way when
-the last one is closed ends with ClientClosedException. Iterators are plain iterators that fetch whole batches, so that
-the hop between threads is paid once a batch, not once an entry; the next batch is fetched while the present one is
-being used.
+Iterators are plain iterators that fetch whole pages, so that the hop between threads is paid once a page, not once an
+entry; the next page is fetched while the present one is being used.
 
-Handles and clients may be used from several threads.
+Generated from the asynchronous client by `make blocking`; not edited by hand. What is not generated is in `facades`.
 """
 
 from __future__ import annotations
 
-from collections.abc import (
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Generator, Sequence
 
-from bookgate.ledger import metadata_store
-from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
-from bookgate.ledger.errors import BKException, ClientClosedException
+from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import BookieSet, ClusterInfo, LedgerRecord, RegisteredBookie
-from bookgate.thinclient import client as asynchronous
-from bookgate.thinclient.blocking.loop_thread import LoopThread, flat, iterate, result_of
-from bookgate.thinclient.bookies.auth import ClientAuthProvider
+from bookgate.ledger.metadata_store import BookieSet, ClusterInfo, CreateRequest, LedgerRecord, RegisteredBookie
+from bookgate.thinclient.blocking.facades import (
+    AdvancedWriteHandleFacade,
+    BookKeeperFacade,
+    LedgerManagerFacade,
+    ReadHandleFacade,
+    ServiceDiscoveryFacade,
+    WriteHandleFacade,
+)
+from bookgate.thinclient.blocking.loop_thread import flat, iterate
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
-from bookgate.thinclient.handles import advanced_write_handle, base_write_handle, read_handle, write_handle
 from bookgate.thinclient.handles.base_write_handle import Payload
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.metrics import ClientMetrics
 
-T = TypeVar("T")
-AnyWriteHandle = TypeVar("AnyWriteHandle", bound=base_write_handle.BaseWriteHandle)
 
-_APPEND_BATCH = 1000
-
-
-class _BaseWriteHandle(Generic[AnyWriteHandle]):
-    """What the handles of every kind of writer have in common."""
-
-    def __init__(self, thread: LoopThread, handle: AnyWriteHandle) -> None:
-        self._thread = thread
-        self._handle = handle
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._thread.run(self._handle.__aexit__(kind, error, traceback))
+class WriteHandle(WriteHandleFacade):
+    """The one writer of a ledger. Use it as a context manager, or call `close`."""
 
     @property
     def ledger_id(self) -> LedgerId:
-        return self._handle.ledger_id
+        """The id of the ledger."""
+        return self._asynchronous.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._handle.metadata
+        """The ledger metadata, as last written or read by this handle."""
+        return self._asynchronous.metadata
 
     @property
     def record(self) -> LedgerRecord:
-        return self._handle.record
+        """The ledger metadata with its version, as last written or read by this handle."""
+        return self._asynchronous.record
 
     @property
     def last_add_confirmed(self) -> int:
-        return self._handle.last_add_confirmed
+        """The LAC: the highest entry id up to which all entries are acknowledged; -1 for none."""
+        return self._asynchronous.last_add_confirmed
 
     @property
     def length(self) -> int:
-        return self._handle.length
+        """Payload bytes of the entries up to `last_add_confirmed`."""
+        return self._asynchronous.length
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        return self._handle.failed_bookies
+        """Bookies of the ensemble that failed and could not be replaced, with their errors; they are not written to for
+        a while.
+        """
+        return self._asynchronous.failed_bookies
 
     def force(self) -> None:
-        """Returns once everything acknowledged so far is durable on every bookie of the ensemble."""
-        self._thread.run(self._handle.force())
+        """Makes all entries acknowledged so far durable on every bookie of the ensemble.
+
+        With deferred sync only this moves the LAC. A failure loses nothing; `force` can be called again.
+
+        Raises:
+            LedgerClosedException: The handle was closed.
+            BKException: The error of the first bookie that failed, or the error that ended the ledger.
+        """
+        self._run(self._asynchronous.force())
 
     def close(self, *, force: bool = True) -> None:
-        """Waits for outstanding appends, then closes the ledger."""
-        self._thread.run(self._handle.close(force=force))
+        """Waits for outstanding appends to be acknowledged or to fail, then closes the ledger in the metadata.
 
+        The ledger then ends at `last_add_confirmed`, finally and for every reader. Repeated calls share the outcome of
+        the first, except for a `force=False` call after a failed force.
 
-class AdvancedWriteHandle(_BaseWriteHandle[advanced_write_handle.AdvancedWriteHandle]):
-    """The one writer of an advanced ledger; see `bookgate.AdvancedWriteHandle`."""
+        Args:
+            force: With deferred sync, makes all acknowledged entries durable first, so that none is cut off. If that
+                fails the ledger stays open, and `close(force=False)` ends it at the last entry forced before.
 
-    def append(self, entry_id: int, payload: Payload) -> int:
-        """Appends an entry under `entry_id`; returns the id once it and all lower ones are acknowledged."""
-        return self._thread.run(self._handle.append(entry_id, payload))
-
-    def append_future(self, entry_id: int, payload: Payload) -> Future[int]:
-        """Starts an append: what comes before its turn must not be waited for."""
-        return self._thread.start(self._handle.append(entry_id, payload))
-
-
-class WriteHandle(_BaseWriteHandle[write_handle.WriteHandle]):
-    """The one writer of a ledger; see `bookgate.WriteHandle`."""
+        Raises:
+            LedgerFencedException: Another client has taken over the ledger and closes it.
+            MetadataVersionException: The ledger was closed by someone else.
+            MetaStoreException: The metadata is unreachable.
+        """
+        self._run(self._asynchronous.close(force=force))
 
     def append(self, payload: Payload) -> int:
-        """Appends an entry; returns its id once it is acknowledged."""
-        return self._thread.run(self._handle.append(payload))
+        """Appends an entry. Concurrent calls are pipelined, in the order of the calls.
 
-    def append_future(self, payload: Payload) -> Future[int]:
-        """Starts an append; appends started in order by one thread get ids in that order."""
-        return self._thread.start(self._handle.append(payload))
+        Waits while the limits of `ClientConfig` on outstanding appends are reached.
 
-    def append_all_future(self, payloads: Sequence[Payload]) -> Future[int]:
-        """Starts appends of many entries; those that one thread starts keep their order. See `append_all`."""
-        return self._thread.start(self._handle.append_all(payloads))
+        Args:
+            payload: The entry's bytes.
 
-    def append_all(self, payloads: Iterable[Payload]) -> int:
-        """Appends many entries; returns the last id once all are acknowledged."""
-        last = self._handle.last_add_confirmed
-        pending: Future[int] | None = None
-        batch: list[Payload] = []
-        for payload in payloads:
-            batch.append(payload)
-            if len(batch) >= _APPEND_BATCH:
-                # One batch is under way while the next is collected; two at once would mix their entries.
-                if pending is not None:
-                    last = result_of(pending)
-                pending = self._thread.start(self._handle.append_all(batch))
-                batch = []
-        if pending is not None:
-            last = result_of(pending)
-        if batch:
-            last = self._thread.run(self._handle.append_all(batch))
-        return last
+        Returns:
+            The entry id, once the entry is acknowledged.
+
+        Raises:
+            LedgerFencedException: Another client has taken over the ledger.
+            NotEnoughBookiesException: Failed bookies can't be replaced and the ack quorum is out of reach.
+            LedgerClosedException: The handle was closed.
+            BKException: Another error has ended the ledger for this writer.
+        """
+        return self._run(self._asynchronous.append(payload))
 
 
-class ReadHandle:
-    """A ledger that is read; see `bookgate.ReadHandle`."""
+class AdvancedWriteHandle(AdvancedWriteHandleFacade):
+    """The one writer of an advanced ledger. Use it as a context manager, or call `close`.
 
-    def __init__(self, thread: LoopThread, handle: read_handle.ReadHandle) -> None:
-        self._thread = thread
-        self._handle = handle
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    Ids may arrive in any order, each once. An entry is acknowledged when it and all entries from 0 up to it are stored,
+    so every id must eventually be appended: `close` ends the ledger before the first missing id and fails the appends
+    that wait for it.
+    """
 
     @property
     def ledger_id(self) -> LedgerId:
-        return self._handle.ledger_id
+        """The id of the ledger."""
+        return self._asynchronous.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._handle.metadata
+        """The ledger metadata, as last written or read by this handle."""
+        return self._asynchronous.metadata
 
     @property
     def record(self) -> LedgerRecord:
-        return self._handle.record
+        """The ledger metadata with its version, as last written or read by this handle."""
+        return self._asynchronous.record
 
     @property
     def last_add_confirmed(self) -> int:
-        return self._handle.last_add_confirmed
-
-    @property
-    def is_closed(self) -> bool:
-        return self._handle.is_closed
+        """The LAC: the highest entry id up to which all entries are acknowledged; -1 for none."""
+        return self._asynchronous.last_add_confirmed
 
     @property
     def length(self) -> int:
-        return self._handle.length
+        """Payload bytes of the entries up to `last_add_confirmed`."""
+        return self._asynchronous.length
+
+    @property
+    def failed_bookies(self) -> dict[str, BKException]:
+        """Bookies of the ensemble that failed and could not be replaced, with their errors; they are not written to for
+        a while.
+        """
+        return self._asynchronous.failed_bookies
+
+    def force(self) -> None:
+        """Makes all entries acknowledged so far durable on every bookie of the ensemble.
+
+        With deferred sync only this moves the LAC. A failure loses nothing; `force` can be called again.
+
+        Raises:
+            LedgerClosedException: The handle was closed.
+            BKException: The error of the first bookie that failed, or the error that ended the ledger.
+        """
+        self._run(self._asynchronous.force())
+
+    def close(self, *, force: bool = True) -> None:
+        """Waits for outstanding appends to be acknowledged or to fail, then closes the ledger in the metadata.
+
+        The ledger then ends at `last_add_confirmed`, finally and for every reader. Repeated calls share the outcome of
+        the first, except for a `force=False` call after a failed force.
+
+        Args:
+            force: With deferred sync, makes all acknowledged entries durable first, so that none is cut off. If that
+                fails the ledger stays open, and `close(force=False)` ends it at the last entry forced before.
+
+        Raises:
+            LedgerFencedException: Another client has taken over the ledger and closes it.
+            MetadataVersionException: The ledger was closed by someone else.
+            MetaStoreException: The metadata is unreachable.
+        """
+        self._run(self._asynchronous.close(force=force))
+
+    def append(self, entry_id: int, payload: Payload) -> int:
+        """Appends an entry with a given id.
+
+        Waits while the limits of `ClientConfig` on outstanding appends are reached, unless the entry has the lowest
+        missing id, for which the others wait.
+
+        Args:
+            entry_id: The id, 0 or above.
+            payload: The entry's bytes.
+
+        Returns:
+            `entry_id`, once this entry and all lower ones are acknowledged.
+
+        Raises:
+            DuplicateEntryIdException: The id was used before.
+            BKException: As `WriteHandle.append`.
+        """
+        return self._run(self._asynchronous.append(entry_id, payload))
+
+
+class ReadHandle(ReadHandleFacade):
+    """A reader of one ledger. Only `read_unconfirmed` returns entries above `last_add_confirmed`."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The id of the ledger."""
+        return self._asynchronous.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger metadata, as last read by this handle."""
+        return self._asynchronous.metadata
+
+    @property
+    def record(self) -> LedgerRecord:
+        """The ledger metadata with its version, as last read by this handle."""
+        return self._asynchronous.record
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The LAC that this handle knows: the highest entry id that may be read; -1 for none."""
+        return self._asynchronous.last_add_confirmed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed, so that its end is final."""
+        return self._asynchronous.is_closed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of a closed ledger; 0 if it is not closed."""
+        return self._asynchronous.length
 
     def close(self) -> None:
-        """Ends what the handle keeps up."""
-        self._thread.run(self._handle.close())
+        """Ends the handle's background work and its tailing readers; the ledger itself is not changed."""
+        self._run(self._asynchronous.close())
 
     def read_last_confirmed(self) -> int:
-        """Asks for the newest last add confirmed."""
-        return self._thread.run(self._handle.read_last_confirmed())
+        """Reads the latest LAC: from the metadata of a closed ledger, otherwise from the bookies.
+
+        Returns:
+            The LAC. It is never lower than the LAC carried by any entry acknowledged before the call; the last few
+            acknowledged entries may therefore not be covered yet.
+
+        Raises:
+            ReadException: Too few bookies responded.
+            TimeoutException: Too few bookies responded in time.
+        """
+        return self._run(self._asynchronous.read_last_confirmed())
 
     def try_read_last_confirmed(self) -> int:
-        """The same, satisfied by the first bookie that has news."""
-        return self._thread.run(self._handle.try_read_last_confirmed())
+        """Reads a newer LAC without metadata, from the first bookie that has one: cheaper, but without a guarantee.
+
+        Returns:
+            The LAC that this handle now knows.
+
+        Raises:
+            LedgerRecoveryException: No bookie gave a valid response.
+        """
+        return self._run(self._asynchronous.try_read_last_confirmed())
 
     def read_last_confirmed_and_entry(
         self, entry_id: int, timeout: float | None = None, parallel: bool = False
     ) -> LastConfirmedAndEntry:
-        """Waits until `entry_id` may be read."""
-        return self._thread.run(self._handle.read_last_confirmed_and_entry(entry_id, timeout, parallel))
+        """Waits until `entry_id` may be read (long poll).
+
+        Args:
+            entry_id: The entry to wait for.
+            timeout: Seconds to wait at each bookie, approximately; None uses `long_poll_timeout`.
+            parallel: Asks all bookies at once instead of one after the other.
+
+        Returns:
+            The LAC, and the entry if the responding bookie held it. If not, read it once the LAC has reached it.
+
+        Raises:
+            NoSuchEntryException: The bookies hold no such entry yet.
+            NoSuchLedgerExistsException: The bookies hold nothing of the ledger yet.
+            BKException: No bookie gave a valid response; the retained error of theirs.
+        """
+        return self._run(self._asynchronous.read_last_confirmed_and_entry(entry_id, timeout, parallel))
 
     def read(self, first: int, last: int) -> Generator[Entry, None, None]:
-        """The entries first … last in order."""
+        """Yields the entries first … last in order, with read-ahead. Raises as `read_batches`."""
         return flat(self.read_batches(first, last))
 
     def read_batches(self, first: int, last: int, max_entries: int = 1000) -> Generator[list[Entry], None, None]:
-        """The entries first … last in order, in lists of at most `max_entries`."""
-        return iterate(self._thread, self._handle.read_batches(first, last, max_entries))
+        """Yields the entries first … last in order, in lists.
+
+        Args:
+            first: First entry id.
+            last: Last entry id, included; first - 1 for an empty range.
+            max_entries: Maximum entries per list.
+
+        Raises:
+            IncorrectParameterException: The range is invalid.
+            ReadException: The range goes beyond `last_add_confirmed`.
+            BKException: No replica could serve an entry; raised after all entries before it were delivered.
+        """
+        return iterate(self._thread, self._asynchronous.read_batches(first, last, max_entries))
 
     def read_columns(self, first: int, last: int, max_entries: int = 16384) -> Generator[EntryColumns, None, None]:
-        """The entries first … last in order, in columns of at most `max_entries`."""
-        return iterate(self._thread, self._handle.read_columns(first, last, max_entries))
+        """Yields the entries first … last in order as columns of at most `max_entries`, for building tables.
+
+        The columns have the sizes in which the entries arrived from the bookies, and no Python object is created per
+        entry. Raises as `read_batches`.
+        """
+        return iterate(self._thread, self._asynchronous.read_columns(first, last, max_entries))
 
     def read_unconfirmed(self, first: int, last: int) -> Generator[Entry, None, None]:
-        """The entries first … last, also above `last_add_confirmed`."""
+        """Yields the entries first … last, including those above `last_add_confirmed`.
+
+        An entry above it may be missing (NoSuchEntryException), may still be replaced, and may never become part of the
+        ledger.
+        """
         return flat(self.read_unconfirmed_batches(first, last))
 
     def read_unconfirmed_batches(
         self, first: int, last: int, max_entries: int = 1000
     ) -> Generator[list[Entry], None, None]:
-        """The same in lists of at most `max_entries`."""
-        return iterate(self._thread, self._handle.read_unconfirmed_batches(first, last, max_entries))
+        """Like `read_unconfirmed`, in lists of at most `max_entries`."""
+        return iterate(self._thread, self._asynchronous.read_unconfirmed_batches(first, last, max_entries))
 
     def read_last_entry(self) -> Entry:
-        """The last confirmed entry, asked for anew."""
-        return self._thread.run(self._handle.read_last_entry())
+        """Reads the latest LAC, then the entry there.
+
+        Raises:
+            NoSuchEntryException: No entry is confirmed.
+        """
+        return self._run(self._asynchronous.read_last_entry())
 
     def tail(
         self, from_entry: int = 0, *, long_poll: bool = True, parallel: bool = False
     ) -> Generator[Entry, None, None]:
-        """The entries from `from_entry` on, as they are confirmed, until the ledger is closed."""
+        """Yields the entries from `from_entry` on as they are confirmed, until the ledger is closed. See
+        `tail_batches`.
+        """
         return flat(self.tail_batches(from_entry, long_poll=long_poll, parallel=parallel))
 
     def tail_batches(
         self, from_entry: int = 0, max_entries: int = 1000, *, long_poll: bool = True, parallel: bool = False
     ) -> Generator[list[Entry], None, None]:
-        """The same in lists of at most `max_entries`."""
-        tail = self._handle.tail_batches(from_entry, max_entries, long_poll=long_poll, parallel=parallel)
-        return iterate(self._thread, tail)
+        """Yields lists of entries from `from_entry` on as they are confirmed, until the ledger is closed.
+
+        An entry becomes readable once a later entry, an explicit LAC or the ledger's end shows that it is confirmed.
+        Entries that are readable already arrive in large lists.
+
+        Args:
+            from_entry: First entry id.
+            max_entries: Maximum entries per list.
+            long_poll: True waits at the bookies for news; False asks them every `tail_poll_interval` seconds.
+            parallel: Waits at all bookies at once instead of one after the other.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The ledger was deleted.
+            LedgerClosedException: This handle was closed meanwhile.
+            BKException: The bookies have not served this reader for `tail_failure_timeout` seconds; their error.
+        """
+        return iterate(
+            self._thread,
+            self._asynchronous.tail_batches(from_entry, max_entries, long_poll=long_poll, parallel=parallel),
+        )
 
 
-class ServiceDiscovery:
-    """Which bookies there are; see `bookgate.ledger.metadata_store.ServiceDiscovery`."""
-
-    def __init__(self, thread: LoopThread, discovery: metadata_store.ServiceDiscovery) -> None:
-        self._thread = thread
-        self._discovery = discovery
-
-    def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
-        """The set as it stands, ordered by bookie id."""
-        return self._thread.run(self._discovery.bookies(bookie_set))
+class ServiceDiscovery(ServiceDiscoveryFacade):
+    """Which bookies exist."""
 
     def bookie_service_info(self, bookie_id: str) -> RegisteredBookie:
-        """Raises BookieHandleNotAvailableException for a bookie that is not registered."""
-        return self._thread.run(self._discovery.bookie_service_info(bookie_id))
+        """The registration of one bookie.
+
+        Raises:
+            BookieHandleNotAvailableException: The bookie is not registered.
+        """
+        return self._run(self._asynchronous.bookie_service_info(bookie_id))
 
     def cluster_info(self) -> ClusterInfo:
-        """What the metadata store says of the cluster."""
-        return self._thread.run(self._discovery.cluster_info())
+        """The cluster's id and layout.
+
+        Raises:
+            MetaStoreException: The cluster was never initialised, or the store is unreachable.
+        """
+        return self._run(self._asynchronous.cluster_info())
 
 
-class LedgerManager:
-    """Ledger metadata by compare-and-set; see `bookgate.ledger.metadata_store.LedgerManager`."""
-
-    def __init__(self, thread: LoopThread, ledgers: metadata_store.LedgerManager) -> None:
-        self._thread = thread
-        self._ledgers = ledgers
+class LedgerManager(LedgerManagerFacade):
+    """Ledger metadata with compare-and-set."""
 
     def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
-        """Creates a ledger at version 0; `None` generates an id."""
-        return self._thread.run(self._ledgers.create(ledger_id, metadata))
+        """Creates a ledger at version 0.
+
+        Args:
+            ledger_id: The id to use; None generates one in scope 0.
+            metadata: The initial metadata, with its first ensemble.
+
+        Returns:
+            The created ledger with its id and version 0.
+
+        Raises:
+            LedgerExistException: The given id is in use.
+            LedgerIdOverflowException: The generator has no ids left.
+            UnknownOutcomeException: The response was lost; the ledger may or may not exist.
+        """
+        return self._run(self._asynchronous.create(ledger_id, metadata))
 
     def read(self, ledger_id: LedgerId) -> LedgerRecord:
-        """A ledger's record."""
-        return self._thread.run(self._ledgers.read(ledger_id))
+        """Reads the metadata of a ledger.
 
-    def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        """Many records in one round trip; a failure as its exception."""
-        return self._thread.run(self._ledgers.read_many(ledger_ids))
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
+            MetadataFormatException: The stored bytes are not valid metadata.
+        """
+        return self._run(self._asynchronous.read(ledger_id))
 
     def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        """Replaces the metadata if it is at `expected_version`."""
-        return self._thread.run(self._ledgers.write(ledger_id, metadata, expected_version))
+        """Replaces the metadata if its stored version is `expected_version`.
+
+        Args:
+            ledger_id: The ledger.
+            metadata: The new metadata.
+            expected_version: The version that the caller has read.
+
+        Returns:
+            The ledger with the new metadata and the new version.
+
+        Raises:
+            MetadataVersionException: The stored version is another one.
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
+            UnknownOutcomeException: The response was lost; the metadata may or may not have been replaced.
+        """
+        return self._run(self._asynchronous.write(ledger_id, metadata, expected_version))
 
     def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
-        """Removes a ledger."""
-        self._thread.run(self._ledgers.remove(ledger_id, expected_version))
+        """Removes a ledger.
+
+        Args:
+            ledger_id: The ledger.
+            expected_version: The version that the caller has read; None removes any version.
+
+        Raises:
+            MetadataVersionException: The stored version is another one.
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
+            UnknownOutcomeException: The response was lost; the ledger may or may not have been removed.
+        """
+        self._run(self._asynchronous.remove(ledger_id, expected_version))
+
+    def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
+        """Creates several ledgers, each as `create` does.
+
+        The creates are independent: some may succeed while others fail. Stores that can create many ledgers in one
+        round trip override this sequential loop.
+
+        Args:
+            requests: The ledgers to create.
+
+        Returns:
+            One result per request, in the same order: the created ledger, or the exception of that create.
+        """
+        return self._run(self._asynchronous.create_many(requests))
+
+    def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        """Reads several ledgers, each as `read` does.
+
+        Args:
+            ledger_ids: The ledgers.
+
+        Returns:
+            One result per id, in the same order: the ledger, or the exception of that read.
+        """
+        return self._run(self._asynchronous.read_many(ledger_ids))
 
     def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
-    ) -> Iterator[Sequence[int]]:
-        """All ledger ids of a scope in ascending order, in runs."""
-        return iterate(self._thread, self._ledgers.ledger_ranges(scope_id, start_after, end_before))
+    ) -> Generator[Sequence[int], None, None]:
+        """Lists all ledger ids of a scope in strictly ascending `unsigned` order, as bounded, non-empty runs.
+
+        A ledger that exists throughout the listing appears exactly once. A listing that can't be completed raises. It
+        never ends early, because garbage collection deletes ledgers that a complete listing lacks.
+
+        Args:
+            scope_id: The scope, bits 64–127 of the ledger ids.
+            start_after: Lists only ids above this one.
+            end_before: Lists only ids below this one.
+
+        Yields:
+            Runs of ids, bits 0–63.
+
+        Raises:
+            BKException: The listing can't be completed.
+        """
+        return iterate(self._thread, self._asynchronous.ledger_ranges(scope_id, start_after, end_before))
+
+    def ledger_records(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
+    ) -> Generator[list[LedgerRecord], None, None]:
+        """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty.
+
+        Ledgers that are deleted meanwhile are left out; one that can't be read ends the listing with its error. No
+        page has more than `page_size` records; 0: what suits the store, which here is a run. Stores that list ids and
+        metadata together override this.
+        """
+        return iterate(self._thread, self._asynchronous.ledger_records(scope_id, start_after, end_before, page_size))
 
 
-class BookKeeper:
-    """A client of one cluster; see `bookgate.BookKeeper`."""
-
-    def __init__(self, thread: LoopThread, bookkeeper: asynchronous.BookKeeper) -> None:
-        self._thread = thread
-        self._client = bookkeeper
-        self._closed = False
-
-    @classmethod
-    def connect(
-        cls,
-        gateways: str | None = None,
-        config: ClientConfig | None = None,
-        auth_provider: ClientAuthProvider | None = None,
-    ) -> Self:
-        """A client of the cluster behind `grpc://host:port,host:port`."""
-        return cls._make(asynchronous.BookKeeper.connect(gateways, config, auth_provider))
-
-    @classmethod
-    def connect_lazily(
-        cls,
-        gateways: str | None = None,
-        config: ClientConfig | None = None,
-        auth_provider: ClientAuthProvider | None = None,
-    ) -> Self:
-        """The same without asking a gateway now."""
-
-        async def make() -> asynchronous.BookKeeper:
-            return asynchronous.BookKeeper.connect_lazily(gateways, config, auth_provider)
-
-        return cls._make(make())
-
-    @classmethod
-    def _make(cls, coroutine: Coroutine[Any, Any, asynchronous.BookKeeper]) -> Self:
-        thread = LoopThread.acquire()
-        try:
-            return cls(thread, thread.run(coroutine))
-        except BaseException:
-            thread.release()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes every connection. Ledgers are not closed."""
-        if not self._closed:
-            self._closed = True
-            try:
-                self._thread.run(self._client.close())
-            finally:
-                self._thread.release()
+class BookKeeper(BookKeeperFacade):
+    """A client of one cluster. It may be used from several threads; close it, or use it as a context
+    manager.
+    """
 
     @property
     def config(self) -> ClientConfig:
-        return self._client.config
+        """The configuration of this client."""
+        return self._asynchronous.config
 
     @property
     def metrics(self) -> ClientMetrics:
-        """What this client counts."""
-        return self._client.metrics
-
-    @property
-    def service_discovery(self) -> ServiceDiscovery:
-        return ServiceDiscovery(self._thread, self._client.service_discovery)
+        """The client's metrics: `snapshot()`, or `collector()` for a prometheus-client registry."""
+        return self._asynchronous.metrics
 
     @property
     def ledger_manager(self) -> LedgerManager:
-        return LedgerManager(self._thread, self._client.ledger_manager)
+        """Direct access to ledger metadata, below the level of ledger handles."""
+        return LedgerManager(self._thread, self._asynchronous.ledger_manager)
+
+    @property
+    def service_discovery(self) -> ServiceDiscovery:
+        """Direct access to the bookie registrations of the cluster."""
+        return ServiceDiscovery(self._thread, self._asynchronous.service_discovery)
 
     @takes_ledger_options
     def create_ledger(self, *, options: LedgerOptions) -> WriteHandle:
-        """Creates a ledger on bookies that the placement policy chooses; takes the fields of `options` as well."""
-        return WriteHandle(self._thread, self._run(self._client.create_ledger(options=options)))
+        """Creates a ledger on bookies that the placement policy chooses.
+
+        Args:
+            options: Properties of the ledger; the default is `LedgerOptions()`. Its fields are also accepted as
+                arguments, in their order or by name, and take precedence:
+                `create_ledger(3, 3, 2, password=b"secret")`, `create_ledger(options=options, ledger_id=7)`.
+
+        Raises:
+            IncorrectParameterException: The options contradict each other.
+            NotEnoughBookiesException: Fewer writable bookies are available than the ensemble needs.
+            LedgerExistException: The given id is in use.
+            UnknownOutcomeException: The response was lost, and retries could not establish whether the ledger exists.
+            IllegalOpException: Deferred sync in a client of protocol v2, or an id with a scope.
+        """
+        return WriteHandle(self._thread, self._run(self._asynchronous.create_ledger(options=options)))
 
     @takes_ledger_options
     def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
-        """Creates a ledger whose entry ids the application chooses; takes the fields of `options` as well."""
-        return AdvancedWriteHandle(self._thread, self._run(self._client.create_advanced_ledger(options=options)))
+        """Creates a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`.
+
+        Takes the arguments of `create_ledger` and raises the same exceptions.
+        """
+        return AdvancedWriteHandle(self._thread, self._run(self._asynchronous.create_advanced_ledger(options=options)))
 
     def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
-        """Opens a ledger to read it, taking it from its writer with `recovery`."""
-        return ReadHandle(self._thread, self._run(self._client.open_ledger(ledger_id, password, recovery)))
+        """Opens a ledger for reading.
+
+        A closed ledger opens the same way with and without recovery.
+
+        Args:
+            ledger_id: The ledger.
+            password: The password given when the ledger was created.
+            recovery: True takes an unclosed ledger from its writer: it is fenced, its end is found and made durable,
+                and it is closed. False leaves its writer alone; the handle reads up to the last entry known to be
+                confirmed, and `ReadHandle.read_last_confirmed` looks further.
+
+        Returns:
+            A handle to read the ledger.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
+            LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
+        """
+        return ReadHandle(self._thread, self._run(self._asynchronous.open_ledger(ledger_id, password, recovery)))
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
-        """A reader of a ledger whose record is at hand, without asking for metadata."""
-        return ReadHandle(self._thread, self._client.open_record(record, password))
+        """Opens a ledger whose record is at hand, without reading metadata.
+
+        Args:
+            record: The ledger's metadata and version. If it was not closed at that time, the handle knows only the
+                entries before its last fragment; `ReadHandle.read_last_confirmed` looks further.
+            password: The password given when the ledger was created.
+
+        Returns:
+            A handle to read the ledger.
+
+        Raises:
+            UnauthorizedAccessException: The password is wrong.
+        """
+        return ReadHandle(self._thread, self._asynchronous.open_record(record, password))
 
     def last_adds_confirmed(self, records: Sequence[LedgerRecord], password: bytes = b"") -> list[int | BKException]:
-        """How far each ledger may be read now; a failure as its exception."""
-        return self._run(self._client.last_adds_confirmed(records, password))
+        """Finds out how far each ledger can be read now.
+
+        The metadata of a closed ledger states its end. For the others it asks the bookies, for many ledgers at once and
+        without fencing.
+
+        Args:
+            records: The ledgers.
+            password: The password of all of them.
+
+        Returns:
+            The LAC of each ledger (-1 if nothing can be read), or its exception, in the order of `records`.
+
+        Raises:
+            UnauthorizedAccessException: The password is wrong.
+        """
+        return self._run(self._asynchronous.last_adds_confirmed(records, password))
 
     def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
-        """Takes up writing an OPEN ledger that holds no entry."""
-        return WriteHandle(self._thread, self._run(self._client.reopen_empty_ledger(ledger_id, password)))
+        """Resumes writing an OPEN ledger without entries, created by a process that is gone.
+
+        A ledger has one writer. Therefore no bookie may hold an entry of it (checked without fencing), and the new
+        writer first marks the custom metadata by compare-and-set, so that of several only one succeeds. The caller must
+        be certain that the handle that created the ledger no longer writes.
+
+        Args:
+            ledger_id: The ledger.
+            password: The password given when the ledger was created.
+
+        Returns:
+            The handle of the ledger's only writer.
+
+        Raises:
+            IllegalOpException: The ledger is not OPEN, holds entries, or was resumed by another client.
+        """
+        return WriteHandle(self._thread, self._run(self._asynchronous.reopen_empty_ledger(ledger_id, password)))
 
     def delete_ledger(self, ledger_id: int | LedgerId) -> None:
-        """Removes a ledger."""
-        self._run(self._client.delete_ledger(ledger_id))
+        """Removes a ledger's metadata; bookies delete its entries later. Removing a ledger that does not exist
+        succeeds.
+        """
+        self._run(self._asynchronous.delete_ledger(ledger_id))
 
     def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
-        """A ledger's metadata and version."""
-        return self._run(self._client.read_record(ledger_id))
+        """Reads a ledger's metadata and version.
 
-    def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
-        """Where bookies are, from one who has asked already; see `bookgate.BookKeeper.seed_addresses`."""
-        known = tuple(bookies)
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+        """
+        return self._run(self._asynchronous.read_record(ledger_id))
 
-        async def tell() -> None:
-            self._client.seed_addresses(known)
+    def watch_ledger(self, ledger_id: int | LedgerId) -> Generator[LedgerRecord, None, None]:
+        """Yields a ledger's current record, then one after each change, until the ledger is deleted.
 
-        self._run(tell())
+        A slow consumer receives only the latest record. After an outage of a gateway the watch resumes without missing
+        the latest state.
 
-    def list_ledgers(
-        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> Iterator[list[LedgerRecord]]:
-        """All ledgers of a scope, in pages."""
-        return iterate(self._thread, self._client.list_ledgers(scope_id, start_after, end_before, page_size))
-
-    def watch_ledger(self, ledger_id: int | LedgerId) -> Iterator[LedgerRecord]:
-        """A ledger's record now, then after each change; ends when the ledger is deleted."""
-        return iterate(self._thread, self._client.watch_ledger(ledger_id))
+        Raises:
+            ClientClosedException: The client was closed meanwhile.
+        """
+        return iterate(self._thread, self._asynchronous.watch_ledger(ledger_id))
 
     def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The bookies of the cluster, ordered by id."""
-        return self._run(self._client.bookies(bookie_set))
+        return self._run(self._asynchronous.bookies(bookie_set))
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._closed:
-            coroutine.close()
-            raise ClientClosedException("the client is closed")
-        return self._thread.run(coroutine)
+    def list_ledgers(
+        self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
+    ) -> Generator[list[LedgerRecord], None, None]:
+        """Lists all ledgers of a scope with their metadata, in ascending order of id.
+
+        Args:
+            scope_id: The scope, bits 64–127 of the ledger ids; BookKeeper's own ledgers are in scope 0.
+            start_after: Lists only ids above this one.
+            end_before: Lists only ids below this one.
+            page_size: Ledgers per page; 0 uses the gateway's page size.
+
+        Yields:
+            Pages of ledgers. The iteration ends normally only when all ledgers were listed.
+
+        Raises:
+            BKException: The listing could not be completed.
+        """
+        return iterate(self._thread, self._asynchronous.list_ledgers(scope_id, start_after, end_before, page_size))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import bookgate
-from bookgate.thinclient.blocking import client
+from bookgate.thinclient.blocking import client, generate
+from bookgate.thinclient.blocking.generate import client_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +35,15 @@ def test_the_blocking_client_has_the_same_names_and_parameters(name: str) -> Non
         ours, theirs = asynchronous[member_name], plain[member_name]
         if callable(ours) and callable(theirs):
             assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters), member_name
+
+
+def test_the_blocking_client_is_what_is_generated() -> None:
+    assert client_text() == generate.TARGET.read_text(), "run `make blocking`"
+
+
+def test_a_blocking_call_is_documented_as_the_asynchronous_one() -> None:
+    assert inspect.getdoc(client.ReadHandle.read_batches) == inspect.getdoc(bookgate.ReadHandle.read_batches)
+    assert "append_nowait" not in generate.TARGET.read_text()
 
 
 def test_the_reference_pages_are_up_to_date() -> None:

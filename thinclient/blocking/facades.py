@@ -1,0 +1,229 @@
+"""What the blocking client is made of by hand: how a call waits, and what has no asynchronous method of its own.
+
+A facade holds an asynchronous object and the thread whose loop it belongs to. The methods that only wait for the
+asynchronous method of the same name are generated (`generate`) into `client`, one class a facade; a method that stands
+here is not generated.
+
+One event loop in one background thread a process carries all blocking clients (`loop_thread`); what is under way when
+the last one is closed ends with ClientClosedException. Handles and clients may be used from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import ClientClosedException
+from bookgate.ledger.metadata_store import BookieSet, LedgerManager, RegisteredBookie, ServiceDiscovery
+from bookgate.thinclient.blocking.loop_thread import LoopThread, result_of
+from bookgate.thinclient.bookies.auth import ClientAuthProvider
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
+from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Payload
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.write_handle import WriteHandle
+
+T = TypeVar("T")
+Asynchronous = TypeVar("Asynchronous")
+AnyHandle = TypeVar("AnyHandle", bound=BaseWriteHandle | ReadHandle)
+
+_APPEND_BATCH = 1000
+
+
+class Facade(Generic[Asynchronous]):
+    """An asynchronous object whose calls are waited for."""
+
+    def __init__(self, thread: LoopThread, asynchronous: Asynchronous) -> None:
+        """Called by `BookKeeper`."""
+        self._thread = thread
+        self._asynchronous = asynchronous
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(coroutine)
+
+
+class _HandleFacade(Facade[AnyHandle]):
+    """A handle is a context manager."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._run(self._asynchronous.__aexit__(kind, error, traceback))
+
+
+class ReadHandleFacade(_HandleFacade[ReadHandle]):
+    """Adds nothing."""
+
+
+class WriteHandleFacade(_HandleFacade[WriteHandle]):
+    """Appends with futures that another thread can wait for, and many appends from a plain iterable."""
+
+    def append_future(self, payload: Payload) -> Future[int]:
+        """Starts an append; appends that one thread starts get ids in that order. The future returns the entry id."""
+        return self._thread.start(self._asynchronous.append(payload))
+
+    def append_all_future(self, payloads: Sequence[Payload]) -> Future[int]:
+        """Starts appends of many entries; those that one thread starts keep their order. See `append_all`."""
+        return self._thread.start(self._asynchronous.append_all(payloads))
+
+    def append_all(self, payloads: Iterable[Payload]) -> int:
+        """Appends many entries, pipelined within the limits of `ClientConfig`.
+
+        Args:
+            payloads: The entries. They are taken in runs, each while the run before is being appended.
+
+        Returns:
+            The id of the last entry, once all are acknowledged; without payloads, the last entry id so far.
+
+        Raises:
+            BKException: As `append`. Entries up to `last_add_confirmed` are acknowledged and kept.
+        """
+        last = self._asynchronous.last_add_confirmed
+        pending: Future[int] | None = None
+        batch: list[Payload] = []
+        for payload in payloads:
+            batch.append(payload)
+            if len(batch) >= _APPEND_BATCH:
+                # One batch is under way while the next is collected; two at once would mix their entries.
+                if pending is not None:
+                    last = result_of(pending)
+                pending = self.append_all_future(batch)
+                batch = []
+        if pending is not None:
+            last = result_of(pending)
+        if batch:
+            last = self._run(self._asynchronous.append_all(batch))
+        return last
+
+
+class AdvancedWriteHandleFacade(_HandleFacade[AdvancedWriteHandle]):
+    """Appends with futures that another thread can wait for."""
+
+    def append_future(self, entry_id: int, payload: Payload) -> Future[int]:
+        """Starts an append: what comes before its turn must not be waited for. The future returns the entry id."""
+        return self._thread.start(self._asynchronous.append(entry_id, payload))
+
+
+class LedgerManagerFacade(Facade[LedgerManager]):
+    """Adds nothing."""
+
+
+class ServiceDiscoveryFacade(Facade[ServiceDiscovery]):
+    """Asks for all bookies unless told otherwise."""
+
+    def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
+        """The current set of bookies, ordered by bookie id."""
+        return self._run(self._asynchronous.bookies(bookie_set))
+
+
+class BookKeeperFacade(Facade[BookKeeper]):
+    """Connecting and closing: a client keeps the loop's thread alive."""
+
+    def __init__(self, thread: LoopThread, asynchronous: BookKeeper) -> None:
+        """Called by `connect`."""
+        super().__init__(thread, asynchronous)
+        self._closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        gateways: str | None = None,
+        config: ClientConfig | None = None,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
+        """Connects to a cluster through its gateways, or directly to its metadata store.
+
+        Args:
+            gateways: `grpc://host:port,host:port`, or the URI of a metadata store; None uses the configuration's
+                `gateways`.
+            config: The client configuration; None uses the defaults.
+            auth_provider: Authenticates to bookies, instead of the provider that the configuration names.
+
+        Returns:
+            The client. Close it after use.
+
+        Raises:
+            MetaStoreException: No gateway responds, or the store is unreachable.
+            IncorrectParameterException: The address is invalid, or the store's extra is not installed.
+        """
+        return cls._make(BookKeeper.connect(gateways, config, auth_provider))
+
+    @classmethod
+    def connect_lazily(
+        cls,
+        gateways: str | None = None,
+        config: ClientConfig | None = None,
+        auth_provider: ClientAuthProvider | None = None,
+    ) -> Self:
+        """Creates a client without contacting a gateway yet, for readers that already have ledger records.
+
+        Args:
+            gateways: As for `connect`, but gateways only.
+            config: As for `connect`.
+            auth_provider: As for `connect`.
+
+        Returns:
+            The client. Close it after use.
+
+        Raises:
+            IncorrectParameterException: The URI is that of a metadata store, which needs `connect`.
+        """
+
+        async def make() -> BookKeeper:
+            return BookKeeper.connect_lazily(gateways, config, auth_provider)
+
+        return cls._make(make())
+
+    @classmethod
+    def _make(cls, coroutine: Coroutine[Any, Any, BookKeeper]) -> Self:
+        thread = LoopThread.acquire()
+        try:
+            return cls(thread, thread.run(coroutine))
+        except BaseException:
+            thread.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._thread.run(self._asynchronous.close())
+            finally:
+                self._thread.release()
+
+    def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Seeds the address cache with known bookie addresses.
+
+        Service discovery is consulted only if a bookie can't be reached at its seeded address, or has none.
+
+        Args:
+            bookies: Registrations, such as `bookies` returned elsewhere.
+        """
+        known = tuple(bookies)
+
+        async def tell() -> None:
+            self._asynchronous.seed_addresses(known)
+
+        self._run(tell())
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            coroutine.close()
+            raise ClientClosedException("the client is closed")
+        return super()._run(coroutine)
