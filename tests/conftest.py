@@ -1,5 +1,6 @@
 """Fixtures and settings for the whole suite."""
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -7,6 +8,10 @@ import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.integration.cluster"]
+
+# How full this machine's disk is says nothing of the product. Bookies in processes of their own inherit this; a test of
+# full disks gives its bookie settings of its own, or a disk.
+os.environ.update({"BOOKGATE_BOOKIE_DISK_USAGE_THRESHOLD": "1", "BOOKGATE_BOOKIE_DISK_USAGE_WARN_THRESHOLD": "1"})
 
 # How long an example takes says how busy the machine is, and nothing of the product.
 settings.register_profile("bookgate", deadline=None)

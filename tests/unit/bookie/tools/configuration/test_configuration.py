@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.thinclient.config import load_config as load_client_config
 
 ROOT = Path(__file__).parents[5]
+
+
+@pytest.fixture(autouse=True)
+def no_variables_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's own settings of bookies would be shown and checked as this user's."""
+    for name in [name for name in os.environ if name.startswith("BOOKGATE_")]:
+        monkeypatch.delenv(name)
+
+
 VALID = 'metadata_uri = "sqlite:///m"\ndata_dir = "/data"\n'
 
 
