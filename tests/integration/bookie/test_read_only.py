@@ -116,7 +116,8 @@ async def running(root: Path, uri: str, view_uri: str | None = None, **settings:
     ports: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0}
     disk = settings.pop("disk", None) or Disk()
     doors = settings.pop("doors", SYSTEM_ENVIRONMENT)
-    settings = {"disk_check_interval_seconds": 0.05, "min_usable_for_high_priority_writes_mb": 0, **settings}
+    full = {"disk_usage_threshold": 0.95, "disk_usage_warn_threshold": 0.9, "min_usable_for_high_priority_writes_mb": 0}
+    settings = {"disk_check_interval_seconds": 0.05, **full, **settings}
     config = load_config(metadata_uri=uri, data_dir=root / "data", host="127.0.0.1", **{**ports, **settings})
     server = BookieServer(config, disk, doors)
     async with AsyncExitStack() as stack:
