@@ -1,29 +1,20 @@
-"""The gateway's configuration: built-in values, then a TOML file, then `BOOKGATE_GATEWAY_…`, then options."""
+"""The gateway's configuration: one definition of every key."""
 
 from __future__ import annotations
 
 import json
-import os
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
 
 from bookgate.gateway.http.settings import HttpSettings
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.stores.settings import StoreSettings, settings_of_all_stores
-from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.descriptors import descriptor_limit, gateway_share, http_share
 from bookgate.runtime.logs import LogSettings
-from bookgate.runtime.settings import unknown_key, unknown_variables
+from bookgate.runtime.settings_loader import Settings
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
@@ -35,7 +26,7 @@ else:
     _SettingsOfAllStores = settings_of_all_stores()
 
 
-class GatewayConfig(BaseSettings, _SettingsOfAllStores, HttpSettings, LogSettings):
+class GatewayConfig(Settings, _SettingsOfAllStores, HttpSettings, LogSettings):
     """Every key, with its meaning and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
@@ -141,58 +132,3 @@ class GatewayConfig(BaseSettings, _SettingsOfAllStores, HttpSettings, LogSetting
         values = self.model_dump(mode="json")
         values |= {key: value.get_secret_value() for key, value in self if isinstance(value, SecretStr)}
         return json.dumps(values).encode() + b"\n"
-
-    @classmethod
-    def load(cls, file: Path | None, options: dict[str, Any]) -> GatewayConfig:
-        """Reads all sources; options that are None count as not given.
-
-        Raises IncorrectParameterException naming each key that is wrong.
-        """
-        strangers = unknown_variables(os.environ, "BOOKGATE_GATEWAY_", cls.model_fields)
-        if strangers:
-            raise IncorrectParameterException("; ".join(strangers))
-        given = {name: value for name, value in options.items() if value is not None}
-        try:
-            return _configured(file)(**given)
-        except ValidationError as error:
-            raise IncorrectParameterException("; ".join(_problem(detail) for detail in error.errors())) from error
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise IncorrectParameterException(f"the configuration file {file} can't be read: {error}") from error
-
-
-def _configured(file: Path | None) -> type[GatewayConfig]:
-    """The settings class that also reads `file`."""
-
-    class _WithFile(GatewayConfig):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            if file is None:
-                return init_settings, env_settings
-            # A missing file would be passed over in silence.
-            file.read_bytes()
-            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, file)
-
-    return _WithFile
-
-
-def _problem(detail: Any) -> str:
-    key = ".".join(str(part) for part in detail["loc"])
-    if not key:
-        # A rule over several keys, which its message names.
-        return str(detail["msg"]).removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        return f"{key}: {unknown_key(key, GatewayConfig.model_fields)}"
-    if detail["type"] == "missing":
-        option = "--" + key.replace("_", "-")
-        return f"{key} is not set; give {option}, BOOKGATE_GATEWAY_{key.upper()} or the key in the configuration file"
-    if detail["type"] == "value_error":
-        # Of a rule of ours, which says enough; what was given may be a secret.
-        return f"{key}: {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
-    return f"{key}: {detail['msg']} (got {detail.get('input')!r})"

@@ -1,20 +1,19 @@
-"""What the settings of bookie, gateway and client share: rules over several keys, and detection of unknown names.
+"""What the definitions of settings share: rules over several keys, former names of keys, detection of unknown names.
 
-Pure: each package's own configuration reads the values (files, environment, options).
+Pure: `settings_loader` reads the values (files, environment, options).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Self, TypeVar, cast, get_args
+from typing import Any, Final, Self, get_args
 
 from pydantic import BaseModel, SecretStr, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
-
-AnySettings = TypeVar("AnySettings", bound=BaseSettings)
 
 SECRET: Final = "secret"
 """In the annotation of a key whose value is never shown, and that can't be a SecretStr."""
@@ -27,29 +26,93 @@ class TableOf:
     settings: type[BaseModel]
 
 
-def from_arguments_only(settings: type[AnySettings]) -> type[AnySettings]:
-    """The same settings from nothing but arguments: where the other sources have been gathered already."""
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """What a former key is called now. `per_unit`: so many of its unit are one of the present key's."""
 
-    def only_arguments(
-        _class: type[BaseSettings],
-        /,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        **_others: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
+    key: str
+    per_unit: int = 1
 
-    own = {"settings_customise_sources": classmethod(only_arguments), "__module__": settings.__module__}
-    return cast("type[AnySettings]", type(settings.__name__, (settings,), own))
+    def convert(self, value: Any) -> Any:
+        """The value in the present unit; what is no number stays, for validation to refuse."""
+        try:
+            return value if self.per_unit == 1 else float(value) / self.per_unit
+        except (TypeError, ValueError):
+            return value
+
+
+@dataclass(frozen=True, slots=True)
+class FormerName:
+    """A former name that was used, and its present one. `doubled`: the present one was given at the same place."""
+
+    name: str
+    key: str
+    doubled: bool
+    source: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        what = "is the same setting as" if self.doubled else "is now called"
+        return f"{self.name}{where} {what} {self.key}{'; give that alone' if self.doubled else ''}"
+
+
+def with_unit(suffix: str, *keys: str) -> dict[str, Renamed]:
+    """For a table of renames: keys that have got the name of their unit as a suffix."""
+    return {key: Renamed(key + suffix) for key in keys}
+
+
+def renamed_keys(settings: type[BaseModel]) -> Mapping[str, Renamed]:
+    """The former keys of a settings class: the tables RENAMED of all the classes that it is made of."""
+    return {name: to for each in settings.__mro__ for name, to in vars(each).get("RENAMED", {}).items()}
+
+
+def with_present_names(
+    settings: type[BaseModel], content: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[FormerName]]:
+    """The same values under the present names, in its tables too, and the former names that were found."""
+    renamed = renamed_keys(settings)
+    found = [FormerName(name, renamed[name].key, renamed[name].key in content) for name in content if name in renamed]
+    present: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in renamed:
+            present[name] = value
+        elif renamed[name].key not in content:
+            present[renamed[name].key] = renamed[name].convert(value)
+    for table, inner in tables_of(settings).items():
+        if isinstance(present.get(table), Mapping):
+            present[table], names = with_present_names(inner, present[table])
+            found += [FormerName(f"{table}.{each.name}", f"{table}.{each.key}", each.doubled) for each in names]
+    return present, found
+
+
+def tables_of(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The keys that hold tables of other settings, and whose these are."""
+    fields = settings.model_fields.items()
+    return {key: each.settings for key, field in fields for each in field.metadata if isinstance(each, TableOf)}
+
+
+_ONLY_ARGUMENTS = ContextVar("_ONLY_ARGUMENTS", default=False)
+
+
+@contextmanager
+def only_arguments() -> Iterator[None]:
+    """Settings made inside have no source but arguments: the other sources have been gathered already."""
+    token = _ONLY_ARGUMENTS.set(True)
+    try:
+        yield
+    finally:
+        _ONLY_ARGUMENTS.reset(token)
+
+
+def arguments_only() -> bool:
+    """Whether this is inside `only_arguments`."""
+    return _ONLY_ARGUMENTS.get()
 
 
 def secret_keys(settings: type[BaseModel]) -> frozenset[str]:
     """The keys whose values are never shown, those of its tables included."""
     found = {key for key, field in settings.model_fields.items() if _is_secret(field)}
-    for field in settings.model_fields.values():
-        for each in field.metadata:
-            found |= secret_keys(each.settings) if isinstance(each, TableOf) else set()
-    return frozenset(found)
+    return frozenset(found.union(*map(secret_keys, tables_of(settings).values())))
 
 
 def _is_secret(field: FieldInfo) -> bool:
@@ -88,28 +151,32 @@ def nearest_key(name: str, valid: Collection[str]) -> str | None:
     return by_form[found[0]] if found else None
 
 
-def unknown_key(name: str, valid: Collection[str]) -> str:
+def unknown_key(name: str, settings: type[BaseModel]) -> str:
     """The error message for an unknown key."""
-    meant = nearest_key(name, valid)
+    meant = _meant(name, settings)
     return f"there is no such key; did you mean {meant}?" if meant else "there is no such key"
 
 
-def unknown_variables(environment: Iterable[str], prefix: str, valid: Collection[str]) -> list[str]:
-    """Problems, sorted, with environment variables that begin with `prefix` but match no key."""
+def unknown_variables(environment: Iterable[str], prefix: str, settings: type[BaseModel]) -> list[tuple[str, str]]:
+    """Environment variables, sorted, that begin with `prefix` but match no key, and what to say of each."""
+    known = {*settings.model_fields, *renamed_keys(settings)}
     strangers = [
-        name for name in environment if name.upper().startswith(prefix) and not _stands_for(name, prefix, valid)
+        name for name in environment if name.upper().startswith(prefix) and name[len(prefix) :].lower() not in known
     ]
-    return [f"{name}: {_unknown_variable(name, prefix, valid)}" for name in sorted(strangers)]
+    return [(name, _unknown_variable(name, prefix, settings)) for name in sorted(strangers)]
 
 
-def _stands_for(name: str, prefix: str, valid: Collection[str]) -> bool:
-    return name[len(prefix) :].lower() in valid
-
-
-def _unknown_variable(name: str, prefix: str, valid: Collection[str]) -> str:
-    meant = nearest_key(name[len(prefix) :], valid)
+def _unknown_variable(name: str, prefix: str, settings: type[BaseModel]) -> str:
+    meant = _meant(name[len(prefix) :], settings)
     suggestion = f"did you mean {prefix}{meant.upper()}?" if meant else "unset it"
     return f"no setting has this environment variable; {suggestion}"
+
+
+def _meant(name: str, settings: type[BaseModel]) -> str | None:
+    """The key closest to `name`; one close to a former key is the present one."""
+    renamed = renamed_keys(settings)
+    found = nearest_key(name, {*settings.model_fields, *renamed})
+    return renamed[found].key if found is not None and found in renamed else found
 
 
 def _form(name: str) -> str:

@@ -3,24 +3,20 @@ in rising order. Timeouts are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
-import os
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
-from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
-from bookgate.runtime.settings import SECRET, ConsistentSettings, unknown_key
+from bookgate.runtime.settings import SECRET
+from bookgate.runtime.settings_loader import Settings
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.uri import TlsFiles
-
-Settings = TypeVar("Settings", bound=BaseSettings)
 
 FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
@@ -53,10 +49,11 @@ class BookieTls:
     timeout: float = 10.0
 
 
-class ClientConfig(BaseSettings, ConsistentSettings):
+class ClientConfig(Settings):
     """Everything that can be set of a client. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
+    OWN_PREFIX: ClassVar[bool] = False
 
     gateways: str = Field(
         default="", description="metadata gateways: grpc://host:port,host:port; or a store itself: zk+hierarchical://…"
@@ -278,35 +275,5 @@ class ClientConfig(BaseSettings, ConsistentSettings):
 
 
 def load_config(file: Path | None = None, **values: Any) -> ClientConfig:
-    """The client's settings; see `load_settings`."""
-    return load_settings(ClientConfig, file, values)
-
-
-def load_settings(settings_class: type[Settings], file: Path | None, values: Mapping[str, Any]) -> Settings:
-    """Settings from a TOML file, the environment and `values` that are not None, the later ones winning.
-
-    Raises IncorrectParameterException that names the key and where it came from.
-    """
-    prefix = settings_class.model_config["env_prefix"]
-    settings: dict[str, Any] = {}
-    if file is not None:
-        try:
-            settings.update(tomllib.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise IncorrectParameterException(f"configuration file {file} can't be read: {error}") from error
-    settings = {key: value for key, value in settings.items() if f"{prefix}{key.upper()}" not in os.environ}
-    settings.update({key: value for key, value in values.items() if value is not None})
-    try:
-        return settings_class(**settings)
-    except ValidationError as error:
-        problems = "; ".join(_problem(settings_class, dict(detail)) for detail in error.errors())
-        source = f" (file {file} or the environment)" if file else f" (see the environment, {prefix}…)"
-        raise IncorrectParameterException(f"configuration is not valid{source}: {problems}") from error
-
-
-def _problem(settings_class: type[BaseSettings], detail: Mapping[str, Any]) -> str:
-    """One of pydantic's errors in words."""
-    key = ".".join(map(str, detail["loc"]))
-    if detail["type"] == "extra_forbidden":
-        return f"{key}: {unknown_key(key, settings_class.model_fields)}"
-    return ": ".join(filter(None, (key, str(detail["msg"]).removeprefix("Value error, "))))
+    """The client's settings from all sources. Raises IncorrectParameterException that names what is wrong."""
+    return ClientConfig.load(file, values)

@@ -25,7 +25,7 @@ from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json
 from bookgate.runtime.logs import LogSettings, log_event, set_up_logging
 from bookgate.thinclient.commands.client_options import run_async
-from bookgate.thinclient.config import ClientConfig, load_settings
+from bookgate.thinclient.config import ClientConfig
 
 _log = logging.getLogger(__name__)
 
@@ -77,9 +77,7 @@ def start(
     Example: bookgate autorecovery start --metadata-uri zk+hierarchical://zk-1:2181/ledgers
     """
     given = {"metadata_uri": metadata_uri, "name": name, "metrics_port": metrics_port}
-    chosen = load_settings(
-        AutoRecoveryConfig, config, {key: value for key, value in given.items() if value is not None}
-    )
+    chosen = AutoRecoveryConfig.load(config, given)
     set_up_logging(chosen.log_level, chosen.log_format)
     run_async(_run(chosen, as_json))
 

@@ -14,7 +14,7 @@ import typer
 
 from bookgate.bookie.commands.inspect import inspect_app
 from bookgate.bookie.commands.recover import recover, replace
-from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, ends_in_the_log, print_json
@@ -97,8 +97,7 @@ def start(
         "log_level": log_level,
         "log_format": log_format,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    chosen = load_config(config, **{**assignments(settings or []), **given})
+    chosen = BookieConfig.load(config, options, assignments(settings or []))
     set_up_logging(chosen.log_level, chosen.log_format)
     with ends_in_the_log(chosen.log_format):
         _run(BookieServer(chosen, accept_loss=accept_loss), as_json, stop_with_parent)

@@ -15,9 +15,11 @@ from rich.table import Table
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.configuration.migrate import migrate_properties
 from bookgate.bookie.tools.configuration.reference import render
-from bookgate.bookie.tools.configuration.schema import PARTS, Part, effective, gather, parse_options, read_file
+from bookgate.bookie.tools.configuration.schema import PARTS, Part, assignments, effective
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
+from bookgate.runtime.settings_loader import Gathered, gather, read_file
+from bookgate.runtime.settings_problems import Problem
 
 app = new_group("Show, check and migrate settings.")
 
@@ -78,11 +80,11 @@ def _show(parts: list[Part], config: Path | None, options: list[str], as_json: b
     content = read_file(config) if config else {}
     shown: dict[str, dict[str, dict[str, object]]] = {}
     for part in parts:
-        given = gather(part, content, str(config), parse_options(options))
-        lines = effective(part, given)
+        gathered = gather(part.settings, content, str(config), assignments(options))
+        lines = effective(part, gathered.given)
         shown[part.name] = {line.key: {"value": line.value, "source": line.source} for line in lines}
-        for problem in problems_of(part, given) if given else []:
-            print(f"{part.name}: {problem}", file=sys.stderr)
+        for told in (*_all_problems(part, gathered), *gathered.renamed()) if gathered.given else ():
+            print(f"{part.name}: {told}", file=sys.stderr)
         if not as_json:
             table = Table("key", "value", "from", title=part.name, title_justify="left")
             for line in lines:
@@ -106,23 +108,31 @@ def check(
 ) -> None:
     """Checks a file, together with the environment, as a start would: every problem is one line; exit code 1.
 
-    JSON: {"part", "problems": [{"key", "message", "source"}]}.
+    Former names of settings are no problems: a line on standard error says what each is called now.
+
+    JSON: {"part", "problems": [{"key", "message", "source"}], "renamed": [{"name", "key", "source"}]}.
 
     \b
     Example: bookgate config check bookie.toml
     """
     content = read_file(file)
     chosen = PARTS[part.value] if part else part_of(content)
-    problems = problems_of(chosen, gather(chosen, content, str(file), parse_options(options or [])))
+    gathered = gather(chosen.settings, content, str(file), assignments(options or []))
+    problems, renamed = _all_problems(chosen, gathered), gathered.renamed()
     if as_json:
         described = [{"key": each.key, "message": each.message, "source": each.source} for each in problems]
-        print_json({"part": chosen.name, "problems": described})
-    elif problems:
-        print("\n".join(map(str, problems)))
+        names = [{"name": each.name, "key": each.key, "source": each.source} for each in renamed]
+        print_json({"part": chosen.name, "problems": described, "renamed": names})
     else:
-        print(f"{file}: these settings of the {chosen.name} are valid")
+        for each in renamed:
+            print(each, file=sys.stderr)
+        print("\n".join(map(str, problems)) or f"{file}: these settings of the {chosen.name} are valid")
     if problems:
         raise typer.Exit(1)
+
+
+def _all_problems(part: Part, gathered: Gathered) -> list[Problem]:
+    return gathered.problems() + problems_of(part, gathered.given)
 
 
 @app.command()

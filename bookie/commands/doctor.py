@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
-from bookgate.bookie.tools.configuration.schema import gather, read_file
 from bookgate.bookie.tools.doctor.diagnosis import judge
 from bookgate.bookie.tools.doctor.findings import Finding, Level
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
+from bookgate.runtime.settings_loader import gather, read_file
 from bookgate.thinclient.commands.client_options import Gateways, client_config, run_async
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 
@@ -60,7 +60,8 @@ def _problems(file: Path) -> tuple[str, ...]:
     try:
         content = read_file(file)
         part = part_of(content)
-        return tuple(map(str, problems_of(part, gather(part, content))))
+        gathered = gather(part.settings, content, str(file))
+        return tuple(map(str, (*gathered.problems(), *problems_of(part, gathered.given), *gathered.renamed())))
     except IncorrectParameterException as error:
         return (str(error),)
 

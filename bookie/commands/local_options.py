@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from bookgate.bookie.config.bookie import BookieConfig, load_config
+from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.membership.registration import bookie_id_of
 from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.gateway.stores.drivers import create_factory
@@ -27,7 +27,7 @@ Settings = Annotated[
 
 def read_settings(config: Path | None, settings: list[str] | None) -> BookieConfig:
     """As `bookgate bookie start` with the same options. Raises IncorrectParameterException."""
-    return load_config(config, **assignments(settings or []))
+    return BookieConfig.load(config, options=assignments(settings or []))
 
 
 def own_bookie_id(config: BookieConfig) -> str:

@@ -7,7 +7,6 @@ names. Where BookKeeper has the same setting, the description gives its name.
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,14 +27,12 @@ from bookgate.bookie.protocol.read_scheduler import MAX_BATCH_READ_SIZE
 from bookgate.bookie.protocol.security import Security
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.settings import HttpSettings
-from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.descriptors import descriptor_limit
 from bookgate.runtime.logs import LogSettings
-from bookgate.runtime.settings import SECRET, TableOf, unknown_variables
+from bookgate.runtime.settings import SECRET, TableOf
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
-from bookgate.thinclient.config import load_settings
 
 _MIB = 1024 * 1024
 _FILES_OF_A_DIRECTORY = 8
@@ -223,14 +220,5 @@ def own_address() -> str:
 
 
 def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
-    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong.
-
-    A variable of the environment that looks like a setting and is none is wrong too: it was meant to do something.
-    """
-    strangers = unknown_variables(os.environ, "BOOKGATE_BOOKIE_", BookieConfig.model_fields)
-    if strangers:
-        raise IncorrectParameterException(f"configuration is not valid: {'; '.join(strangers)}")
-    config = load_settings(BookieConfig, file, values)
-    if config.client:
-        config.own_client()
-    return config
+    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong."""
+    return BookieConfig.load(file, values)

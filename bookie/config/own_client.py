@@ -5,17 +5,18 @@ Not its job: the settings themselves, which are the client's.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, EnvSettingsSource
 
-from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.settings import TableOf, from_arguments_only
-from bookgate.thinclient.config import ClientConfig, load_settings
+from bookgate.runtime.settings import TableOf
+from bookgate.runtime.settings_loader import NOTHING, Settings, gather
+from bookgate.thinclient.config import ClientConfig
 
 
-class OwnClientSettings(BaseSettings):
+class OwnClientSettings(Settings):
     """The table of a client's settings in its owner's file."""
 
     client: Annotated[dict[str, Any], TableOf(ClientConfig)] = Field(
@@ -23,6 +24,16 @@ class OwnClientSettings(BaseSettings):
         description="settings of the client that copies entries and answers HTTP requests for ledgers; also in the "
         "environment, BOOKGATE_…, which wins, but not in BOOKGATE_BOOKIE_…, which are the bookie's own",
     )
+
+    @classmethod
+    def load(
+        cls, file: Path | None = None, values: Mapping[str, Any] = NOTHING, options: Mapping[str, Any] = NOTHING
+    ) -> Self:
+        """As of all settings, and the client's are checked too."""
+        config = super().load(file, values, options)
+        if config.client:
+            config.own_client()
+        return config
 
     def own_client(self) -> ClientConfig:
         """The table and the environment, which wins.
@@ -33,11 +44,5 @@ class OwnClientSettings(BaseSettings):
         Raises:
             IncorrectParameterException: It names the keys that are wrong.
         """
-        prefix = ClientConfig.model_config["env_prefix"]
         owners = self.model_config["env_prefix"]
-        environment = EnvSettingsSource(ClientConfig)()
-        used = {key: value for key, value in environment.items() if not f"{prefix}{key.upper()}".startswith(owners)}
-        try:
-            return load_settings(from_arguments_only(ClientConfig), None, {**self.client, **used})
-        except IncorrectParameterException as error:
-            raise IncorrectParameterException(f"table client, or the environment: {error}") from error
+        return ClientConfig.made_of(gather(ClientConfig, self.client, "table client", not_ours=owners))

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic_settings import BaseSettings
 
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.storage.options import StorageConfig
 from bookgate.gateway.config import GatewayConfig
+from bookgate.runtime.settings import only_arguments
 from bookgate.thinclient.config import ClientConfig
 
 S = TypeVar("S", bound=BaseSettings)
@@ -50,23 +51,15 @@ _MERGING = 0.5
 """The share of bookies whose compactions move what is alive in any log that is small."""
 
 
-class _AsGiven(BaseSettings):
-    @classmethod
-    def settings_customise_sources(  # type: ignore[override]
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_others: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
-
-
-class SimulatedClientConfig(_AsGiven, ClientConfig):
+class SimulatedClientConfig(ClientConfig):
     """A client's settings."""
 
 
-class SimulatedGatewayConfig(_AsGiven, GatewayConfig):
+class SimulatedGatewayConfig(GatewayConfig):
     """A gateway's settings."""
 
 
-class SimulatedBookieConfig(_AsGiven, BookieConfig):
+class SimulatedBookieConfig(BookieConfig):
     """A bookie's settings, with other limits of storage."""
 
     limits: dict[str, int]
@@ -89,7 +82,8 @@ def _checked(kind: type[S], given: dict[str, Any]) -> S:
     """Settings by their values. Nobody changes them, and worlds have the same ones again and again."""
     key = kind, repr(sorted(given.items()))
     if key not in _seen:
-        _seen[key] = kind(**given)
+        with only_arguments():
+            _seen[key] = kind(**given)
     return cast("S", _seen[key])
 
 

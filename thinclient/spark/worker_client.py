@@ -32,10 +32,10 @@ def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
 
 def client_config(settings: ClientSettings) -> ClientConfig:
     """The client's settings in this process: its file, and above it what the options say."""
-    from bookgate.thinclient.config import ClientConfig, load_settings
+    from bookgate.thinclient.config import ClientConfig
 
     file = os.environ.get(CONFIG_VARIABLE)
-    return load_settings(ClientConfig, Path(file) if file else None, dict(settings))
+    return ClientConfig.load(Path(file) if file else None, options=dict(settings))
 
 
 class WorkerClients:

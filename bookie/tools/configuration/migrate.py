@@ -15,9 +15,9 @@ from bookgate.bookie.tools.configuration.bookkeeper_keys import (
     Value,
     Without,
 )
-from bookgate.bookie.tools.configuration.check import value_problems
-from bookgate.bookie.tools.configuration.schema import PARTS, Given
+from bookgate.bookie.tools.configuration.schema import PARTS
 from bookgate.runtime.settings import nearest_key
+from bookgate.runtime.settings_problems import Given, value_problems
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SECRET = re.compile(r"passw|secret|token", re.IGNORECASE)
@@ -76,7 +76,7 @@ def migrate_properties(text: str, target: str = "bookie") -> str:
             lines.append(_unknown(name, text_value, {**own, **other}))
     head = [f"# Settings of the {target}, from a properties file of Apache BookKeeper."]
     given = {key: Given(value, "") for key, value in values.items()}
-    head += [f"# To do: {problem}" for problem in value_problems(PARTS[target], given)]
+    head += [f"# To do: {problem}" for problem in value_problems(PARTS[target].settings, given)]
     if foreign:
         foreign = ["", f"# Settings of the {other_name}, for a file of its own:", *foreign]
     return "\n".join([*head, "", *lines, *foreign]) + "\n"

@@ -1,27 +1,26 @@
 """Every setting of the three parts, and where a value came from.
 
-The definitions are the settings classes themselves; this module only reads them. Sources in rising order: the default,
-the TOML file, the environment, options. Not its job: rules (`check`) and printing (`cli`, `reference`).
+The definitions are the settings classes themselves; this module only reads them. Not its job: gathering what is set
+(`runtime.settings_loader`), rules (`check`) and printing (`cli`, `reference`).
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import secret_keys
+from bookgate.runtime.settings_loader import Settings
+from bookgate.runtime.settings_problems import Given
 from bookgate.thinclient.config import ClientConfig
 
 MASK = "********"
@@ -32,30 +31,23 @@ class Part:
     """One of the parts that have settings."""
 
     name: str
-    settings: type[BaseSettings]
-    prefix: str
-    """Of environment variables."""
-    own_prefix: bool
-    """False where other programs' variables begin the same, so that an unknown one is no mistake."""
+    settings: type[Settings]
+
+    @property
+    def prefix(self) -> str:
+        """Of environment variables."""
+        return self.settings.model_config["env_prefix"]
 
     @property
     def fields(self) -> Mapping[str, FieldInfo]:
         return self.settings.model_fields
 
 
-BOOKIE = Part("bookie", BookieConfig, "BOOKGATE_BOOKIE_", True)
-GATEWAY = Part("gateway", GatewayConfig, "BOOKGATE_GATEWAY_", True)
-CLIENT = Part("client", ClientConfig, "BOOKGATE_", False)
+BOOKIE = Part("bookie", BookieConfig)
+GATEWAY = Part("gateway", GatewayConfig)
+CLIENT = Part("client", ClientConfig)
 PARTS = {part.name: part for part in (BOOKIE, GATEWAY, CLIENT)}
 _SECRET_KEYS = frozenset[str]().union(*(secret_keys(part.settings) for part in PARTS.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value that was set, and by what: the file's name, the variable's name, or `option`."""
-
-    value: Any
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +57,6 @@ class Shown:
     key: str
     value: object
     source: str
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """A TOML file. Raises IncorrectParameterException that says what is wrong with it and where."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise IncorrectParameterException(f"configuration file {path} can't be read: {error}") from error
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
@@ -90,28 +74,6 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
         except ValueError as error:
             raise IncorrectParameterException(f"--set {text}: the table is not JSON: {error}") from error
     return values
-
-
-def parse_options(texts: Iterable[str]) -> dict[str, Given]:
-    """The settings of `--set`, as given by an option. Raises IncorrectParameterException."""
-    return {key: Given(value, "option") for key, value in assignments(texts).items()}
-
-
-def gather(
-    part: Part, content: Mapping[str, Any], file: str = "file", options: Mapping[str, Given] | None = None
-) -> dict[str, Given]:
-    """What is set by all sources together, unknown keys of the file and the options included.
-
-    Raises IncorrectParameterException for a variable of the environment that can't be read as its type.
-    """
-    given = {key: Given(value, file) for key, value in content.items()}
-    try:
-        environment = EnvSettingsSource(part.settings)()
-    except SettingsError as error:
-        raise IncorrectParameterException(f"environment {part.prefix}…: {error}") from error
-    for key, value in environment.items():
-        given[key] = Given(value, part.prefix + key.upper())
-    return {**given, **(options or {})}
 
 
 def effective(part: Part, given: Mapping[str, Given]) -> list[Shown]:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import DigestType
 from bookgate.runtime.settings import nearest_key
-from bookgate.thinclient.config import ClientConfig, load_settings
+from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark.options import values
 from bookgate.thinclient.spark.options.values import LedgerRange
 
@@ -294,7 +294,7 @@ def _configured_gateways(environment: Mapping[str, str]) -> str:
     if not file:
         return ""
     try:
-        return load_settings(ClientConfig, Path(file), {}).gateways.strip()
+        return ClientConfig.load(Path(file)).gateways.strip()
     except IncorrectParameterException as error:
         raise OptionError(f"option gateways is missing, and the file that {CONFIG_VARIABLE} names: {error}") from None
 
@@ -343,7 +343,7 @@ def _client_settings(given: Mapping[str, str]) -> ClientSettings:
     if "gateways" in wanted:
         raise OptionError("option client.gateways: gateways have an option of their own, gateways")
     try:
-        load_settings(ClientConfig, None, wanted)
+        ClientConfig.load(options=wanted)
     except IncorrectParameterException as error:
         raise OptionError(f"options {', '.join(_CLIENT + name for name in sorted(wanted))}: {error}") from None
     prefetch = parsed(given, "prefetchEntries", values.positive, None)

@@ -8,8 +8,9 @@ import pytest
 
 from bookgate.bookie.config.bookie import BookieConfig, load_config
 from bookgate.bookie.tools.configuration.check import problems_of
-from bookgate.bookie.tools.configuration.schema import BOOKIE, Given
+from bookgate.bookie.tools.configuration.schema import BOOKIE
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.settings_problems import Given
 from bookgate.thinclient.config import TlsMode
 
 
@@ -35,7 +36,7 @@ def test_a_variable_of_the_bookie_is_not_its_clients(monkeypatch: pytest.MonkeyP
 def test_what_is_wrong_is_told_by_the_start_and_by_the_check(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text('metadata_uri = "sqlite:///nowhere"\ndata_dir = "/nowhere"\n[client]\nread_timeuot = 3\n')
-    with pytest.raises(IncorrectParameterException, match=r"table client.*read_timeuot: .*did you mean read_timeout"):
+    with pytest.raises(IncorrectParameterException, match=r"read_timeuot \(table client\): .*mean read_timeout"):
         load_config(file)
     given = {
         "metadata_uri": Given("sqlite:///nowhere", "file"),

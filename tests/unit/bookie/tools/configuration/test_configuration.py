@@ -18,14 +18,14 @@ from bookgate.bookie.tools.configuration.schema import (
     CLIENT,
     GATEWAY,
     MASK,
-    Given,
     Part,
     effective,
-    gather,
     is_secret,
 )
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.settings_loader import gather
+from bookgate.runtime.settings_problems import Given
 from bookgate.thinclient.config import load_config as load_client_config
 
 ROOT = Path(__file__).parents[5]
@@ -207,6 +207,6 @@ def test_a_start_refuses_unknown_keys_and_variables(tmp_path: Path, monkeypatch:
 
 def test_what_check_accepts_a_start_accepts(tmp_path: Path) -> None:
     content = {"metadata_uri": "sqlite:///m", "data_dir": str(tmp_path), "ledger_directories": ["/a", "/b"]}
-    assert problems_of(BOOKIE, gather(BOOKIE, content)) == []
+    assert problems_of(BOOKIE, gather(BOOKIE.settings, content).given) == []
     assert len(load_config(None, **content).ledgers) == 2
     assert problems_of(BOOKIE, {"data_dir": Given("/d", "")})[0].key == "metadata_uri"

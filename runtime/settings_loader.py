@@ -1,0 +1,198 @@
+"""The loader of all settings: a TOML file, the environment, options and arguments, in rising order.
+
+Bookie, gateway and client are loaded alike, and `bookgate config` sees the same: `gather` says what is set and by what,
+`settings_problems` what is wrong with it. Former names of keys are taken everywhere, with one warning each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import tomllib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsError,
+)
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.logs import log_event
+from bookgate.runtime.settings import (
+    ConsistentSettings,
+    ContradictionError,
+    FormerName,
+    Renamed,
+    arguments_only,
+    only_arguments,
+    renamed_keys,
+    with_present_names,
+)
+from bookgate.runtime.settings_problems import Given, Problem, unknown_variable_problems, value_problems
+
+_LOG = logging.getLogger(__name__)
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_BETWEEN = ("pydantic", "bookgate.runtime.settings", "bookgate.thinclient.config", "bookgate.bookie.config")
+"""Modules between a caller who gives a keyword and the warning about it."""
+
+
+class Settings(BaseSettings, ConsistentSettings):
+    """All settings of a process. Made directly, it reads the environment and arguments; `load` reads all sources."""
+
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {}
+    """Former keys; the classes that it is made of may have tables of their own."""
+    OWN_PREFIX: ClassVar[bool] = True
+    """False where other programs' variables begin the same, so that an unknown one is no mistake."""
+
+    @classmethod
+    def load(
+        cls, file: Path | None = None, values: Mapping[str, Any] = NOTHING, options: Mapping[str, Any] = NOTHING
+    ) -> Self:
+        """Settings from a TOML file, the environment, `options` of a command and `values`, the later ones winning.
+
+        Values that are None count as not given. Raises IncorrectParameterException that names each key that is wrong
+        and where it stood.
+        """
+        gathered = gather(cls, read_file(file) if file else {}, str(file), options)
+        try:
+            given = _of_keywords(cls, {key: value for key, value in values.items() if value is not None})
+        except ContradictionError as error:
+            raise IncorrectParameterException(f"configuration is not valid: {error}") from error
+        return cls.made_of(replace(gathered, given={**gathered.given, **{key: Given(given[key]) for key in given}}))
+
+    @classmethod
+    def made_of(cls, gathered: Gathered) -> Self:
+        """What was gathered, as settings; warns of former names. Raises IncorrectParameterException."""
+        problems = (unknown_variable_problems(cls) if cls.OWN_PREFIX else []) + gathered.problems()
+        if not problems:
+            gathered.warn()
+            try:
+                with only_arguments():
+                    return cls(**{key: each.value for key, each in gathered.given.items()})
+            except ValidationError:
+                problems = value_problems(cls, gathered.given)
+        raise IncorrectParameterException(f"configuration is not valid: {'; '.join(map(str, problems))}")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments and environment, former names included."""
+        if arguments_only():
+            return (init_settings,)
+        arguments = _of_keywords(cls, init_settings())
+        environment = _environment(cls)
+        environment.without(arguments).warn()
+        given = {key: each.value for key, each in environment.given.items()}
+        return InitSettingsSource(settings_cls, arguments), InitSettingsSource(settings_cls, given)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What is set, unknown keys of the file and the options included, and the former names that were used."""
+
+    given: Mapping[str, Given]
+    former: tuple[FormerName, ...] = field(default=())
+
+    def problems(self) -> list[Problem]:
+        """Settings that were given by both names."""
+        return [Problem("", str(each)) for each in self.former if each.doubled]
+
+    def renamed(self) -> list[FormerName]:
+        """The other former names, which count."""
+        return [each for each in self.former if not each.doubled]
+
+    def warn(self) -> None:
+        """One line for each former name that counts."""
+        for each in self.renamed():
+            log_event(_LOG, "setting_renamed", logging.WARNING, former=each.name, now=each.key, source=each.source)
+
+    def without(self, keys: Mapping[str, object]) -> Gathered:
+        """The same without what these keys replace. Raises ContradictionError for a setting given by both names."""
+        if any(each.doubled for each in self.former):
+            raise ContradictionError(str(each) for each in self.former if each.doubled)
+        lost = {each.source for key, each in self.given.items() if key in keys}
+        return replace(self, former=tuple(each for each in self.former if each.name not in lost))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises IncorrectParameterException that says what is wrong with it and where."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise IncorrectParameterException(f"configuration file {path} can't be read: {error}") from error
+
+
+def gather(
+    settings: type[BaseSettings],
+    content: Mapping[str, Any] = NOTHING,
+    source: str = "file",
+    options: Mapping[str, Any] = NOTHING,
+    not_ours: str | None = None,
+) -> Gathered:
+    """What is set by all sources together. Variables that begin with `not_ours` are another's.
+
+    Raises IncorrectParameterException for a variable of the environment that can't be read as its type.
+    """
+    layers = (_layer(settings, content, source), _environment(settings, not_ours), _layer(settings, options, "option"))
+    given = {key: each for layer in layers for key, each in layer.given.items()}
+    return Gathered(given, tuple(each for layer in layers for each in layer.former))
+
+
+def _layer(settings: type[BaseSettings], content: Mapping[str, Any], source: str) -> Gathered:
+    present, former = with_present_names(settings, content)
+    given = {key: Given(value, source) for key, value in present.items()}
+    return Gathered(given, tuple(replace(each, source=source) for each in former))
+
+
+def _environment(settings: type[BaseSettings], not_ours: str | None = None) -> Gathered:
+    prefix = settings.model_config["env_prefix"]
+    reader = EnvSettingsSource(settings)
+    try:
+        values = reader()
+    except SettingsError as error:
+        raise IncorrectParameterException(f"environment {prefix}…: {error}") from error
+    layer = _layer(settings, values, "environment")
+    given = {key: Given(each.value, prefix + key.upper()) for key, each in layer.given.items()}
+    former = list(layer.former)
+    for name, renamed in renamed_keys(settings).items():
+        variable = prefix + name.upper()
+        text = reader.env_vars.get(variable.lower())
+        if text is not None and not (not_ours and variable.startswith(not_ours)):
+            now = prefix + renamed.key.upper()
+            former.append(FormerName(variable, now, renamed.key in given, "environment"))
+            given.setdefault(renamed.key, Given(renamed.convert(text), variable))
+    ours = {key: each for key, each in given.items() if not (not_ours and each.source.startswith(not_ours))}
+    return Gathered(ours, tuple(former))
+
+
+def _of_keywords(settings: type[BaseSettings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments under their present names. Raises ContradictionError for a setting given by both names."""
+    present, former = with_present_names(settings, values)
+    if any(each.doubled for each in former):
+        raise ContradictionError(str(each) for each in former if each.doubled)
+    for each in former:
+        warnings.warn(str(each), DeprecationWarning, stacklevel=_callers_level())
+    return present
+
+
+def _callers_level() -> int:
+    """How far up the stack, seen from the function that asks, the caller is who wrote the keyword."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
+        frame, level = frame.f_back, level + 1
+    return level
