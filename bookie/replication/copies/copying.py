@@ -1,6 +1,6 @@
 """Copies entries of one ledger to a bookie: reads them as any reader would, and stores them as they were written.
 
-Entries are read in pieces, some side by side, each piece with few enough entries to hold about a mebibyte. An entry
+Entries are read in pieces, some side by side, each piece with few enough entries to hold about 256 KiB. An entry
 that was read has a digest that matches; what is stored is the same packet byte for byte, so its last add confirmed is
 that of its writer (R1). Source: docs/protocol/auto-recovery.md#copying.
 
@@ -27,7 +27,9 @@ from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
 
 _PIECES_AT_ONCE = 8
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+"""A bookie reads a piece in one go, and whoever adds there meanwhile waits: with a mebibyte a piece, adds beside a
+repair had twice the p99 of adds without."""
 _PIECE_ENTRIES = 256
 _GROUP_COST = 128 * 1024
 
@@ -129,7 +131,7 @@ def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 
 def entries_a_piece(metadata: LedgerMetadata) -> int:
-    """How many entries hold about a mebibyte, as far as the metadata tell."""
+    """How many entries a piece has, as far as the metadata tell."""
     if not metadata.is_closed or metadata.length <= 0:
         return _PIECE_ENTRIES // 8
     average = max(1, metadata.length // (metadata.last_entry_id + 1))
