@@ -262,7 +262,7 @@ class BookieServer:
         threads = self._doors.threads
         reader = threads.executor("reader")
         self._stack.callback(reader.shutdown)
-        reads = EntryReads(storage, reader, self.statistics, self._config.max_batch_read_size)
+        reads = EntryReads(storage, reader, self.statistics, self._config.max_batch_read_size_bytes)
         self._stack.callback(reads.close)
         self.long_polls = LongPolls(storage, reads, reader, threads.monotonic, threads.wall_clock)
         self.long_polls.latency = self.statistics.long_poll_latency
@@ -285,7 +285,7 @@ class BookieServer:
 
     def _connect(self) -> BookieConnection:
         return BookieConnection(
-            self._processor, self.connections, self.statistics, self._config.max_frame_size, self._security
+            self._processor, self.connections, self.statistics, self._config.max_frame_size_bytes, self._security
         )
 
     async def _serve_http(
@@ -353,7 +353,7 @@ class BookieServer:
             factory,
             self._membership,
             self._config.gc_wait_seconds,
-            self._config.gc_metadata_op_rate_limit,
+            self._config.gc_metadata_op_rate_limit_per_second,
             self._doors.threads.monotonic,
             _in_thread,
         )

@@ -44,7 +44,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     options = (
         "--set=entry_log_max_mb=1",
-        "--set=compaction_rate_entries=0",
+        "--set=compaction_rate_entries_per_second=0",
         "--set=flush_interval_seconds=2",
         "--set=auto_recovery=true",
         "--set=replication_rate_mb_per_second=0.01",  # or all is repaired before the picture is taken

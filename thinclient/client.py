@@ -403,8 +403,8 @@ def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
         asyncio.get_running_loop().time,
         enabled=config.bookie_health_check,
         threshold=config.bookie_error_threshold,
-        interval=config.bookie_error_interval,
-        quarantine_time=config.bookie_quarantine_time,
+        interval=config.bookie_error_interval_seconds,
+        quarantine_time=config.bookie_quarantine_time_seconds,
         on_quarantine=lambda bookie_id: metrics.count("bookie_watcher_BOOKIE_QUARANTINE"),
     )
 

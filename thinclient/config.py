@@ -3,7 +3,7 @@ in rising order. Timeouts are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
-from bookgate.runtime.settings import SECRET
+from bookgate.runtime.settings import SECRET, Renamed, with_unit
 from bookgate.runtime.settings_loader import Settings
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.uri import TlsFiles
@@ -49,11 +49,27 @@ class BookieTls:
     timeout: float = 10.0
 
 
+_RENAMED = {
+    **with_unit(
+        "_seconds",
+        *("metadata_timeout", "connect_timeout", "add_timeout", "read_timeout", "speculative_read_timeout"),
+        *("long_poll_timeout", "first_speculative_lac_timeout", "max_speculative_lac_timeout", "tail_poll_interval"),
+        *("tail_failure_timeout", "ensemble_change_timeout", "failed_bookie_interval", "add_quorum_timeout"),
+        *("explicit_lac_interval", "bookie_error_interval", "bookie_quarantine_time", "weight_interval"),
+        *("backpressure_timeout", "bookie_tls_timeout"),
+    ),
+    **with_unit("_bytes", "max_frame_size", "send_buffer_size"),
+    "recovery_read_batch_size": Renamed("recovery_read_batch_entries"),
+}
+"""Former keys, which had no unit."""
+
+
 class ClientConfig(Settings):
     """Everything that can be set of a client. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
     OWN_PREFIX: ClassVar[bool] = False
+    RENAMED: ClassVar[Mapping[str, Renamed]] = _RENAMED
 
     gateways: str = Field(
         default="", description="metadata gateways: grpc://host:port,host:port; or a store itself: zk+hierarchical://…"
@@ -63,7 +79,9 @@ class ClientConfig(Settings):
     )
     tls_cert: Path | None = Field(default=None, description="grpcs://: PEM file of the client's certificate")
     tls_key: Path | None = Field(default=None, description="grpcs://: PEM file of its key")
-    metadata_timeout: float = Field(default=10.0, gt=0, description="a metadata call, all its attempts together")
+    metadata_timeout_seconds: float = Field(
+        default=10.0, gt=0, description="a metadata call, all its attempts together"
+    )
     metadata_first_pause_seconds: float = Field(
         default=DEFAULT_RETRIES.metadata_first_pause_seconds,
         gt=0,
@@ -99,7 +117,8 @@ class ClientConfig(Settings):
     metadata_change_attempts: int = Field(
         default=DEFAULT_RETRIES.metadata_change_attempts,
         ge=1,
-        description="how often a change of metadata is sent while its answer is lost, each within metadata_timeout",
+        description="how often a change of metadata is sent while its answer is lost, each within "
+        "metadata_timeout_seconds",
     )
     pinned_create_repeats: int = Field(
         default=DEFAULT_RETRIES.pinned_create_repeats,
@@ -124,28 +143,34 @@ class ClientConfig(Settings):
     ensemble_change_longest_pause_seconds: float = Field(
         default=DEFAULT_RETRIES.ensemble_change_longest_pause_seconds, gt=0, description="the longest such pause"
     )
-    connect_timeout: float = Field(default=10.0, gt=0, description="connecting to a bookie")
-    add_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to an add")
-    read_timeout: float = Field(default=5.0, gt=0, description="one bookie's answer to a read")
+    connect_timeout_seconds: float = Field(default=10.0, gt=0, description="connecting to a bookie")
+    add_timeout_seconds: float = Field(default=5.0, gt=0, description="one bookie's answer to an add")
+    read_timeout_seconds: float = Field(default=5.0, gt=0, description="one bookie's answer to a read")
     max_in_flight_entries: int = Field(default=10_000, gt=0, description="appends of a ledger not yet acknowledged")
     max_in_flight_bytes: int = Field(default=32 * 1024 * 1024, gt=0, description="payload bytes of those")
     read_ahead_entries: int = Field(default=1024, gt=0, description="entries asked for ahead of a reader")
     read_ahead_bytes: int = Field(default=4 * 1024 * 1024, gt=0, description="payload bytes of those")
     batch_reads: bool = Field(default=True, description="read many entries with one request where bookies can")
     batch_read_entries: int = Field(default=2000, gt=0, description="entries of one such request")
-    speculative_read_timeout: float = Field(
+    speculative_read_timeout_seconds: float = Field(
         default=2.0, ge=0, description="a read without answer goes to another bookie too; 0: never"
     )
-    long_poll_timeout: float = Field(default=1.0, gt=0, description="how long a bookie holds back a tailing reader")
-    first_speculative_lac_timeout: float = Field(
+    long_poll_timeout_seconds: float = Field(
+        default=1.0, gt=0, description="how long a bookie holds back a tailing reader"
+    )
+    first_speculative_lac_timeout_seconds: float = Field(
         default=1.5, ge=0, description="a long poll without answer goes to another bookie too, again after twice that"
     )
-    max_speculative_lac_timeout: float = Field(default=5.0, ge=0, description="the longest such wait; 0: never")
-    tail_poll_interval: float = Field(default=0.1, gt=0, description="tailing without long polls: time between two")
-    tail_failure_timeout: float = Field(
+    max_speculative_lac_timeout_seconds: float = Field(default=5.0, ge=0, description="the longest such wait; 0: never")
+    tail_poll_interval_seconds: float = Field(
+        default=0.1, gt=0, description="tailing without long polls: time between two"
+    )
+    tail_failure_timeout_seconds: float = Field(
         default=30.0, gt=0, description="tailing ends with an error when no bookie answers for so long"
     )
-    max_frame_size: int = Field(default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes")
+    max_frame_size_bytes: int = Field(
+        default=DEFAULT_MAX_FRAME_SIZE, ge=1024, description="bookies' nettyMaxFrameSizeBytes"
+    )
     delay_ensemble_change: bool = Field(
         default=False, description="delayEnsembleChange: replace bookies only when an entry's ack quorum is in danger"
     )
@@ -155,21 +180,21 @@ class ClientConfig(Settings):
         "quorum is left",
     )
     max_ensemble_changes: int = Field(default=2**31 - 1, ge=0, description="maxAllowedEnsembleChanges of a ledger")
-    recovery_read_batch_size: int = Field(
+    recovery_read_batch_entries: int = Field(
         default=100, ge=1, description="recoveryReadBatchSize: entries that recovery reads ahead"
     )
-    ensemble_change_timeout: float = Field(
+    ensemble_change_timeout_seconds: float = Field(
         default=30.0, gt=0, description="how long appends wait for an ensemble change while metadata is out of reach"
     )
-    failed_bookie_interval: float = Field(
+    failed_bookie_interval_seconds: float = Field(
         default=30.0, gt=0, description="how long a ledger leaves a bookie alone that failed it"
     )
-    add_quorum_timeout: float = Field(
+    add_quorum_timeout_seconds: float = Field(
         default=0.0,
         ge=0,
         description="addEntryQuorumTimeoutSec: an entry not acknowledged by then ends its ledger",
     )
-    explicit_lac_interval: float = Field(
+    explicit_lac_interval_seconds: float = Field(
         default=0.0, ge=0, description="explicitLacInterval: how often an idle writer tells how far it is; 0: never"
     )
     opportunistic_striping: bool = Field(
@@ -179,8 +204,12 @@ class ClientConfig(Settings):
         default=False, description="bookieHealthCheck: bookies that fail often are left out of new ensembles"
     )
     bookie_error_threshold: int = Field(default=100, ge=0, description="errors of a bookie within the interval")
-    bookie_error_interval: float = Field(default=60.0, gt=0, description="the interval in which errors are counted")
-    bookie_quarantine_time: float = Field(default=1800.0, gt=0, description="how long such a bookie is left out")
+    bookie_error_interval_seconds: float = Field(
+        default=60.0, gt=0, description="the interval in which errors are counted"
+    )
+    bookie_quarantine_time_seconds: float = Field(
+        default=1800.0, gt=0, description="how long such a bookie is left out"
+    )
     placement_policy: str = Field(
         default="default", description="ensemblePlacementPolicy: default, rackaware, or a name"
     )
@@ -192,11 +221,11 @@ class ClientConfig(Settings):
     weight_by_free_space: bool = Field(
         default=False, description="diskWeightBasedPlacementEnabled: emptier bookies are chosen more often"
     )
-    weight_interval: float = Field(
+    weight_interval_seconds: float = Field(
         default=86_400.0, gt=0, description="getBookieInfoIntervalSeconds: how often bookies are asked for free space"
     )
-    send_buffer_size: int = Field(default=1024 * 1024, gt=0, description="bytes that fill a connection's buffer")
-    backpressure_timeout: float | None = Field(
+    send_buffer_size_bytes: int = Field(default=1024 * 1024, gt=0, description="bytes that fill a connection's buffer")
+    backpressure_timeout_seconds: float | None = Field(
         default=None,
         ge=0,
         description="waitTimeoutOnBackpressureMs: how long that buffer may stay full before requests are refused with "
@@ -225,7 +254,7 @@ class ClientConfig(Settings):
         default=True,
         description="tlsHostnameVerificationEnabled: a bookie's certificate must be for its advertised host",
     )
-    bookie_tls_timeout: float = Field(
+    bookie_tls_timeout_seconds: float = Field(
         default=10.0, gt=0, description="startTLSTimeoutSecs: TLS and authentication of a fresh connection"
     )
     auth_provider: str | None = Field(
@@ -265,13 +294,13 @@ class ClientConfig(Settings):
             self.bookie_tls_cert,
             self.bookie_tls_key,
             self.bookie_tls_verify_host_name,
-            self.bookie_tls_timeout,
+            self.bookie_tls_timeout_seconds,
         )
 
     @property
     def max_packet_size(self) -> int:
         """The largest entry packet: header, digest and payload."""
-        return self.max_frame_size - FRAME_HEADROOM
+        return self.max_frame_size_bytes - FRAME_HEADROOM
 
 
 def load_config(file: Path | None = None, **values: Any) -> ClientConfig:

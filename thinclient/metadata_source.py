@@ -24,5 +24,5 @@ def metadata_factory(gateways: str | None, config: ClientConfig) -> LedgerManage
     """What reaches the metadata of a configuration; `initialize` it first. Raises IncorrectParameterException."""
     uri = metadata_uri(gateways, config)
     if is_gateway_uri(uri):
-        return RpcLedgerManagerFactory(uri, config.metadata_timeout, tls=config.tls, retries=config.retries)
+        return RpcLedgerManagerFactory(uri, config.metadata_timeout_seconds, tls=config.tls, retries=config.retries)
     return load_driver(uri)(uri)

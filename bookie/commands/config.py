@@ -14,8 +14,9 @@ from rich.table import Table
 
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.configuration.migrate import migrate_properties
+from bookgate.bookie.tools.configuration.migrate_toml import migrate_toml
 from bookgate.bookie.tools.configuration.reference import render
-from bookgate.bookie.tools.configuration.schema import PARTS, Part, assignments, effective
+from bookgate.bookie.tools.configuration.schema import GATEWAY, PARTS, Part, assignments, effective
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
 from bookgate.runtime.settings_loader import Gathered, gather, read_file
@@ -29,13 +30,6 @@ class PartName(str, Enum):  # noqa: UP042  typer shows the values of this form
 
     BOOKIE = "bookie"
     GATEWAY = "gateway"
-    CLIENT = "client"
-
-
-class Target(str, Enum):  # noqa: UP042
-    """Whose file `migrate` writes."""
-
-    BOOKIE = "bookie"
     CLIENT = "client"
 
 
@@ -137,13 +131,22 @@ def _all_problems(part: Part, gathered: Gathered) -> list[Problem]:
 
 @app.command()
 def migrate(
-    file: Annotated[Path, typer.Argument(help="bk_server.conf or bk_client.conf.", show_default=False)],
-    target: Annotated[Target, typer.Option("--for", help="Whose settings to write.")] = Target.BOOKIE,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="bk_server.conf or bk_client.conf, or a TOML file of Bookgate (.toml).", show_default=False
+        ),
+    ],
+    target: Annotated[
+        PartName | None,
+        typer.Option("--for", help="Whose settings. Default: the bookie's; of a TOML file, what the keys look like."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prints as TOML what a properties file of Apache BookKeeper says.
+    """Prints as TOML what a properties file of Apache BookKeeper says, or a TOML file without former names of settings.
 
-    Each key without a counterpart, or with another meaning, has a comment.
+    Each of BookKeeper's keys without a counterpart, or with another meaning, has a comment. Of a TOML file only the
+    lines of renamed settings change.
 
     JSON: {"part", "toml"}.
 
@@ -154,9 +157,16 @@ def migrate(
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         fail(f"{file} can't be read: {error}")
-    toml = migrate_properties(text, target.value)
+    if file.suffix == ".toml":
+        part = PARTS[target.value] if target else part_of(read_file(file))
+        toml = migrate_toml(text, part.settings)
+    else:
+        part = PARTS[target.value if target else "bookie"]
+        if part is GATEWAY:
+            fail("BookKeeper has no gateway: its files are for --for bookie and --for client")
+        toml = migrate_properties(text, part.name)
     if as_json:
-        print_json({"part": target.value, "toml": toml})
+        print_json({"part": part.name, "toml": toml})
     else:
         sys.stdout.write(toml)
 

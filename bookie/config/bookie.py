@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -30,7 +30,7 @@ from bookgate.gateway.http.settings import HttpSettings
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.descriptors import descriptor_limit
 from bookgate.runtime.logs import LogSettings
-from bookgate.runtime.settings import SECRET, TableOf
+from bookgate.runtime.settings import SECRET, Renamed, TableOf, with_unit
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
@@ -45,6 +45,11 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientS
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {
+        **with_unit("_bytes", "max_frame_size", "max_batch_read_size"),
+        "tls_certificate": Renamed("tls_cert"),
+        "tls_require_client_certificate": Renamed("tls_require_client_cert"),
+    }
 
     metadata_uri: str = Field(
         description="metadata store: sqlite:///path or zk+hierarchical://host:port/ledgers; or gateways: grpc://host:port,…"
@@ -66,10 +71,10 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientS
         "in office",
     )
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
-    max_frame_size: int = Field(
+    max_frame_size_bytes: int = Field(
         DEFAULT_MAX_FRAME_SIZE, ge=1024, le=256 * _MIB, description="nettyMaxFrameSizeBytes, length bytes included"
     )
-    max_batch_read_size: int = Field(
+    max_batch_read_size_bytes: int = Field(
         MAX_BATCH_READ_SIZE, ge=1, le=256 * _MIB, description="maxBatchReadSize: bytes of an answer to a batch read"
     )
     max_connections: int | None = Field(
@@ -84,10 +89,10 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientS
     handshake_timeout_seconds: float = Field(
         10.0, gt=0, description="a connection that must authenticate, or begins TLS, is closed unless done by then"
     )
-    tls_certificate: Path | None = Field(None, description="PEM file; sets up TLS on the entry port, beside clear")
+    tls_cert: Path | None = Field(None, description="PEM file; sets up TLS on the entry port, beside clear")
     tls_key: Path | None = Field(None, description="PEM file of that certificate's key")
     tls_client_ca: Path | None = Field(None, description="PEM file of the authorities that vouch for clients")
-    tls_require_client_certificate: bool = Field(False, description="TLS clients must show a certificate")
+    tls_require_client_cert: bool = Field(False, description="TLS clients must show a certificate")
     tls_required: bool = Field(False, description="serve nothing on connections in clear")
     auth_provider: str | None = Field(
         None, description="bookieAuthProviderFactoryClass: bookgate-token, bookgate-tls-role or an installed one"
@@ -121,14 +126,14 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientS
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            yield "tls_certificate and tls_key go together; set both or none"
-        elif self.tls_certificate is None and (self.tls_client_ca or self.tls_required):
-            yield "tls_client_ca and tls_required need TLS; set tls_certificate and tls_key too"
-        if self.http_tls and self.tls_certificate is None:
-            yield "http_tls needs a certificate; set tls_certificate and tls_key too"
-        if self.tls_require_client_certificate and self.tls_client_ca is None:
-            yield "tls_require_client_certificate needs tls_client_ca, the authorities that vouch for clients"
+        if (self.tls_cert is None) != (self.tls_key is None):
+            yield "tls_cert and tls_key go together; set both or none"
+        elif self.tls_cert is None and (self.tls_client_ca or self.tls_required):
+            yield "tls_client_ca and tls_required need TLS; set tls_cert and tls_key too"
+        if self.http_tls and self.tls_cert is None:
+            yield "http_tls needs a certificate; set tls_cert and tls_key too"
+        if self.tls_require_client_cert and self.tls_client_ca is None:
+            yield "tls_require_client_cert needs tls_client_ca, the authorities that vouch for clients"
         if self.auth_options and self.auth_provider is None:
             yield "auth_options have no effect without auth_provider; set that too"
 
@@ -142,17 +147,17 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientS
         )
 
     def _certificates(self) -> ServerContexts | None:
-        if self.tls_certificate is None or self.tls_key is None:
+        if self.tls_cert is None or self.tls_key is None:
             return None
         authorities = str(self.tls_client_ca) if self.tls_client_ca else None
-        files = TlsFiles(str(self.tls_certificate), str(self.tls_key), authorities)
-        return ServerContexts(files, require_client_certificate=self.tls_require_client_certificate)
+        files = TlsFiles(str(self.tls_cert), str(self.tls_key), authorities)
+        return ServerContexts(files, require_client_certificate=self.tls_require_client_cert)
 
     def http_contexts(self) -> ServerContexts | None:
         """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
-        if not self.http_tls or self.tls_certificate is None or self.tls_key is None:
+        if not self.http_tls or self.tls_cert is None or self.tls_key is None:
             return None
-        return ServerContexts(TlsFiles(str(self.tls_certificate), str(self.tls_key)))
+        return ServerContexts(TlsFiles(str(self.tls_cert), str(self.tls_key)))
 
     @property
     def metadata_behind_gateway(self) -> bool:

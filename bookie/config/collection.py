@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from bookgate.bookie.collection.options import GarbageCollectionConfig
 from bookgate.bookie.collection.rules import CompactionPolicy, CompactionRule
-from bookgate.runtime.settings import ConsistentSettings
+from bookgate.runtime.settings import ConsistentSettings, Renamed, with_unit
 
 
 class GcSettings(BaseSettings, ConsistentSettings):
     """The part of the bookie's settings that garbage collection is made of."""
+
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {
+        **with_unit("_per_second", "compaction_rate_entries", "compaction_rate_bytes", "gc_metadata_op_rate_limit"),
+        "minor_compaction_max_time_millis": Renamed("minor_compaction_max_time_seconds", 1000),
+        "major_compaction_max_time_millis": Renamed("major_compaction_max_time_seconds", 1000),
+    }
 
     gc_wait_seconds: float = Field(600.0, gt=0, description="gcWaitTime: between runs of garbage collection")
     minor_compaction_threshold: float = Field(
@@ -25,8 +32,12 @@ class GcSettings(BaseSettings, ConsistentSettings):
     force_allow_compaction: bool = Field(
         False, description="forceAllowCompaction: a forced run compacts although the interval is off"
     )
-    compaction_rate_entries: float = Field(1000.0, ge=0, description="compactionRateByEntries; 0: without limit")
-    compaction_rate_bytes: float = Field(1_000_000.0, ge=0, description="compactionRateByBytes; 0: without limit")
+    compaction_rate_entries_per_second: float = Field(
+        1000.0, ge=0, description="compactionRateByEntries; 0: without limit"
+    )
+    compaction_rate_bytes_per_second: float = Field(
+        1_000_000.0, ge=0, description="compactionRateByBytes; 0: without limit"
+    )
     is_throttle_by_bytes: bool = Field(False, description="isThrottleByBytes: which of the two rates counts")
     verify_metadata_on_gc: bool = Field(
         True,
@@ -46,11 +57,11 @@ class GcSettings(BaseSettings, ConsistentSettings):
         description="gcOverreplicatedLedgerWaitTime: between looks for closed ledgers that were moved elsewhere, whose "
         "copies here then go under the lock of auto-recovery; 0 or less: off; BookKeeper's default: a day",
     )
-    gc_metadata_op_rate_limit: float = Field(1000.0, ge=0, description="gcMetadataOpRateLimit a second; 0: none")
-    minor_compaction_max_time_millis: float = Field(
+    gc_metadata_op_rate_limit_per_second: float = Field(1000.0, ge=0, description="gcMetadataOpRateLimit; 0: none")
+    minor_compaction_max_time_seconds: float = Field(
         -1, description="minorCompactionMaxTimeMillis: after which a run begins no further log; 0 or less: no limit"
     )
-    major_compaction_max_time_millis: float = Field(-1, description="majorCompactionMaxTimeMillis")
+    major_compaction_max_time_seconds: float = Field(-1, description="majorCompactionMaxTimeMillis")
     use_target_entry_log_size_for_gc: bool = Field(
         False, description="useTargetEntryLogSizeForGc: a log's limit counts, not its size: small logs are merged"
     )
@@ -72,11 +83,11 @@ class GcSettings(BaseSettings, ConsistentSettings):
         return GarbageCollectionConfig(
             wait_seconds=self.gc_wait_seconds,
             policy=self._compaction_policy(),
-            rate_entries=self.compaction_rate_entries,
-            rate_bytes=self.compaction_rate_bytes,
+            rate_entries=self.compaction_rate_entries_per_second,
+            rate_bytes=self.compaction_rate_bytes_per_second,
             throttle_by_bytes=self.is_throttle_by_bytes,
             verify_metadata=self.verify_metadata_on_gc,
-            metadata_rate=self.gc_metadata_op_rate_limit,
+            metadata_rate=self.gc_metadata_op_rate_limit_per_second,
             collect_ledgers=self.gc_collect_ledgers,
             over_replicated_wait_seconds=self.gc_over_replicated_wait_seconds,
             max_deleted_share=self.gc_max_deleted_share,
@@ -91,12 +102,12 @@ class GcSettings(BaseSettings, ConsistentSettings):
             minor=CompactionRule(
                 self.minor_compaction_threshold,
                 self.minor_compaction_interval_seconds,
-                self.minor_compaction_max_time_millis / 1000,
+                self.minor_compaction_max_time_seconds,
             ),
             major=CompactionRule(
                 self.major_compaction_threshold,
                 self.major_compaction_interval_seconds,
-                self.major_compaction_max_time_millis / 1000,
+                self.major_compaction_max_time_seconds,
             ),
             forced_always=self.force_allow_compaction,
         )

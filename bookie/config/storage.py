@@ -6,15 +6,15 @@ Where BookKeeper has the same setting, the description gives its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode
 
 from bookgate.bookie.storage.options import StorageConfig
-from bookgate.runtime.settings import ConsistentSettings
+from bookgate.runtime.settings import ConsistentSettings, Renamed, with_unit
 
 _MIB = 1024 * 1024
 
@@ -31,6 +31,11 @@ Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split)]
 class StorageSettings(BaseSettings, ConsistentSettings):
     """The part of the bookie's settings that storage is made of."""
 
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {
+        **with_unit("_bytes", "journal_alignment_size", "journal_buffered_writes_threshold"),
+        "journal_max_group_wait_ms": Renamed("journal_max_group_wait_seconds", 1000),
+    }
+
     data_dir: Path | None = Field(None, description="holds journal and ledgers unless those are set themselves")
     journal_directory: Path | None = Field(None, description="journalDirectory; default: DATA_DIR/journal")
     ledger_directory: Path | None = Field(None, description="ledgerDirectories, of one; default: DATA_DIR/ledgers")
@@ -46,15 +51,15 @@ class StorageSettings(BaseSettings, ConsistentSettings):
     journal_max_size_mb: int = Field(512, ge=1, description="journalMaxSizeMB")
     journal_max_backups: int = Field(5, ge=0, description="journalMaxBackups")
     journal_pre_alloc_size_mb: int = Field(16, ge=1, description="journalPreAllocSizeMB")
-    journal_alignment_size: int = Field(512, ge=512, multiple_of=512, description="journalAlignmentSize, bytes")
-    journal_max_group_wait_ms: int = Field(
-        0, ge=0, description="journalMaxGroupWaitMSec; 0, the default here, syncs whenever the disk is free: faster"
+    journal_alignment_size_bytes: int = Field(512, ge=512, multiple_of=512, description="journalAlignmentSize")
+    journal_max_group_wait_seconds: float = Field(
+        0.0, ge=0, description="journalMaxGroupWaitMSec; 0, the default here, syncs whenever the disk is free: faster"
     )
     journal_flush_when_queue_empty: bool = Field(
         False, description="journalFlushWhenQueueEmpty: as if the group wait was 0"
     )
-    journal_buffered_writes_threshold: int = Field(
-        512 * 1024, ge=1, description="journalBufferedWritesThreshold: bytes that end the group wait"
+    journal_buffered_writes_threshold_bytes: int = Field(
+        512 * 1024, ge=1, description="journalBufferedWritesThreshold: what ends the group wait"
     )
     journal_buffered_entries_threshold: int = Field(
         0, ge=0, description="journalBufferedEntriesThreshold: records that end the group wait; 0 = no limit"
@@ -130,9 +135,11 @@ class StorageSettings(BaseSettings, ConsistentSettings):
             storage=self.storage_type,
             journal_max_size_bytes=self.journal_max_size_mb * _MIB,
             journal_pre_alloc_bytes=self.journal_pre_alloc_size_mb * _MIB,
-            journal_alignment=self.journal_alignment_size,
-            journal_max_group_wait_ms=0 if self.journal_flush_when_queue_empty else self.journal_max_group_wait_ms,
-            journal_buffered_writes_bytes=self.journal_buffered_writes_threshold,
+            journal_alignment=self.journal_alignment_size_bytes,
+            journal_max_group_wait_seconds=0
+            if self.journal_flush_when_queue_empty
+            else self.journal_max_group_wait_seconds,
+            journal_buffered_writes_bytes=self.journal_buffered_writes_threshold_bytes,
             journal_buffered_entries=self.journal_buffered_entries_threshold,
             journal_max_backups=self.journal_max_backups,
             write_cache_bytes=self.write_cache_mb * _MIB,

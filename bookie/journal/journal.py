@@ -240,10 +240,10 @@ class Journal:
     def _wait_for_group(self, oldest: float) -> None:
         """Lets later requests join until the first, which came at `oldest` or later, has waited the configured time."""
         options = self._options
-        if options.max_group_wait_ms <= 0:
+        if options.max_group_wait_seconds <= 0:
             self.statistics.flushes_of_empty_queue += 1
             return
-        deadline = oldest + options.max_group_wait_ms / 1000
+        deadline = oldest + options.max_group_wait_seconds
         while not self._closing and not self._group_is_full():
             remaining = deadline - self._monotonic()
             if remaining <= 0:

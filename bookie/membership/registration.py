@@ -47,7 +47,7 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
     endpoints[0] = replace(
         endpoints[0],
         auth=(config.auth_provider,) if config.auth_provider else (),
-        extensions=(TLS_EXTENSION,) if config.tls_certificate else (),
+        extensions=(TLS_EXTENSION,) if config.tls_cert else (),
     )
     if config.http_tls:
         endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))

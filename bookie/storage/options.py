@@ -24,7 +24,7 @@ class StorageConfig:
     journal_max_size_bytes: int = 512 * _MIB
     journal_pre_alloc_bytes: int = 16 * _MIB
     journal_alignment: int = 512
-    journal_max_group_wait_ms: int = 0
+    journal_max_group_wait_seconds: float = 0.0
     """How long a flush waits for more requests; 0 flushes whenever the journal thread is free."""
     journal_buffered_entries: int = 0
     """Records that end that wait; 0: however many."""
@@ -55,7 +55,7 @@ class StorageConfig:
             pre_alloc=max(self.journal_alignment, self.journal_pre_alloc_bytes),
             alignment=self.journal_alignment,
             buffered_writes=self.journal_buffered_writes_bytes,
-            max_group_wait_ms=self.journal_max_group_wait_ms,
+            max_group_wait_seconds=self.journal_max_group_wait_seconds,
             queue_limit=max(1, self.write_cache_bytes // 2 // len(self.journal_directories)),
             sync_data=self.sync_data,
             buffered_entries=self.journal_buffered_entries,

@@ -40,7 +40,12 @@ _SETTINGS: dict[str, Any] = {
     "min_usable_for_entry_log_mb": 1,
     "min_usable_for_index_mb": 1,
 }
-_CLIENT: dict[str, Any] = {"add_timeout": 1.5, "read_timeout": 1.5, "connect_timeout": 1.5, "metadata_timeout": 6.0}
+_CLIENT: dict[str, Any] = {
+    "add_timeout_seconds": 1.5,
+    "read_timeout_seconds": 1.5,
+    "connect_timeout_seconds": 1.5,
+    "metadata_timeout_seconds": 6.0,
+}
 _LEAST_CUT, _MOST_CUT = 100, 30_000
 _HEALING_SECONDS = 60.0
 
@@ -167,7 +172,7 @@ class ChaosCluster:
         connector.cutting = self.cutting
         self._connectors.append(connector)
         gateways = ",".join(f"127.0.0.1:{bookie.gateway.port}" for bookie in self.bookies if bookie.gateway is not None)
-        factory = RpcLedgerManagerFactory(f"grpc://{gateways}", config.metadata_timeout)
+        factory = RpcLedgerManagerFactory(f"grpc://{gateways}", config.metadata_timeout_seconds)
         client = BookKeeper(factory.ledger_manager, factory.service_discovery, config, connector=connector)
         client._factory = factory  # it is the client's own, as with `connect`, which takes no connector
         return client

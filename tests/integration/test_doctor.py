@@ -213,7 +213,7 @@ async def test_tls_where_it_is_announced(tmp_path: Path) -> None:
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     stranger.cert_pem.write_to_path(tmp_path / "other.pem")
-    files = {"tls_certificate": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
     async with running_bookie(tmp_path, **files) as server:
         good = await findings_of(server, bookie_tls_ca=tmp_path / "ca.pem")
         blind = await findings_of(server)

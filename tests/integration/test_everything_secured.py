@@ -25,7 +25,7 @@ from tests.integration.bookie.certificates import Files
 pytestmark = pytest.mark.asyncio
 
 SETTINGS = """
-tls_certificate = "{certificate}"
+tls_cert = "{certificate}"
 tls_key = "{key}"
 tls_required = true
 auth_provider = "bookgate-token"
@@ -73,8 +73,8 @@ def settings(cluster: StandaloneCluster, files: Files, token: Path) -> dict[str,
         "bookie_tls": "start-tls",
         "auth_provider": "bookgate-token",
         "auth_token_file": token,
-        "add_timeout": 60,
-        "read_timeout": 60,
+        "add_timeout_seconds": 60,
+        "read_timeout_seconds": 60,
     }
 
 
@@ -116,7 +116,7 @@ async def test_the_client(cluster: StandaloneCluster, files: Files, token: Path,
 async def test_what_is_missing_or_wrong_is_named(
     cluster: StandaloneCluster, files: Files, token: Path, change: dict[str, Any], message: str
 ) -> None:
-    chosen = settings(cluster, files, token) | change | {"metadata_timeout": 3, "connect_timeout": 3}
+    chosen = settings(cluster, files, token) | change | {"metadata_timeout_seconds": 3, "connect_timeout_seconds": 3}
     if chosen["gateways"] == "in clear":
         chosen |= {"gateways": cluster.gateway_uri, "tls_ca": None}
     with pytest.raises(BKException) as refused:

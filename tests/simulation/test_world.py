@@ -145,7 +145,7 @@ def test_a_power_loss_takes_what_was_not_synced_and_a_kill_does_not(survives: bo
 
     async def main() -> int:
         (bookie,) = await world.start_bookies(1)
-        client = world.client("writer", add_timeout=1000)
+        client = world.client("writer", add_timeout_seconds=1000)
         handle = await client.run(append(client.bookkeeper, 5, ensemble=1))
         bookie.disk.times = replace(bookie.disk.times, sync=(50_000.0, 50_000.0))
         pending = world.spawn(client.process, _append_one(handle))
@@ -192,7 +192,7 @@ def test_a_partition_stops_one_direction_and_heals() -> None:
 
     async def main() -> list[bytes]:
         await world.start_bookies(3)
-        client = world.client("writer", add_timeout=1000)
+        client = world.client("writer", add_timeout_seconds=1000)
         handle = await client.run(append(client.bookkeeper, 5))
         for number in (1, 2):
             world.network.cut(f"bookie-{number}", "writer")
@@ -211,7 +211,7 @@ def test_a_paused_bookie_answers_once_it_goes_on() -> None:
 
     async def main() -> float:
         (bookie,) = await world.start_bookies(1)
-        client = world.client("writer", add_timeout=1000)
+        client = world.client("writer", add_timeout_seconds=1000)
         handle = await client.run(append(client.bookkeeper, 5, ensemble=1))
         bookie.pause()
         pending = world.spawn(client.process, _append_one(handle))
@@ -231,7 +231,7 @@ def test_connections_to_a_killed_bookie_end_and_to_one_without_power_do_not() ->
 
         async def main(world: World = world, power: bool = power) -> bool:
             (bookie,) = await world.start_bookies(1)
-            client = world.client("writer", add_timeout=30)
+            client = world.client("writer", add_timeout_seconds=30)
             await client.run(append(client.bookkeeper, 5, ensemble=1))
             connection = client.bookkeeper._context.pool.connection(bookie.bookie_id)
             if power:
@@ -249,7 +249,7 @@ def test_a_sync_that_fails_ends_the_bookie_and_acknowledges_nothing() -> None:
 
     async def main() -> None:
         (bookie,) = await world.start_bookies(1)
-        client = world.client("writer", add_timeout=2)
+        client = world.client("writer", add_timeout_seconds=2)
         handle = await client.run(append(client.bookkeeper, 5, ensemble=1))
         bookie.disk.faults.failing_syncs = 1.0
         with pytest.raises(BKException):

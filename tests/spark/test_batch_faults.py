@@ -233,7 +233,7 @@ def reads_as_any_other(client: BookKeeper, tables: Tables) -> None:
 def replicas_take_over(cluster: StandaloneCluster, client: BookKeeper, tables: Tables) -> None:
     """From a bookie killed during a scan; when none is left the error names bookie, ledger and range."""
     ledger_id = write(client, 20_000)
-    ids = in_tasks(tables, ledger_id, numRetries=1, **{"client.metadata_timeout": 5})
+    ids = in_tasks(tables, ledger_id, numRetries=1, **{"client.metadata_timeout_seconds": 5})
     read = [next(ids) for _ in range(5000)]
     cluster.processes[0].kill()
     cluster.processes[1].kill()

@@ -152,7 +152,7 @@ def test_bad_options_are_refused_when_the_table_is_loaded(tables: Tables) -> Non
 
 
 def test_gateways_that_do_not_answer_are_named(spark: SparkSession, text: int) -> None:
-    nobody = {"gateways": "grpc://127.0.0.1:1", "client.metadata_timeout": "1"}
+    nobody = {"gateways": "grpc://127.0.0.1:1", "client.metadata_timeout_seconds": "1"}
     with pytest.raises(PySparkException) as caught:
         spark.read.format("bookkeeper").options(**nobody, ledgerIds=str(text)).load().collect()
     assert "127.0.0.1:1" in message(caught)

@@ -271,7 +271,7 @@ class ReadHandle(ReadHandleFacade):
 
         Args:
             entry_id: The entry to wait for.
-            timeout: Seconds to wait at each bookie, approximately; None uses `long_poll_timeout`.
+            timeout: Seconds to wait at each bookie, approximately; None uses `long_poll_timeout_seconds`.
             parallel: Asks all bookies at once instead of one after the other.
 
         Returns:
@@ -352,13 +352,13 @@ class ReadHandle(ReadHandleFacade):
         Args:
             from_entry: First entry id.
             max_entries: Maximum entries per list.
-            long_poll: True waits at the bookies for news; False asks them every `tail_poll_interval` seconds.
+            long_poll: True waits at the bookies for news; False asks them every `tail_poll_interval_seconds`.
             parallel: Waits at all bookies at once instead of one after the other.
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: The ledger was deleted.
             LedgerClosedException: This handle was closed meanwhile.
-            BKException: The bookies have not served this reader for `tail_failure_timeout` seconds; their error.
+            BKException: The bookies have not served this reader for `tail_failure_timeout_seconds`; their error.
         """
         return iterate(
             self._thread,

@@ -112,10 +112,10 @@ class BookiePool:
         if auth_provider is None and config.auth_provider is not None:
             auth_provider = load_provider(config.auth_provider, config.auth_token_file, config.auth_token)
         settings = ConnectionSettings(
-            config.connect_timeout,
-            config.max_frame_size,
-            config.send_buffer_size,
-            config.backpressure_timeout,
+            config.connect_timeout_seconds,
+            config.max_frame_size_bytes,
+            config.send_buffer_size_bytes,
+            config.backpressure_timeout_seconds,
             setup_for(config.tls_to_bookies, auth_provider),
         )
         if metrics is not None:

@@ -125,7 +125,7 @@ def info(
     \b
     Example: bookgate bookie info bookie-1 bookie-2
     """
-    timeout = client_config(context, gateways).connect_timeout
+    timeout = client_config(context, gateways).connect_timeout_seconds
 
     async def work(pool: BookiePool, registered: Sequence[RegisteredBookie]) -> list[_Space]:
         wanted = names or [bookie.bookie_id for bookie in registered]

@@ -3,7 +3,8 @@
 Each setting is defined here once: its default is the field's, its meaning and limits are those in `ClientConfig`.
 Where repeats are nested, docs/client.md ("What is repeated") has the products.
 
-Not its job: what may be repeated at all (`failures`, `ledger_manager`), how long a call may take (`metadata_timeout`).
+Not its job: what may be repeated at all (`failures`, `ledger_manager`), how long a call may take
+(`metadata_timeout_seconds`).
 """
 
 from __future__ import annotations

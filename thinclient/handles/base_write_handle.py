@@ -90,13 +90,13 @@ class BaseWriteHandle:
         self._aim()
         context.active_handles[self._changer] = None
         self._explicit_lac: ExplicitLacTimer | None = None
-        if context.config.explicit_lac_interval:
+        if context.config.explicit_lac_interval_seconds:
             self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, metadata)
         self._quorum_timer: asyncio.TimerHandle | None = None
-        if context.config.add_quorum_timeout:
+        if context.config.add_quorum_timeout_seconds:
             self._watch_head(None)
         self._max_payload = context.config.max_packet_size - HEADER_SIZE - secrets.digest.length
-        self._add_timeout = context.config.add_timeout
+        self._add_timeout = context.config.add_timeout_seconds
         self._closing: asyncio.Task[None] | None = None
         self._lost = False
 
@@ -258,15 +258,16 @@ class BaseWriteHandle:
         if len(data) > self._max_payload:
             raise IncorrectParameterException(
                 f"an entry of {len(data)} bytes is too large for ledger {self.ledger_id}: at most "
-                f"{self._max_payload} bytes fit (the bookies' frame limit is {self._context.config.max_frame_size})"
+                f"{self._max_payload} bytes fit (the bookies' frame limit is "
+                f"{self._context.config.max_frame_size_bytes})"
             )
         return data
 
     def _watch_head(self, before: PendingAdd | None) -> None:
-        """Ends the ledger if the same add blocks all others for `add_quorum_timeout`."""
+        """Ends the ledger if the same add blocks all others for `add_quorum_timeout_seconds`."""
         head = self._writer.oldest_incomplete
         if head is not None and head is before:
-            seconds = self._context.config.add_quorum_timeout
+            seconds = self._context.config.add_quorum_timeout_seconds
             self._end(
                 AddEntryQuorumTimeoutException(
                     f"ledger {self.ledger_id} takes no more entries: entry {head.entry_id} was acknowledged by "
@@ -279,7 +280,7 @@ class BaseWriteHandle:
             )
             return
         self._quorum_timer = self._loop.call_later(
-            self._context.config.add_quorum_timeout, self._watch_head, self._writer.oldest_incomplete
+            self._context.config.add_quorum_timeout_seconds, self._watch_head, self._writer.oldest_incomplete
         )
 
     def _lac_state(self) -> LedgerWriter:

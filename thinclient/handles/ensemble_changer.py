@@ -1,9 +1,9 @@
 """Runs the ensemble changes of one writer: placement, the compare-and-set, and the way back into `core.writing`.
 
-One task while a change runs. Metadata out of reach is tried again until `ensemble_change_timeout`; appends wait for so
-long, then the ledger ends with MetaStoreException (what was stored meanwhile does no harm: recovery reads either
-ensemble). A bookie that failed this ledger is not chosen again for `failed_bookie_interval`. Members that could not be
-replaced are tried again after that interval, or replaced if there is a bookie by then.
+One task while a change runs. Metadata out of reach is tried again until `ensemble_change_timeout_seconds`; appends wait
+for so long, then the ledger ends with MetaStoreException (what was stored meanwhile does no harm: recovery reads either
+ensemble). A bookie that failed this ledger is not chosen again for `failed_bookie_interval_seconds`. Members that could
+not be replaced are tried again after that interval, or replaced if there is a bookie by then.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EnsembleChanger:
         self._changed = changed
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._failures = RecentFailures(context.config.failed_bookie_interval, self._loop.time)
+        self._failures = RecentFailures(context.config.failed_bookie_interval_seconds, self._loop.time)
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._last_error: BKException | None = None
@@ -121,7 +121,7 @@ class EnsembleChanger:
         return self._writer.pending_count
 
     async def _run(self) -> None:
-        limit = self._context.config.ensemble_change_timeout
+        limit = self._context.config.ensemble_change_timeout_seconds
         try:
             async with asyncio.timeout(limit):
                 await self._change()
@@ -207,7 +207,7 @@ class EnsembleChanger:
             self._retry.cancel()
             self._retry = None
         if self._writer.failed_bookies and self._writer.error is None and not self._stopped:
-            self._retry = self._loop.call_later(self._context.config.failed_bookie_interval, self._retry_now)
+            self._retry = self._loop.call_later(self._context.config.failed_bookie_interval_seconds, self._retry_now)
 
     def _retry_now(self) -> None:
         self._retry = None

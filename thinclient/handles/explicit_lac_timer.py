@@ -48,7 +48,7 @@ class ExplicitLacTimer:
         self._timer.cancel()
 
     def _later(self) -> asyncio.TimerHandle:
-        return self._loop.call_later(self._context.config.explicit_lac_interval, self._tick)
+        return self._loop.call_later(self._context.config.explicit_lac_interval_seconds, self._tick)
 
     def _tick(self) -> None:
         self._timer = self._later()
@@ -62,7 +62,7 @@ class ExplicitLacTimer:
         body = encode_lac(self._secrets.digest, self._number, lac)
         request = messages.WriteLacRequest(pool.next_txn_id(), self._number, lac, self._secrets.master_key, body)
         frame = encode_request(request)
-        deadline = self._loop.time() + self._context.config.add_timeout
+        deadline = self._loop.time() + self._context.config.add_timeout_seconds
         ensemble = self._writer().ensemble
         written = _Written(self._context, self._ack_quorum_size, self._write_quorum_size)
         for index in write_set(lac, len(ensemble), self._write_quorum_size):

@@ -53,7 +53,7 @@ async def try_read_last_confirmed(
         if read.done and not done.done():
             done.set_result(None)
 
-    deadline = loop.time() + context.config.read_timeout
+    deadline = loop.time() + context.config.read_timeout_seconds
     ledger_id = record.ledger_id.ledger_id
     for index, bookie_id in enumerate(read.bookies):
         request = ReadRequest(context.pool.next_txn_id(), ledger_id, LAST_ENTRY)
@@ -86,9 +86,9 @@ class LongPoll:
         self._record = record
         self._secrets = secrets
         self._learn = learn
-        self._timeout = config.long_poll_timeout if timeout is None else timeout
+        self._timeout = config.long_poll_timeout_seconds if timeout is None else timeout
         self._loop = asyncio.get_running_loop()
-        times = PollTimes(config.first_speculative_lac_timeout, config.max_speculative_lac_timeout)
+        times = PollTimes(config.first_speculative_lac_timeout_seconds, config.max_speculative_lac_timeout_seconds)
         self._read = LongPollRead(
             record.metadata, entry_id, known, parallel=parallel, times=times, health=context.read_health
         )
@@ -132,7 +132,7 @@ class LongPoll:
             piggyback=True,
         )
         # The bookie may take all of the time given; only then does the time for an answer begin.
-        deadline = self._loop.time() + self._timeout + self._context.config.read_timeout
+        deadline = self._loop.time() + self._timeout + self._context.config.read_timeout_seconds
         connection = pool.connection(bookie_id, ledger_id)
         frame = encode_request(request)
         connection.send(READ_ENTRY, request.txn_id, frame, deadline, self._on_answer, bookie_id)

@@ -78,11 +78,11 @@ class ReadSession:
         self._secrets = secrets
         self._reads = ReadRequestEncoder(record.ledger_id.ledger_id)
         self._columns = columns
-        self._timeout = config.read_timeout
+        self._timeout = config.read_timeout_seconds
         self._max_batch_bytes = config.read_ahead_bytes
         self._loop = asyncio.get_running_loop()
         self._wake: asyncio.Future[None] | None = None
-        self._tick_seconds = config.speculative_read_timeout / 4
+        self._tick_seconds = config.speculative_read_timeout_seconds / 4
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.max_lac = NO_ENTRY
@@ -96,7 +96,7 @@ class ReadSession:
             max_bytes=config.read_ahead_bytes,
             batches=_batch_limits(config) if first < last else None,
             without_batches=without_batches,
-            speculate_after=config.speculative_read_timeout,
+            speculate_after=config.speculative_read_timeout_seconds,
             health=context.read_health,
         )
 
@@ -256,4 +256,4 @@ def _batch_limits(config: ClientConfig) -> BatchLimits | None:
     if not config.batch_reads:
         return None
     size = max(_LEAST_BATCH, config.read_ahead_bytes // _BATCHES_AHEAD)
-    return BatchLimits(config.batch_read_entries, min(size, config.max_frame_size))
+    return BatchLimits(config.batch_read_entries, min(size, config.max_frame_size_bytes))

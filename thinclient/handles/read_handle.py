@@ -104,7 +104,7 @@ class ReadHandle:
 
         Args:
             entry_id: The entry to wait for.
-            timeout: Seconds to wait at each bookie, approximately; None uses `long_poll_timeout`.
+            timeout: Seconds to wait at each bookie, approximately; None uses `long_poll_timeout_seconds`.
             parallel: Asks all bookies at once instead of one after the other.
 
         Returns:
@@ -218,13 +218,13 @@ class ReadHandle:
         Args:
             from_entry: First entry id.
             max_entries: Maximum entries per list.
-            long_poll: True waits at the bookies for news; False asks them every `tail_poll_interval` seconds.
+            long_poll: True waits at the bookies for news; False asks them every `tail_poll_interval_seconds`.
             parallel: Waits at all bookies at once instead of one after the other.
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: The ledger was deleted.
             LedgerClosedException: This handle was closed meanwhile.
-            BKException: The bookies have not served this reader for `tail_failure_timeout` seconds; their error.
+            BKException: The bookies have not served this reader for `tail_failure_timeout_seconds`; their error.
         """
         self._check_range(from_entry, from_entry, max_entries)
         async with aclosing(Tail(self._view, from_entry, max_entries, long_poll, parallel).batches()) as batches:

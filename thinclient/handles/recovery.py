@@ -75,14 +75,14 @@ class _Run:
         self._ledger_id = record.ledger_id
         self._secrets = secrets
         self._machine = LedgerRecovery(
-            record.ledger_id, record.metadata, writer_rules(self._config), self._config.recovery_read_batch_size
+            record.ledger_id, record.metadata, writer_rules(self._config), self._config.recovery_read_batch_entries
         )
         number, key = record.ledger_id.ledger_id, secrets.master_key
         self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)
         self._adds = AddRequestEncoder(number, key, recovery=True, priority=HIGH_PRIORITY)
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[Finished] = self._loop.create_future()
-        self._failures = RecentFailures(self._config.failed_bookie_interval, self._loop.time)
+        self._failures = RecentFailures(self._config.failed_bookie_interval_seconds, self._loop.time)
         self._replacing: asyncio.Task[None] | None = None
 
     async def run(self) -> Finished:
@@ -131,7 +131,7 @@ class _Run:
             frame = encode_request(messages.ReadRequest(txn_id, ledger_id, LAST_ENTRY, True, key))
         else:
             frame = self._reads.encode(txn_id, entry_id)
-        deadline = self._loop.time() + self._config.read_timeout
+        deadline = self._loop.time() + self._config.read_timeout_seconds
         connection = self._pool.connection(bookie_id, self._ledger_id.ledger_id)
         connection.send(READ_ENTRY, txn_id, frame, deadline, sink, bookie_id)
 
@@ -142,7 +142,7 @@ class _Run:
         )
         txn_id = self._pool.next_txn_id()
         frame = self._adds.encode(txn_id, add.entry_id, packet)
-        deadline = self._loop.time() + self._config.add_timeout
+        deadline = self._loop.time() + self._config.add_timeout_seconds
         for member in members:
             connection = self._pool.connection(member.bookie_id, self._ledger_id.ledger_id)
             connection.send(ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
@@ -204,7 +204,7 @@ async def read_last_confirmed(
         if read.done and not done.done():
             done.set_result(None)
 
-    deadline = loop.time() + context.config.read_timeout
+    deadline = loop.time() + context.config.read_timeout_seconds
     for index, bookie_id in enumerate(read.bookies):
         request = messages.ReadLacRequest(context.pool.next_txn_id(), record.ledger_id.ledger_id)
         connection = context.pool.connection(bookie_id, record.ledger_id.ledger_id)

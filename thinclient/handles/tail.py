@@ -36,8 +36,8 @@ class Tail:
         self._steps = TailSteps(
             from_entry,
             long_polls=long_poll,
-            interval=config.tail_poll_interval,
-            failure_timeout=config.tail_failure_timeout,
+            interval=config.tail_poll_interval_seconds,
+            failure_timeout=config.tail_failure_timeout_seconds,
         )
 
     async def batches(self) -> AsyncGenerator[list[Entry], None]:

@@ -3,7 +3,7 @@
 The candidates are the set that the bookie watch delivered last (`known_bookies`); if it is insufficient, or not there
 yet, service discovery is called. Bookies in quarantine are excluded at first; if no choice is possible without them
 they are included again. Weights are the bookies' free bytes, requested in the background at most every
-`weight_interval` seconds; until the first responses arrive all bookies weigh the same.
+`weight_interval_seconds`; until the first responses arrive all bookies weigh the same.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Placement:
         self._on_counted = on_counted
         self._quarantined = quarantined
         self._free_bytes = free_bytes if config.weight_by_free_space else None
-        self._weight_interval = config.weight_interval
+        self._weight_interval = config.weight_interval_seconds
         self._weights: dict[str, float] = {}
         self._weights_due = 0.0
         self._weighing: asyncio.Task[None] | None = None

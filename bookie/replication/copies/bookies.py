@@ -225,7 +225,7 @@ class Bookies:
         connection = self._pool.connection(bookie_id, ledger_id)
         encoder = AddRequestEncoder(ledger_id, secrets.master_key, recovery=True, priority=HIGH_PRIORITY)
         answers = _Answers(loop.create_future(), len(entries))
-        deadline = loop.time() + self._config.add_timeout
+        deadline = loop.time() + self._config.add_timeout_seconds
         for entry in entries:
             packet = encode_entry(
                 secrets.digest, ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
@@ -244,7 +244,7 @@ class Bookies:
         raise status_error(status, bookie_id, LedgerId.unscoped(ledger_id), what, WriteException)
 
     async def _request(self, bookie_id: str, operation: Operation, request: Request) -> Response:
-        return await self._pool.request(bookie_id, operation, request, self._config.read_timeout)
+        return await self._pool.request(bookie_id, operation, request, self._config.read_timeout_seconds)
 
 
 class _Answers:

@@ -12,12 +12,16 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from bookgate.bookie.tools.configuration.schema import PARTS, Part, default_of
+from bookgate.runtime.settings import renamed_keys
 
 _INTRODUCTION = """# Reference: configuration
 
 Generated from the definitions by `make reference` (`bookgate config show --markdown`). Each part reads a TOML file
 (`--config`), then the environment, then options; the later one wins. How to check a file, and how to come from
-BookKeeper's own: [operations.md](../operations.md#configuration)."""
+BookKeeper's own: [operations.md](../operations.md#configuration).
+
+Former names of keys are accepted wherever the present ones are, with a warning; `bookgate config migrate` takes them
+out of a file. A key that carries another unit now is converted."""
 
 _TITLES = {
     "bookie": """## Bookie
@@ -47,8 +51,16 @@ def render() -> str:
 
 def _table(part: Part) -> str:
     rows = ["| key | environment | type | default | meaning |", "|---|---|---|---|---|"]
+    former = {to.key: name for name, to in renamed_keys(part.settings).items()}
     for key, field in part.fields.items():
-        cells = (f"`{key}`", f"`{part.prefix}{key.upper()}`", _type(field), _default(field), field.description or "")
+        formerly = f" (formerly `{former[key]}`)" if key in former else ""
+        cells = (
+            f"`{key}`",
+            f"`{part.prefix}{key.upper()}`",
+            _type(field),
+            _default(field),
+            f"{field.description}{formerly}",
+        )
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 

@@ -114,7 +114,7 @@ def _tls(subject: str, view: BookieView) -> Iterator[Finding]:
     yield error(
         subject,
         f"it announces TLS, which fails: {view.tls}",
-        "correct its tls_certificate and tls_key, or bookie_tls_ca here",
+        "correct its tls_cert and tls_key, or bookie_tls_ca here",
     )
 
 

@@ -175,7 +175,11 @@ async def _look_at_bookies(
     bookies: Sequence[RegisteredBookie], gateway: Gateway, config: ClientConfig, timeout: float
 ) -> list[BookieView]:
     # Only protocol v3 can ask for space, whatever the client speaks otherwise.
-    changes: dict[str, Any] = {"connect_timeout": timeout, "bookie_tls_timeout": timeout, "wire_protocol": "v3"}
+    changes: dict[str, Any] = {
+        "connect_timeout_seconds": timeout,
+        "bookie_tls_timeout_seconds": timeout,
+        "wire_protocol": "v3",
+    }
     config = config.model_copy(update=changes)
     pools = {
         mode: BookiePool.of(

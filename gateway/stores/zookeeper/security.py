@@ -21,7 +21,7 @@ def security_arguments(settings: ZooKeeperSettings) -> dict[str, Any]:
             "ca": settings.zookeeper_tls_ca,
             "certfile": settings.zookeeper_tls_cert,
             "keyfile": settings.zookeeper_tls_key,
-            "check_hostname": settings.zookeeper_tls_hostname,
+            "check_hostname": settings.zookeeper_tls_verify_host_name,
         }
     if settings.zookeeper_auth is not None:
         arguments["auth_data"] = [("digest", settings.zookeeper_auth.get_secret_value())]

@@ -5,16 +5,19 @@ Needs nothing of kazoo: a gateway that uses another store knows these keys too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
 from bookgate.gateway.stores.settings import StoreSettings
+from bookgate.runtime.settings import Renamed
 
 
 class ZooKeeperSettings(StoreSettings):
     """Every key, with its meaning. The defaults: plain TCP, no authentication, nodes open to everyone."""
+
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {"zookeeper_tls_hostname": Renamed("zookeeper_tls_verify_host_name")}
 
     zookeeper_tls: bool = Field(default=False, description="speak TLS with ZooKeeper (its secureClientPort)")
     zookeeper_tls_ca: str | None = Field(
@@ -22,7 +25,7 @@ class ZooKeeperSettings(StoreSettings):
     )
     zookeeper_tls_cert: str | None = Field(default=None, description="PEM file of the certificate shown to ZooKeeper")
     zookeeper_tls_key: str | None = Field(default=None, description="PEM file of that certificate's key")
-    zookeeper_tls_hostname: bool = Field(
+    zookeeper_tls_verify_host_name: bool = Field(
         default=True, description="ZooKeeper's certificate must name the host of the metadata URI"
     )
     zookeeper_auth: SecretStr | None = Field(default=None, description="digest authentication, as user:password")

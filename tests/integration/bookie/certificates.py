@@ -30,7 +30,7 @@ class Files:
 
     @property
     def tls(self) -> dict[str, object]:
-        return {"tls_certificate": self.certificate, "tls_key": self.key}
+        return {"tls_cert": self.certificate, "tls_key": self.key}
 
 
 def client_context(ca: trustme.CA = authority, *, identity: trustme.LeafCert | None = None) -> ssl.SSLContext:

@@ -145,7 +145,7 @@ def test_no_port_takes_the_descriptors_of_storage(tmp_path: Path, port: str) -> 
 
 def test_nor_do_handshakes_of_tls_at_http(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    tls = ["--set", f"tls_certificate={files.certificate}", "--set", f"tls_key={files.key}", "--set", "http_tls=true"]
+    tls = ["--set", f"tls_cert={files.certificate}", "--set", f"tls_key={files.key}", "--set", "http_tls=true"]
     bookie = LimitedBookie(tmp_path, *tls)
     try:
         with EntryClient(bookie.addresses["bookie"]) as client, contextlib.ExitStack() as sockets:

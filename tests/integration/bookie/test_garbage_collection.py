@@ -76,7 +76,7 @@ async def run_forced(bookie: BookieServer, body: object = None) -> None:
 @pytest.mark.parametrize("kind", ["sorted", "db"])
 async def test_the_space_of_deleted_ledgers_comes_back(tmp_path: Path, kind: str) -> None:
     settings = {"storage_type": kind, "entry_log_max_mb": 1, "flush_interval_seconds": 0.05}
-    async with running_bookie(tmp_path, **settings, compaction_rate_entries=0) as bookie:
+    async with running_bookie(tmp_path, **settings, compaction_rate_entries_per_second=0) as bookie:
         uri = f"grpc://{bookie.addresses['gateway']}"
         numbers = await asyncio.to_thread(fill, uri, 6)
         await until(lambda: log_bytes(tmp_path) > 6 * ENTRIES * len(PAYLOAD))

@@ -300,7 +300,7 @@ async def test_tls_required_and_a_client_certificate_required(files: Files, tmp_
     settings = {
         **files.tls,
         "tls_client_ca": files.authority,
-        "tls_require_client_certificate": True,
+        "tls_require_client_cert": True,
         "tls_required": True,
     }
 

@@ -74,7 +74,7 @@ class ForkedCluster:
             self.kill(bookie_id)
 
     async def client(self, **settings: Any) -> BookKeeper:
-        values = {"add_timeout": 1.5, "read_timeout": 1.5, "connect_timeout": 1.5, **settings}
+        values = {"add_timeout_seconds": 1.5, "read_timeout_seconds": 1.5, "connect_timeout_seconds": 1.5, **settings}
         return await BookKeeper.connect(self.metadata_uri, ClientConfig(**values))
 
 

@@ -54,7 +54,7 @@ class Files:
 
     @property
     def of_bookie(self) -> dict[str, Any]:
-        return {"tls_certificate": self.cert, "tls_key": self.key, "tls_client_ca": self.ca}
+        return {"tls_cert": self.cert, "tls_key": self.key, "tls_client_ca": self.ca}
 
     @property
     def of_client(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ async def bookie(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Book
 async def secure_bookie(files: Files, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BookieServer]:
     """Nothing but TLS, a client certificate and a token will do."""
     settings = {"auth_provider": "bookgate-token", "auth_options": {"file": str(files.tokens)}}
-    required = {"tls_required": True, "tls_require_client_certificate": True}
+    required = {"tls_required": True, "tls_require_client_cert": True}
     async with running_bookie(tmp_path_factory.mktemp("secure"), **files.of_bookie, **settings, **required) as server:
         yield server
 
@@ -248,7 +248,7 @@ async def test_connections_cut_in_the_middle_of_frames_lose_and_double_nothing(
     bookie: BookieServer, protocol: str
 ) -> None:
     cutter = Cutter()
-    settings = ClientConfig(wire_protocol=protocol, read_timeout=10)  # type: ignore[arg-type]
+    settings = ClientConfig(wire_protocol=protocol, read_timeout_seconds=10)  # type: ignore[arg-type]
     async with await connect(bookie) as whole:
         ledger = await written(whole)
         await ledger.close()
@@ -277,7 +277,7 @@ async def test_connections_cut_in_the_middle_of_frames_lose_and_double_nothing(
 async def test_a_frozen_bookie_times_out_and_is_used_again_when_it_thaws(own_bookie: BookieProcess) -> None:
     assert own_bookie.process is not None
     gateway = f"grpc://{own_bookie.addresses['gateway']}"
-    async with await BookKeeper.connect(gateway, ClientConfig(read_timeout=0.5)) as client:
+    async with await BookKeeper.connect(gateway, ClientConfig(read_timeout_seconds=0.5)) as client:
         ledger = await written(client)
         await ledger.close()
         reader = client.open_record(ledger.record)
@@ -299,7 +299,7 @@ async def test_a_frozen_bookie_times_out_and_is_used_again_when_it_thaws(own_boo
 
 @pytest.mark.asyncio
 async def test_a_killed_bookie_is_reached_again_wherever_it_comes_back(own_bookie: BookieProcess) -> None:
-    config = ClientConfig(read_timeout=2, connect_timeout=2)
+    config = ClientConfig(read_timeout_seconds=2, connect_timeout_seconds=2)
     async with await BookKeeper.connect(f"grpc://{own_bookie.addresses['gateway']}", config) as client:
         ledger = await written(client)
         await ledger.close()

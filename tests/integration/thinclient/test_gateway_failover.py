@@ -251,7 +251,7 @@ async def tls_gateway(folder: Path, authority: trustme.CA, *, client_certificate
 
 
 async def check(uri: str, tls: TlsFiles, timeout: float = 10) -> None:
-    config = ClientConfig(metadata_timeout=timeout, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
+    config = ClientConfig(metadata_timeout_seconds=timeout, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
     async with await BookKeeper.connect(uri, config) as client:
         record = await client.ledger_manager.create(None, METADATA)
         assert await client.read_record(record.ledger_id) == record

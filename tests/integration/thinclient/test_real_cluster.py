@@ -163,7 +163,7 @@ def passed_over(client: BookKeeper) -> float:
 @pytest.mark.asyncio
 async def test_no_gateway_is_one_clear_error() -> None:
     with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1:1: no connection"):
-        await BookKeeper.connect("grpc://127.0.0.1:1", ClientConfig(metadata_timeout=0.5))
+        await BookKeeper.connect("grpc://127.0.0.1:1", ClientConfig(metadata_timeout_seconds=0.5))
 
 
 def test_the_blocking_client(standalone_cluster: StandaloneCluster) -> None:

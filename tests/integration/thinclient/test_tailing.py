@@ -29,11 +29,11 @@ PATIENCE_SECONDS = 250
 """What hangs is found all the same; a busy machine may take long."""
 
 IMPATIENT = ClientConfig(
-    read_timeout=2.0,
-    add_timeout=2.0,
-    speculative_read_timeout=0.2,
-    first_speculative_lac_timeout=0.3,
-    tail_failure_timeout=20,
+    read_timeout_seconds=2.0,
+    add_timeout_seconds=2.0,
+    speculative_read_timeout_seconds=0.2,
+    first_speculative_lac_timeout_seconds=0.3,
+    tail_failure_timeout_seconds=20,
 )
 
 
@@ -75,7 +75,7 @@ async def client_of(cluster: StandaloneCluster, config: ClientConfig = IMPATIENT
 
 @pytest.mark.asyncio
 async def test_several_readers_follow_a_writer_each_in_its_way(standalone_cluster: StandaloneCluster) -> None:
-    v2 = ClientConfig(wire_protocol="v2", tail_poll_interval=0.02)
+    v2 = ClientConfig(wire_protocol="v2", tail_poll_interval_seconds=0.02)
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         client_of(standalone_cluster) as client,
@@ -98,7 +98,7 @@ async def test_several_readers_follow_a_writer_each_in_its_way(standalone_cluste
 @pytest.mark.asyncio
 async def test_an_entry_is_there_soon_after_its_lac(standalone_cluster: StandaloneCluster) -> None:
     """No wait runs to its end: with polls of a minute a test of ten entries would take minutes."""
-    patient = ClientConfig(long_poll_timeout=60, first_speculative_lac_timeout=0)
+    patient = ClientConfig(long_poll_timeout_seconds=60, first_speculative_lac_timeout_seconds=0)
     async with asyncio.timeout(PATIENCE_SECONDS), client_of(standalone_cluster, patient) as client:
         ledger = await client.create_ledger()
         await write(ledger, 0, 0)

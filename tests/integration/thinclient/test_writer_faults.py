@@ -200,7 +200,7 @@ async def test_connections_cut_in_the_middle_of_frames_lose_nothing(five: Forked
     rng = random.Random(seed)
     factory = create_factory(five.metadata_uri)
     await factory.initialize()
-    config = ClientConfig(add_timeout=1.5, read_timeout=1.5, failed_bookie_interval=0.1)
+    config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, failed_bookie_interval_seconds=0.1)
     async with CuttingConnector(rng, 20_000, 200_000) as connector:
         client = BookKeeper(factory.ledger_manager, factory.service_discovery, config, connector=connector)
         ledger = await client.create_ledger(password=b"p")
@@ -236,7 +236,7 @@ async def test_deferred_sync_and_force_survive_the_death_of_all_bookies(four: Fo
 
 @pytest.mark.asyncio
 async def test_an_advanced_ledger_and_explicit_lacs_on_real_bookies(four: ForkedCluster) -> None:
-    async with await four.client(explicit_lac_interval=0.05) as client, await four.client() as other:
+    async with await four.client(explicit_lac_interval_seconds=0.05) as client, await four.client() as other:
         ledger = await client.create_advanced_ledger(password=b"p", ledger_id=4711)
         ids = random.Random(3).sample(range(500), 500)
         await asyncio.gather(*(ledger.append_nowait(i, payload(i)) for i in ids))

@@ -10,12 +10,12 @@ from bookgate.thinclient.config import ClientConfig, load_config
 
 def test_rising_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "client.toml"
-    file.write_text('gateways = "grpc://file:1"\nadd_timeout = 1.5\nread_timeout = 2.5\n')
+    file.write_text('gateways = "grpc://file:1"\nadd_timeout_seconds = 1.5\nread_timeout_seconds = 2.5\n')
     monkeypatch.setenv("BOOKGATE_GATEWAYS", "grpc://environment:1")
-    monkeypatch.setenv("BOOKGATE_READ_TIMEOUT", "3.5")
-    config = load_config(file, gateways="grpc://argument:1", connect_timeout=None)
+    monkeypatch.setenv("BOOKGATE_READ_TIMEOUT_SECONDS", "3.5")
+    config = load_config(file, gateways="grpc://argument:1", connect_timeout_seconds=None)
     assert config.gateways == "grpc://argument:1"
-    assert (config.add_timeout, config.read_timeout, config.connect_timeout) == (1.5, 3.5, 10.0)
+    assert (config.add_timeout_seconds, config.read_timeout_seconds, config.connect_timeout_seconds) == (1.5, 3.5, 10.0)
     assert load_config(file).gateways == "grpc://environment:1"
 
 
@@ -24,13 +24,13 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file.write_text("add_timout = 3")
     with pytest.raises(IncorrectParameterException, match="add_timout"):
         load_config(file)
-    file.write_text("add_timeout = ")
+    file.write_text("add_timeout_seconds = ")
     with pytest.raises(IncorrectParameterException, match=r"client\.toml can't be read"):
         load_config(file)
     with pytest.raises(IncorrectParameterException, match="can't be read"):
         load_config(tmp_path / "none.toml")
-    monkeypatch.setenv("BOOKGATE_READ_TIMEOUT", "soon")
-    with pytest.raises(IncorrectParameterException, match="read_timeout"):
+    monkeypatch.setenv("BOOKGATE_READ_TIMEOUT_SECONDS", "soon")
+    with pytest.raises(IncorrectParameterException, match="read_timeout_seconds"):
         load_config()
 
 

@@ -121,7 +121,7 @@ async def test_closing_and_recovering_are_logged(caplog: pytest.LogCaptureFixtur
 @pytest.mark.asyncio
 async def test_explicit_lacs_and_forces_are_counted_by_their_outcome() -> None:
     async with fake_cluster() as cluster:
-        client = cluster.client(explicit_lac_interval=0.005)
+        client = cluster.client(explicit_lac_interval_seconds=0.005)
         ledger = await client.create_ledger(password=b"p")
         await ledger.append(b"x")
         await ledger.force()

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import DigestType
-from bookgate.runtime.settings import nearest_key
+from bookgate.runtime.settings import nearest_key, with_present_names
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark.options import values
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -69,7 +69,7 @@ class ReadMode(Enum):
 
 ClientSettings = tuple[tuple[str, str], ...]
 """Settings of the client (`ClientConfig`) with their values, in order of name."""
-DEFAULT_CLIENT_SETTINGS: ClientSettings = (("read_ahead_entries", "100"), ("read_timeout", "30.0"))
+DEFAULT_CLIENT_SETTINGS: ClientSettings = (("read_ahead_entries", "100"), ("read_timeout_seconds", "30.0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +346,12 @@ def _client_settings(given: Mapping[str, str]) -> ClientSettings:
         ClientConfig.load(options=wanted)
     except IncorrectParameterException as error:
         raise OptionError(f"options {', '.join(_CLIENT + name for name in sorted(wanted))}: {error}") from None
+    wanted, _ = with_present_names(ClientConfig, wanted)
     prefetch = parsed(given, "prefetchEntries", values.positive, None)
     timeout_ms = parsed(given, "readTimeoutMs", values.positive, None)
     named = {
         "read_ahead_entries": ("prefetchEntries", None if prefetch is None else str(prefetch)),
-        "read_timeout": ("readTimeoutMs", None if timeout_ms is None else str(timeout_ms / 1000)),
+        "read_timeout_seconds": ("readTimeoutMs", None if timeout_ms is None else str(timeout_ms / 1000)),
     }
     settings = dict(DEFAULT_CLIENT_SETTINGS) | wanted
     for setting, (name, value) in named.items():

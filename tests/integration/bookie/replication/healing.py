@@ -42,10 +42,10 @@ PATIENCE_SECONDS = 600 if AT_LENGTH else 120
 STORES = ("zookeeper", "sqlite", "grpc")
 GRACE_SECONDS, SLOW_SECONDS = 6.0, 3.0
 """The grace is longer than it takes a writer that lives to notice that a bookie is gone."""
-WRITERS: dict[str, Any] = {"failed_bookie_interval": 1.0}
+WRITERS: dict[str, Any] = {"failed_bookie_interval_seconds": 1.0}
 """Bookies come back soon here; a writer that finds nobody else to write to has a lost one for too long."""
 _MOST_ENTRIES = 120
-CLIENT = ClientConfig(add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5)
+CLIENT = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
 
 SETTINGS: dict[str, Any] = {
     "auto_recovery": True,

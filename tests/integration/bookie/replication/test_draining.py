@@ -43,7 +43,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ForkedCl
 async def recovering(factory: LedgerManagerFactory) -> AsyncIterator[AutoRecovery]:
     """Auto-recovery in this process, which calls the roll all the time."""
     auditor = AuditorOptions(lost_bookie_delay_seconds=0, roll_call_seconds=0.2)
-    config = ClientConfig(add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5)
+    config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
     running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), Limits()), config)
     await running.start()
     try:

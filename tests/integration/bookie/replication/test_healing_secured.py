@@ -17,7 +17,7 @@ from tests.integration.bookie.replication import healing
 CONFIG = """
 auto_recovery = true
 lost_bookie_recovery_delay_seconds = 0
-tls_certificate = "{certificate}"
+tls_cert = "{certificate}"
 tls_key = "{key}"
 tls_required = true
 auth_provider = "bookgate-token"
@@ -47,7 +47,10 @@ async def test_a_secured_cluster_heals(tmp_path: Path) -> None:
         factory = create_factory(cluster.metadata_uri)
         await factory.initialize()
         settings = ClientConfig(
-            gateways=cluster.gateway_uri.replace("grpc://", "grpcs://"), **secured, add_timeout=60, read_timeout=60
+            gateways=cluster.gateway_uri.replace("grpc://", "grpcs://"),
+            **secured,
+            add_timeout_seconds=60,
+            read_timeout_seconds=60,
         )
         try:
             async with await BookKeeper.connect(config=settings) as client:

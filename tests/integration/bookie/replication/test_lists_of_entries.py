@@ -29,7 +29,7 @@ from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cl
 pytestmark = pytest.mark.asyncio
 
 ENTRIES = 7
-PATIENT = ClientConfig(read_timeout=1.5)
+PATIENT = ClientConfig(read_timeout_seconds=1.5)
 
 
 @pytest.fixture

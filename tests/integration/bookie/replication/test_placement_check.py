@@ -47,7 +47,11 @@ def racks(tmp_path: Path, members: tuple[str, ...], others: tuple[str, ...] = ("
     mapping = tmp_path / "racks.toml"
     mapping.write_text("[racks]\n" + "\n".join(lines) + "\n")
     return ClientConfig(
-        add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5, placement_policy="rackaware", rack_mapping=mapping
+        add_timeout_seconds=1.5,
+        read_timeout_seconds=1.5,
+        connect_timeout_seconds=1.5,
+        placement_policy="rackaware",
+        rack_mapping=mapping,
     )
 
 

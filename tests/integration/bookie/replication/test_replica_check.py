@@ -30,7 +30,7 @@ from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cl
 
 pytestmark = pytest.mark.asyncio
 
-CLIENT = ClientConfig(add_timeout=1.5, read_timeout=0.3, connect_timeout=0.3)
+CLIENT = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=0.3, connect_timeout_seconds=0.3)
 
 
 @pytest.fixture

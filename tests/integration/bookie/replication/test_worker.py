@@ -70,7 +70,7 @@ class Repairs:
 async def repairing(cluster: ForkedCluster, limits: Limits | None = None, **options: Any) -> AsyncIterator[Repairs]:
     factory = create_factory(cluster.metadata_uri)
     await factory.initialize()
-    config = ClientConfig(add_timeout=1.5, read_timeout=1.5, connect_timeout=1.5)
+    config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
     rng = random.Random(1)
     tools = WorkerTools(factory, config, rng, limits or Limits())
     worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)

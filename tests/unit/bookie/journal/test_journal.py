@@ -87,12 +87,12 @@ def test_requests_without_a_record_fill_the_journals_queue_too(tmp_path: Path) -
 
 
 def test_nothing_is_acknowledged_before_its_group_wait_and_everything_after_it(tmp_path: Path) -> None:
-    wait_ms = 50
-    with opened(tmp_path, journal_max_group_wait_ms=wait_ms) as bookie:
+    wait_seconds = 0.05
+    with opened(tmp_path, journal_max_group_wait_seconds=wait_seconds) as bookie:
         for entry_id in range(3):
             started = time.monotonic()
             bookie.add(1, entry_id)
-            assert time.monotonic() - started >= wait_ms / 1000
+            assert time.monotonic() - started >= wait_seconds
         bookie.fence(1)
 
 

@@ -14,7 +14,7 @@ from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.unit.bookie.storage.storage_support import KEY, FailingFileSystem, OpenStorage, opened, packet
 
-AN_HOUR_MS = 3_600_000
+AN_HOUR = 3_600
 
 
 class GatedJournal(FailingFileSystem):
@@ -37,7 +37,7 @@ def journal_bytes(root: Path) -> bytes:
 
 def test_a_group_waits_for_enough_bytes_and_is_synced_once(tmp_path: Path) -> None:
     files = FailingFileSystem(".txn")
-    changes = {"journal_max_group_wait_ms": AN_HOUR_MS, "journal_buffered_writes_bytes": 2500}
+    changes = {"journal_max_group_wait_seconds": AN_HOUR, "journal_buffered_writes_bytes": 2500}
     with opened(tmp_path, files, **changes) as bookie:
         bookie.add(1, 0, 1, 2, size=1000)
         assert files.syncs == 1
@@ -47,7 +47,7 @@ def test_a_group_waits_for_enough_bytes_and_is_synced_once(tmp_path: Path) -> No
 
 def test_a_group_waits_for_enough_records(tmp_path: Path) -> None:
     files = FailingFileSystem(".txn")
-    changes = {"journal_max_group_wait_ms": AN_HOUR_MS, "journal_buffered_entries": 4}
+    changes = {"journal_max_group_wait_seconds": AN_HOUR, "journal_buffered_entries": 4}
     with opened(tmp_path, files, **changes) as bookie:
         bookie.add(1, 0, 1, 2)  # with the key's record
         assert files.syncs == 1
@@ -56,7 +56,7 @@ def test_a_group_waits_for_enough_records(tmp_path: Path) -> None:
 
 
 def test_closing_ends_a_group_wait(tmp_path: Path) -> None:
-    with opened(tmp_path, journal_max_group_wait_ms=AN_HOUR_MS) as bookie:
+    with opened(tmp_path, journal_max_group_wait_seconds=AN_HOUR) as bookie:
         bookie.writer.add_entry(bookie.ledger(1), 0, packet(1, 0), "last")
     assert bookie.acks.tokens == ["last"]
 
@@ -64,7 +64,7 @@ def test_closing_ends_a_group_wait(tmp_path: Path) -> None:
 def test_what_queued_up_during_a_sync_does_not_wait_again(tmp_path: Path) -> None:
     """Its oldest request has waited since the sync began; here that is longer than the group wait."""
     files = GatedJournal()
-    with opened(tmp_path, files, journal_max_group_wait_ms=1) as bookie:
+    with opened(tmp_path, files, journal_max_group_wait_seconds=0.001) as bookie:
         files.gate.clear()
         for entry_id in range(20):
             bookie.writer.add_entry(bookie.ledger(1), entry_id, packet(1, entry_id), entry_id)

@@ -28,7 +28,7 @@ ZOOKEEPER = {
     "zookeeper_tls_ca": "/ca",
     "zookeeper_tls_cert": "/cert",
     "zookeeper_tls_key": "/key",
-    "zookeeper_tls_hostname": False,
+    "zookeeper_tls_verify_host_name": False,
     "zookeeper_auth": "user:hidden",
     "zookeeper_acl": "creator",
 }

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("virtual_time")
 
 async def test_a_silent_bookie_times_out_and_the_ledger_goes_on() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client(add_timeout=0.05).create_ledger()
+        ledger = await cluster.client(add_timeout_seconds=0.05).create_ledger()
         silent = cluster.ensemble(ledger.metadata)[2]
         silent.silent = True
         assert await ledger.append(b"x") == 0
@@ -45,7 +45,7 @@ async def test_garbage_closes_the_connection_and_says_so(garbage: bytes) -> None
         liar.garbage = garbage
         await ledger.append(b"x")
         await liar.until_requested(1)
-        reader_client = cluster.client(read_timeout=0.2)
+        reader_client = cluster.client(read_timeout_seconds=0.2)
         for bookie in cluster.bookies:
             bookie.garbage = garbage
         with pytest.raises(ReadException, match="is not the entry protocol"):
@@ -58,7 +58,7 @@ async def test_garbage_closes_the_connection_and_says_so(garbage: bytes) -> None
 
 async def test_time_in_which_the_event_loop_was_held_up_does_not_count(virtual_time: VirtualTime) -> None:
     async with fake_cluster() as cluster:
-        client = cluster.client(add_timeout=1, read_timeout=1, read_ahead_entries=150)
+        client = cluster.client(add_timeout_seconds=1, read_timeout_seconds=1, read_ahead_entries=150)
         ledger = await client.create_ledger(1, 1, 1)
 
         def slow() -> Iterator[bytes]:
@@ -133,7 +133,7 @@ async def test_an_address_as_id_is_reached_while_discovery_keeps_silent() -> Non
             raise AssertionError
 
         cluster.discovery.bookie_service_info = silent  # type: ignore[method-assign]
-        reader = cluster.client(connect_timeout=2).open_record(ledger.record, b"p")
+        reader = cluster.client(connect_timeout_seconds=2).open_record(ledger.record, b"p")
         assert len(await payloads(reader)) == 5
 
 
@@ -172,7 +172,7 @@ async def test_closing_the_client_ends_everything_outstanding() -> None:
 
 async def test_an_answer_to_another_operation_or_to_nobody_is_dropped() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client(add_timeout=0.05).create_ledger()
+        ledger = await cluster.client(add_timeout_seconds=0.05).create_ledger()
 
         def confuse(response: Response) -> Response:
             return ReadResponse(response.txn_id, Status.EOK, 0, 0, b"")

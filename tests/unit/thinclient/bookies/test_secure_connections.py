@@ -170,7 +170,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another host": ({"host": "elsewhere.example.org"}, {}, "its certificate is not accepted"),
     "no client certificate": ({"ask_client": True}, {}, "(?i)certificate.required|want a client certificate"),
     "clear bytes behind the answer": ({"greeting": b"\0\0\0\1x"}, {}, "in clear|TLS failed"),
-    "silence to START_TLS": ({"silent_to": StartTlsRequest}, {"bookie_tls_timeout": 0.2}, "not finished within 0.2 s"),
+    "silence to START_TLS": (
+        {"silent_to": StartTlsRequest},
+        {"bookie_tls_timeout_seconds": 0.2},
+        "not finished within 0.2 s",
+    ),
     "files that are not there": ({"host": "127.0.0.1"}, {"bookie_tls_ca": Path("/nonexistent")}, "/nonexistent can't"),
     "a file that is no certificate": ({"host": "127.0.0.1"}, {"bookie_tls_ca": Path(__file__)}, "no PEM certificates"),
     "a certificate that is none": (
@@ -220,8 +224,8 @@ def test_answers_to_what_somebody_else_asked_before_tls_are_nobodys(
 
     async def test() -> None:
         async with cluster_of(bookie) as cluster:
-            tls = {"bookie_tls": "start-tls", "bookie_tls_ca": certificates.ca, "bookie_tls_timeout": 0.5}
-            client = cluster.client(**tls, auth_provider="bookgate-token", auth_token="secret", add_timeout=0.5)
+            tls = {"bookie_tls": "start-tls", "bookie_tls_ca": certificates.ca, "bookie_tls_timeout_seconds": 0.5}
+            client = cluster.client(**tls, auth_provider="bookgate-token", auth_token="secret", add_timeout_seconds=0.5)
             ledger = await client.create_ledger(1, 1, 1)
             with pytest.raises(BKException):
                 await ledger.append(b"never stored")
@@ -378,7 +382,7 @@ def test_a_client_closed_or_timed_out_within_the_handshake_leaves_nothing(
             for timeout in (60, 1.5):
                 handshake.clear()
                 client = cluster.client(
-                    bookie_tls="start-tls", bookie_tls_ca=certificates.ca, bookie_tls_timeout=timeout
+                    bookie_tls="start-tls", bookie_tls_ca=certificates.ca, bookie_tls_timeout_seconds=timeout
                 )
                 outcome = asyncio.ensure_future(ask(client, bookie))
                 await handshake.wait()

@@ -235,7 +235,7 @@ async def test_an_ensemble_change_that_the_metadata_does_not_take_is_tried_with_
 
     async with fake_cluster(4) as cluster:
         settings = {each.name: getattr(POLICY, each.name) for each in fields(POLICY)}
-        ledger = await ledger_of(cluster, 1, ensemble_change_timeout=6, **settings)
+        ledger = await ledger_of(cluster, 1, ensemble_change_timeout_seconds=6, **settings)
         cluster.metadata.before_write = unreachable
         await cluster.ensemble(ledger.metadata)[0].stop()
         with pytest.raises(MetaStoreException, match="within 6 s"):
@@ -280,7 +280,7 @@ def test_the_guide_has_every_setting_of_the_policy_with_its_default() -> None:
 
 async def test_the_guide_has_the_products_of_nested_repeats() -> None:
     text = section("What is repeated")
-    policy, timeout = RetryPolicy(), ClientConfig().metadata_timeout
+    policy, timeout = RetryPolicy(), ClientConfig().metadata_timeout_seconds
     sends = await most_sends(policy)
     assert f"{sends} sends" in text
     write = policy.metadata_change_attempts * timeout

@@ -126,7 +126,7 @@ async def test_an_entry_larger_than_the_in_flight_bytes_passes_alone() -> None:
 @pytest.mark.asyncio
 async def test_an_entry_over_the_size_limit_is_refused_before_anything_is_sent() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client(max_frame_size=2048).create_ledger()
+        ledger = await cluster.client(max_frame_size_bytes=2048).create_ledger()
         largest = 2048 - 500 - 32 - 4
         assert await ledger.append(b"x" * largest) == 0
         for attempt in (ledger.append, ledger.append_nowait):

@@ -165,7 +165,7 @@ async def test_without_a_bookie_to_take_its_place_a_failed_one_ends_the_ledger_i
 
 async def test_a_bookie_that_comes_back_is_written_to_again() -> None:
     async with fake_cluster(3) as cluster:
-        ledger = await ledger_of(cluster, 5, failed_bookie_interval=0.05)
+        ledger = await ledger_of(cluster, 5, failed_bookie_interval_seconds=0.05)
         lost = cluster.bookies[0]
         await lost.stop()
         await ledger.append_all(numbered(5, 10))
@@ -182,7 +182,7 @@ async def test_a_bookie_that_comes_back_is_written_to_again() -> None:
 async def test_a_bookie_that_joins_later_takes_the_place_of_the_lost_one() -> None:
     async with fake_cluster(4) as cluster:
         newcomer = cluster.discovery.registered.pop()
-        ledger = await ledger_of(cluster, 5, failed_bookie_interval=0.05)
+        ledger = await ledger_of(cluster, 5, failed_bookie_interval_seconds=0.05)
         await cluster.bookies[0].stop()
         await ledger.append_all(numbered(5, 10))
         cluster.discovery.registered.append(newcomer)
@@ -239,7 +239,7 @@ async def test_a_change_stands_though_other_metadata_changed_and_though_its_answ
 
 async def test_appends_wait_while_the_metadata_is_out_of_reach_and_end_within_the_bound() -> None:
     async with fake_cluster(4) as cluster:
-        ledger = await ledger_of(cluster, 5, ensemble_change_timeout=0.5)
+        ledger = await ledger_of(cluster, 5, ensemble_change_timeout_seconds=0.5)
         reachable = False
 
         def unreachable(*_: object) -> None:
@@ -332,7 +332,7 @@ async def test_recovery_replaces_a_dead_member_and_stores_the_fragment_when_it_c
 
 async def test_a_bookie_that_fails_while_another_is_looked_for_is_dealt_with() -> None:
     async with fake_cluster(3) as cluster:
-        ledger = await ledger_of(cluster, 5, failed_bookie_interval=0.01)
+        ledger = await ledger_of(cluster, 5, failed_bookie_interval_seconds=0.01)
         first, second, _ = cluster.ensemble(ledger.metadata)
         asked, go_on = asyncio.Event(), asyncio.Event()
         bookies = cluster.discovery.bookies

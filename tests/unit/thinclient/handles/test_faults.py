@@ -226,7 +226,7 @@ async def test_reads_fail_over_from_dead_missing_damaged_and_silent_replicas() -
         first.ledgers[number].entries, first.tamper = kept, damage
         assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"p")) == expected
         first.tamper, first.silent = lambda response: response, True
-        client = cluster.client(read_timeout=0.05)
+        client = cluster.client(read_timeout_seconds=0.05)
         assert await payloads(await client.open_ledger(ledger.ledger_id, b"p")) == expected
         await first.stop()
         assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"p")) == expected

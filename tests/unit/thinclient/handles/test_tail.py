@@ -38,7 +38,12 @@ from tests.unit.virtual_time import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
-QUICK = {"tail_failure_timeout": 0.3, "tail_poll_interval": 0.01, "read_timeout": 1.0, "long_poll_timeout": 0.3}
+QUICK = {
+    "tail_failure_timeout_seconds": 0.3,
+    "tail_poll_interval_seconds": 0.01,
+    "read_timeout_seconds": 1.0,
+    "long_poll_timeout_seconds": 0.3,
+}
 
 
 async def tailing(
@@ -174,7 +179,7 @@ async def test_a_cancelled_reader_leaves_nothing_and_the_handle_goes_on() -> Non
 async def test_a_bookie_dies_and_another_hangs_under_the_reader() -> None:
     async with fake_cluster(3) as cluster, asyncio.timeout(10):
         _, ledger, reader = await tailing(
-            cluster, (3, 3, 1), first_speculative_lac_timeout=0.05, speculative_read_timeout=0.05
+            cluster, (3, 3, 1), first_speculative_lac_timeout_seconds=0.05, speculative_read_timeout_seconds=0.05
         )
         seen = asyncio.create_task(ids(reader.tail(), 40))
         for i in range(41):
@@ -211,7 +216,7 @@ async def test_bookies_that_all_fail_are_put_up_with_for_a_while() -> None:
 
 async def test_a_client_that_is_refused_is_told_at_once() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
-        _, ledger, reader = await tailing(cluster, tail_failure_timeout=100)
+        _, ledger, reader = await tailing(cluster, tail_failure_timeout_seconds=100)
         await ledger.append(b"0")
         for bookie in cluster.bookies:
             bookie.override = lambda request: Status.EUA
@@ -240,7 +245,7 @@ async def test_bookies_without_long_polls_are_tailed_by_looking(how: str) -> Non
 
 async def test_a_ledger_that_nobody_has_written_yet_is_not_polled_in_a_loop() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
-        _, ledger, reader = await tailing(cluster, tail_poll_interval=0.05)
+        _, ledger, reader = await tailing(cluster, tail_poll_interval_seconds=0.05)
         seen = asyncio.create_task(ids(reader.tail(), 1))
         await asyncio.sleep(0.3)
         assert sum(len(bookie.requests) for bookie in cluster.bookies) < 40
@@ -364,7 +369,9 @@ async def test_an_entry_that_comes_along_without_its_lac_is_not_delivered() -> N
 
 async def test_the_end_cuts_a_long_wait_short_and_a_new_fragment_tells_a_lac() -> None:
     async with fake_cluster() as cluster, asyncio.timeout(10):
-        _, ledger, reader = await tailing(cluster, long_poll_timeout=60, first_speculative_lac_timeout=0)
+        _, ledger, reader = await tailing(
+            cluster, long_poll_timeout_seconds=60, first_speculative_lac_timeout_seconds=0
+        )
         await ledger.append(b"0")
         await ledger.append(b"1")
         seen = asyncio.create_task(ids(reader.tail(), 2))

@@ -107,7 +107,7 @@ async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_wait
 
 async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() -> None:
     async with fake_cluster(3) as cluster:
-        client = cluster.client(failed_bookie_interval=600)
+        client = cluster.client(failed_bookie_interval_seconds=600)
         ledger = await client.create_advanced_ledger(write_quorum_size=2, ack_quorum_size=1, password=b"p")
         ensemble = cluster.ensemble(ledger.metadata)
         await ensemble[0].stop()
@@ -194,7 +194,7 @@ def test_the_rule_of_the_explicit_lac() -> None:
 
 async def test_an_idle_writer_tells_its_last_entry_and_stops_with_its_client() -> None:
     async with fake_cluster() as cluster:
-        client = cluster.client(explicit_lac_interval=0.02)
+        client = cluster.client(explicit_lac_interval_seconds=0.02)
         ledger = await client.create_ledger(password=b"p")
         await ledger.append_all([b"0", b"1"])
         for bookie in cluster.bookies:
@@ -212,7 +212,7 @@ async def test_an_idle_writer_tells_its_last_entry_and_stops_with_its_client() -
 
 async def test_an_entry_that_no_quorum_takes_in_time_ends_the_ledger() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client(add_quorum_timeout=0.05).create_ledger()
+        ledger = await cluster.client(add_quorum_timeout_seconds=0.05).create_ledger()
         await ledger.append(b"0")
         for bookie in cluster.bookies[:2]:
             bookie.holding = True
@@ -225,7 +225,7 @@ async def test_an_entry_that_no_quorum_takes_in_time_ends_the_ledger() -> None:
 
 async def test_entries_that_are_acknowledged_in_time_end_nothing() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client(add_quorum_timeout=0.1).create_ledger()
+        ledger = await cluster.client(add_quorum_timeout_seconds=0.1).create_ledger()
         loop = asyncio.get_running_loop()
         end = loop.time() + 0.4
         while loop.time() < end:

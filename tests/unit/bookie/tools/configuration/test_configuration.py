@@ -54,8 +54,8 @@ def written(directory: Path, text: str) -> Path:
 
 
 def test_a_wrong_value_in_a_file_of_a_client_brings_no_problem_of_a_setting_it_has_not() -> None:
-    content = {"gateways": Given("grpc://a:1", "file"), "add_timeout": Given("soon", "file")}
-    assert [problem.key for problem in problems_of(CLIENT, content)] == ["add_timeout"]
+    content = {"gateways": Given("grpc://a:1", "file"), "add_timeout_seconds": Given("soon", "file")}
+    assert [problem.key for problem in problems_of(CLIENT, content)] == ["add_timeout_seconds"]
 
 
 def test_the_reference_page_is_up_to_date() -> None:
@@ -126,7 +126,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("BOOKGATE_BOOKIE_HTTP_PORT", "x")
     file = written(
         tmp_path,
-        'prot = 1\njournalDirectories = "/a"\nport = 70000\ndata_dir = "/d"\ntls_certificate = "c"\n'
+        'prot = 1\njournalDirectories = "/a"\nport = 70000\ndata_dir = "/d"\ntls_cert = "c"\n'
         'zzz = 1\njournal_directory = "/a"\njournal_directories = "/b"\n[auth_options]\na = "b"\n'
         '[gateway]\ntls_crt = "c"\ntls_cert = "c"\n',
     )
@@ -142,7 +142,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         ("port ", "less than or equal to 65535; it is 70000"),
         ("http_port (BOOKGATE_BOOKIE_HTTP_PORT)", "integer"),
         ("set journal_directory or journal_directories, not both", ""),
-        ("tls_certificate and tls_key go together", ""),
+        ("tls_cert and tls_key go together", ""),
         ("auth_options have no effect", "auth_provider"),
         ("gateway.tls_crt ", "did you mean tls_cert?"),
         ("gateway: tls_cert and tls_key go together", ""),
@@ -155,9 +155,9 @@ def test_every_problem_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_no_contradiction_is_made_up_of_a_value_left_out(tmp_path: Path) -> None:
-    file = written(tmp_path, VALID + 'tls_certificate = 1\ntls_key = "k"\nport = "x"\n')
+    file = written(tmp_path, VALID + 'tls_cert = 1\ntls_key = "k"\nport = "x"\n')
     lines = config("check", file)[1].splitlines()
-    assert [line.partition(" ")[0] for line in lines] == ["port", "tls_certificate"]
+    assert [line.partition(" ")[0] for line in lines] == ["port", "tls_cert"]
 
 
 def test_a_valid_file_is_said_to_be(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
         ({"data_dir": "/d"}, BOOKIE),
         ({"journalDirectories": "/d", "port": 1, "data_dir": "x"}, BOOKIE),
         ({"metadata_uri": "sqlite:///m", "port": 1}, GATEWAY),
-        ({"gateways": "grpc://a:1", "add_timeout": 1}, CLIENT),
+        ({"gateways": "grpc://a:1", "add_timeout_seconds": 1}, CLIENT),
     ],
 )
 def test_the_part_is_seen_by_its_keys(content: dict[str, object], part: object) -> None:
@@ -193,7 +193,7 @@ def test_a_start_refuses_unknown_keys_and_variables(tmp_path: Path, monkeypatch:
     file = written(tmp_path, VALID + "journal_max_backup = 1\n")
     with pytest.raises(IncorrectParameterException, match="did you mean journal_max_backups"):
         load_config(file)
-    with pytest.raises(IncorrectParameterException, match="did you mean add_timeout"):
+    with pytest.raises(IncorrectParameterException, match="did you mean add_timeout_seconds"):
         load_client_config(None, addTimeout=1)
     with pytest.raises(IncorrectParameterException, match="did you mean max_batch"):
         GatewayConfig.load(None, {"metadata_uri": "sqlite:///m", "max_batches": 1})

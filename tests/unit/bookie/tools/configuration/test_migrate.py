@@ -116,14 +116,18 @@ def test_every_key_has_its_word() -> None:
         assert name in page or (isinstance(meaning, To) and f"{meaning.key} = " in page), name
     assert "did you mean gcWaitTime?" in page
     assert "tlsKeyStoreType is JKS" in page
-    assert "# add_timeout = 7" in page
+    assert "# add_timeout_seconds = 7" in page
     assert "hidden" not in page
     assert "# verifyMetadataOnGC = false: the default here is true" in page
 
 
 def test_the_clients_part() -> None:
     page = migrate_properties("addEntryTimeoutSec=7\nexplicitLacInterval=500\naddEntryQuorumTimeoutSec=-1\n", "client")
-    assert tomllib.loads(page) == {"add_timeout": 7, "explicit_lac_interval": 0.5, "add_quorum_timeout": 0}
+    assert tomllib.loads(page) == {
+        "add_timeout_seconds": 7,
+        "explicit_lac_interval_seconds": 0.5,
+        "add_quorum_timeout_seconds": 0,
+    }
 
 
 @pytest.mark.parametrize(

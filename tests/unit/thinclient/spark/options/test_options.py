@@ -66,7 +66,7 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         starting_timestamp_ms=1_700_000_000_123,
         pushdown=True,
         num_retries=0,
-        client_settings=(("read_ahead_entries", "50"), ("read_timeout", "1.5")),
+        client_settings=(("read_ahead_entries", "50"), ("read_timeout_seconds", "1.5")),
     )
 
 
@@ -150,9 +150,9 @@ def test_words_of_offsets() -> None:
 
 
 def test_a_setting_of_the_client_has_one_name_at_a_time() -> None:
-    assert ("read_timeout", "2.5") in parse(**{"client.read_timeout": "2.5"}).client_settings
-    with pytest.raises(OptionError, match=r"readTimeoutMs and client\.read_timeout are the same"):
-        parse(readTimeoutMs="1", **{"client.read_timeout": "2.5"})
+    assert ("read_timeout_seconds", "2.5") in parse(**{"client.read_timeout_seconds": "2.5"}).client_settings
+    with pytest.raises(OptionError, match=r"readTimeoutMs and client\.read_timeout_seconds are the same"):
+        parse(readTimeoutMs="1", **{"client.read_timeout_seconds": "2.5"})
     with pytest.raises(OptionError, match=r"prefetchEntries and client\.read_ahead_entries are the same"):
         parse(prefetchEntries="1", **{"client.read_ahead_entries": "2"})
 
@@ -224,7 +224,7 @@ def test_settings_of_the_client_are_checked_as_its_own() -> None:
     assert options.client_settings == (
         ("bookie_tls", "start-tls"),
         ("read_ahead_entries", "100"),
-        ("read_timeout", "2.5"),
+        ("read_timeout_seconds", "2.5"),
     )
     secret = parse_options(
         {"gateways": "g:1", "client.auth_provider": "bookgate-token", "client.auth_token": "hidden"}, {}

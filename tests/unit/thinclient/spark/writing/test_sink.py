@@ -108,13 +108,13 @@ def test_defaults_and_every_option() -> None:
         "table": "entries",
         "checkpointLocation": "/c",
         "queryName": "q",
-        "client.read_timeout": "5",
+        "client.read_timeout_seconds": "5",
     }
     options = parse_write_options({**BASE, **given})
     assert (options.ensemble_size, options.write_quorum_size, options.ack_quorum_size) == (5, 4, 3)
     assert options.digest_type is DigestType.HMAC
     assert (options.password, options.custom_metadata, options.write_id) == (b"secret", {"app": b"x"}, "monday")
-    assert dict(options.client_settings)["read_timeout"] == "5"
+    assert dict(options.client_settings)["read_timeout_seconds"] == "5"
     assert "secret" not in repr(options)
 
 
