@@ -16,7 +16,8 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal
@@ -71,6 +72,19 @@ def set_up_logging(level: LogLevel, form: LogFormat) -> None:
     threading.excepthook = lambda uncaught: _log_uncaught(
         uncaught.exc_type, uncaught.exc_value or uncaught.exc_type(), uncaught.exc_traceback
     )
+
+
+@contextmanager
+def lines_before_set_up(form: LogFormat) -> Iterator[None]:
+    """Has events inside written as lines of the log even if logging is not set up yet: its settings are being read."""
+    root = logging.getLogger()
+    early = logging.StreamHandler(sys.stderr) if not root.hasHandlers() else logging.NullHandler()
+    early.setFormatter(LineFormatter(as_json=form == "json"))
+    root.addHandler(early)
+    try:
+        yield
+    finally:
+        root.removeHandler(early)
 
 
 def add_to_every_line(**fields: object) -> None:

@@ -12,6 +12,7 @@ import tomllib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
@@ -26,7 +27,7 @@ from pydantic_settings import (
 )
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.logs import log_event
+from bookgate.runtime.logs import lines_before_set_up, log_event
 from bookgate.runtime.settings import (
     ConsistentSettings,
     ContradictionError,
@@ -74,10 +75,12 @@ class Settings(BaseSettings, ConsistentSettings):
         """What was gathered, as settings; warns of former names. Raises IncorrectParameterException."""
         problems = (unknown_variable_problems(cls) if cls.OWN_PREFIX else []) + gathered.problems()
         if not problems:
-            gathered.warn()
             try:
                 with only_arguments():
-                    return cls(**{key: each.value for key, each in gathered.given.items()})
+                    settings = cls(**{key: each.value for key, each in gathered.given.items()})
+                with lines_before_set_up(getattr(settings, "log_format", "text")):
+                    gathered.warn()
+                return settings
             except ValidationError:
                 problems = value_problems(cls, gathered.given)
         raise IncorrectParameterException(f"configuration is not valid: {'; '.join(map(str, problems))}")
@@ -119,7 +122,7 @@ class Gathered:
     def warn(self) -> None:
         """One line for each former name that counts."""
         for each in self.renamed():
-            log_event(_LOG, "setting_renamed", logging.WARNING, former=each.name, now=each.key, source=each.source)
+            tell_renamed(each)
 
     def without(self, keys: Mapping[str, object]) -> Gathered:
         """The same without what these keys replace. Raises ContradictionError for a setting given by both names."""
@@ -127,6 +130,12 @@ class Gathered:
             raise ContradictionError(str(each) for each in self.former if each.doubled)
         lost = {each.source for key, each in self.given.items() if key in keys}
         return replace(self, former=tuple(each for each in self.former if each.name not in lost))
+
+
+@cache
+def tell_renamed(name: FormerName) -> None:
+    """Once in a process, however often its settings are made."""
+    log_event(_LOG, "setting_renamed", logging.WARNING, former=name.name, now=name.key, source=name.source)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -172,7 +181,7 @@ def _environment(settings: type[BaseSettings], not_ours: str | None = None) -> G
     for name, renamed in renamed_keys(settings).items():
         variable = prefix + name.upper()
         text = reader.env_vars.get(variable.lower())
-        if text is not None and not (not_ours and variable.startswith(not_ours)):
+        if text is not None:
             now = prefix + renamed.key.upper()
             former.append(FormerName(variable, now, renamed.key in given, "environment"))
             given.setdefault(renamed.key, Given(renamed.convert(text), variable))

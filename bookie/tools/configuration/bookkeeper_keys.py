@@ -237,6 +237,8 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "minorCompactionInterval": To("minor_compaction_interval_seconds", number),
     "majorCompactionThreshold": To("major_compaction_threshold", number),
     "majorCompactionInterval": To("major_compaction_interval_seconds", number),
+    "minorCompactionMaxTimeMillis": To("minor_compaction_max_time_seconds", seconds, "in seconds"),
+    "majorCompactionMaxTimeMillis": To("major_compaction_max_time_seconds", seconds, "in seconds"),
     "forceAllowCompaction": To("force_allow_compaction", boolean),
     "compactionRate": To("compaction_rate_entries_per_second", number),
     "compactionRateByEntries": To("compaction_rate_entries_per_second", number),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ from bookgate.bookie.tools.configuration.schema import BOOKIE, CLIENT, GATEWAY, 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import ContradictionError, Renamed, renamed_keys
+from bookgate.runtime.settings_loader import tell_renamed
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.config import load_config as load_client_config
 from bookgate.thinclient.spark.options.read_options import parse_options
@@ -36,6 +39,11 @@ RENAMES = [(part, former, to) for part in PARTS.values() for former, to in renam
 EVERY_FORMER_NAME = pytest.mark.parametrize(
     ("part", "former", "to"), RENAMES, ids=[f"{part.name}.{former}" for part, former, _ in RENAMES]
 )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_told() -> None:
+    tell_renamed.cache_clear()
 
 
 def valid(part: Part, former: str) -> tuple[Any, Any]:
@@ -236,6 +244,23 @@ def test_tls_has_the_same_names_everywhere(settings: type[BaseSettings]) -> None
     assert {"tls_cert", "tls_key", "tls_ca"} <= set(ClientConfig.model_fields)
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_warning_is_a_line_of_the_log_before_that_is_set_up(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text(as_toml({**REQUIRED[BOOKIE], "log_format": form, "max_frame_size": 2048}))
+    script = "import pathlib, sys; from bookgate.bookie.config.bookie import load_config as load; file = sys.argv[1]; "
+    script += "[load(pathlib.Path(file)) for _ in range(2)]"
+    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    words = ["setting_renamed", "warning", "max_frame_size", "max_frame_size_bytes", str(file)]
+    if form == "json":
+        told = json.loads(line)
+        assert [told[key] for key in ("event", "level", "former", "now", "source")] == words
+    else:
+        assert line.startswith("time=")
+        assert all(word in line for word in words)
+
+
 # bookgate config
 
 
@@ -383,6 +408,9 @@ def test_the_part_of_a_file_is_seen_by_former_names_too() -> None:
 def test_a_secret_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IncorrectParameterException) as caught:
         GatewayConfig.load(None, {"metadata_uri": "sqlite:///m", "zookeeper_auth": SecretStr("hidden")})
+    assert "hidden" not in str(caught.value)
+    with pytest.raises(IncorrectParameterException, match="auth_token") as caught:
+        load_client_config(auth_provider="bookgate-token", auth_token=["hidden"])
     assert "hidden" not in str(caught.value)
     monkeypatch.setenv("BOOKGATE_GATEWAY_ZOOKEEPER_AUTH", "hidden")
     with pytest.raises(IncorrectParameterException) as caught:

@@ -55,6 +55,8 @@ journalDirectories=/j1,\
 ledgerDirectories /l1,/l2
 ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage
 gcWaitTime=900000
+journalMaxGroupWaitMSec=2
+minorCompactionMaxTimeMillis=1500
 diskCheckInterval=2500
 logSizeLimit=536870912
 pageLimit=25600
@@ -93,6 +95,8 @@ def test_units_are_converted_and_the_result_starts_a_bookie(tmp_path: Path) -> N
         "ledger_directories": ["/l1", "/l2"],
         "storage_type": "db",
         "gc_wait_seconds": 900,
+        "journal_max_group_wait_seconds": 0.002,
+        "minor_compaction_max_time_seconds": 1.5,
         "disk_check_interval_seconds": 2.5,
         "entry_log_max_mb": 512,
         "ledger_cache_mb": 200,
