@@ -196,6 +196,10 @@ class EntryLogs:
         """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
         return self._reader.read(location, ledger_id, entry_id)
 
+    def read_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
+        """What `read` returns where that needs no disk, else None. Never blocks."""
+        return self._reader.read_in_memory(location, ledger_id, entry_id)
+
     @property
     def read_ahead_usage(self) -> tuple[int, int]:
         """Entries kept for sequential readers, and the bytes of memory they take."""

@@ -24,6 +24,8 @@ from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 
 _FIRST_READ = 8192
+_MOST_IN_MEMORY = 64 * 1024
+"""Bytes read at once on the event loop, where others wait for it."""
 _MAX_RUN = 4 << 20
 """Bytes read at once for a run of entries, about."""
 
@@ -78,9 +80,8 @@ class EntryLogReader:
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
-        kept = self._ahead.get(location)
-        if kept is not None and kept.startswith(_ids.pack(ledger_id, entry_id)):
-            self._statistics.read_ahead_hits += 1
+        kept = self._kept(location, ledger_id, entry_id)
+        if kept is not None:
             return kept
         self._statistics.read_ahead_misses += 1
         window = self._ahead.window(ledger_id, entry_id)
@@ -95,12 +96,52 @@ class EntryLogReader:
             data = self._read_rest(handle, data, start, length + 4)
             if length + 4 > len(data):
                 raise _corrupt(handle, offset, ledger_id, entry_id, "is cut off by the end of the log")
-        if window and (written := self.written_for_good(log_id) - start) >= length + 4:
-            count = self._ahead.keep(location, ledger_id, entry_id, data[:written], window)
-            self._statistics.read_ahead_entries.record_value(count)
-            self._statistics.read_ahead_bytes.record_value(len(data))
-            self._statistics.read_ahead_seconds += time.monotonic() - started
+        if window:
+            self._keep_ahead(location, ledger_id, entry_id, data, window, started)
         return data[4 : 4 + length]
+
+    def read_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
+        """What `read` returns where that needs no disk, else None; what is damaged is left to it. Never blocks."""
+        kept = self._kept(location, ledger_id, entry_id)
+        log_id, offset = fmt.split_location(location)
+        # Without the lock: a log that is let go of meanwhile stays open as long as it is held here.
+        handle = self._handles.get(log_id) if kept is None else None
+        start = offset - 4
+        if handle is None or start < fmt.HEADER_SIZE:
+            return kept
+        window = min(self._ahead.window(ledger_id, entry_id), _MOST_IN_MEMORY)
+        started = time.monotonic()
+        data = self._files.pread_in_memory(handle.fd, max(_FIRST_READ, window), start)
+        if data is None or len(data) < fmt.RECORD_PREFIX_SIZE:
+            return None
+        length, *ids = fmt.decode_prefix(data)
+        if ids != [ledger_id, entry_id] or not fmt.MIN_ENTRY_SIZE <= length <= len(data) - 4:
+            return None
+        self._statistics.read_ahead_misses += 1
+        if window:
+            self._keep_ahead(location, ledger_id, entry_id, data, window, started)
+        return data[4 : 4 + length]
+
+    def _kept(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
+        """The packet if it was read ahead."""
+        kept = self._ahead.get(location)
+        if kept is None or not kept.startswith(_ids.pack(ledger_id, entry_id)):
+            return None
+        self._statistics.read_ahead_hits += 1
+        return kept
+
+    def _keep_ahead(
+        self, location: int, ledger_id: int, entry_id: int, data: bytes, window: int, started: float
+    ) -> None:
+        """Keeps what stands behind an entry that a sequential reader asked for, as far as it is written for good."""
+        log_id, offset = fmt.split_location(location)
+        written = self.written_for_good(log_id) - offset + 4
+        if written < fmt.decode_prefix(data)[0] + 4:
+            return
+        count = self._ahead.keep(location, ledger_id, entry_id, data[:written], window)
+        self._statistics.read_ahead_entries.record_value(count)
+        self._statistics.read_ahead_bytes.record_value(len(data))
+        self._statistics.read_ahead_seconds += time.monotonic() - started
 
     def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
         """Packets of consecutive entries at `locations`, by a single read where the entries stand in a row.

@@ -168,6 +168,17 @@ class LedgerCache:
         page = self._page(ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
         return file_format.location_in(page, entry_id) if page is not None else 0
 
+    def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """`location` where its page is cached, else 0."""
+        key = (ledger_id.scope_id, ledger_id.ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
+        with self._lock:
+            page = self._pages.get(key)
+            if page is None:
+                return 0
+            self._pages.move_to_end(key)
+        self._statistics.index_hits += 1
+        return file_format.location_in(page, entry_id)
+
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
         found: list[int] = []

@@ -26,6 +26,9 @@ class LedgerIndex(Protocol):
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Where the entry is (log id << 32 | offset of the packet); 0 when the index does not have it."""
 
+    def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """`location` if that needs no disk; 0 also where it does. Never blocks."""
+
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
 

@@ -112,6 +112,10 @@ class RocksDbIndex:
         key = _key.pack(_number(ledger_id), entry_id)
         return self._decode_location(key, self._locations.read(lambda rows: rows.get(key)))
 
+    def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
+        """RocksDB can't say what it has in memory."""
+        return 0
+
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
         number = _number(ledger_id)

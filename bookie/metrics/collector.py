@@ -177,7 +177,7 @@ def _of_write_cache(storage: StorageStatistics, requests: BookieStatistics) -> I
     yield gauge("bookie_write_cache_count", "entries in the write cache", entries)
     yield gauge("bookie_write_cache_size", "bytes of memory they take", size)
     yield counter("bookie_write_cache_hits", "single reads answered from the write cache", requests.write_cache_hits)
-    yield counter("bookie_write_cache_misses", "single reads that went on to the disk", requests.write_cache_misses)
+    yield counter("bookie_write_cache_misses", "single reads that it did not answer", requests.write_cache_misses)
     yield _summary("bookie_flush", "flushes of the write cache to entry log and index", flushes.flushes)
     yield _sizes("bookie_flush_size", "bytes of memory that each flushed", flushes.sizes)
     yield _summary("bookie_CHECKPOINT", "checkpoints: flush, marks, removed journals", flushes.checkpoints)

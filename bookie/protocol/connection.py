@@ -33,8 +33,7 @@ from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.protocol.security import OPEN, Security
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
-from bookgate.ledger.wire import v2
-from bookgate.ledger.wire.fast_add import read_v2, read_v3
+from bookgate.ledger.wire import fast_add, fast_read, v2
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import (
     AuthRequest,
@@ -173,13 +172,11 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _take_packets(self, packets: list[memoryview]) -> None:
         serve, binary = self._serve, self._binary
         self.asked += len(packets)
-        shortcut = self._processor.add if serve == self._processor.process else None
+        shortcut = self._serve_fast if serve == self._processor.process else None
         for packet in packets:
             is_v3 = packet[0] == _V3_FIRST_BYTE and not binary
-            if shortcut is not None:
-                add = read_v3(packet) if is_v3 else read_v2(packet)
-                if add is not None and shortcut(self if is_v3 else self._binary_client(CURRENT_VERSION), add):
-                    continue
+            if shortcut is not None and shortcut(packet, is_v3):
+                continue
             if is_v3:
                 serve(self, decode_request(packet))
                 if self._tls_is_next:
@@ -187,6 +184,16 @@ class BookieConnection(asyncio.BufferedProtocol):
                     return
             else:
                 self._take_binary(packet)
+
+    def _serve_fast(self, packet: memoryview, is_v3: bool) -> bool:
+        """Serves a common add or read on the short way; False where the packet has to be decoded."""
+        add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
+        if add is not None:
+            return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
+        read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
+        if read is None:
+            return False
+        return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
 
     def _take_binary(self, packet: memoryview) -> None:
         request, version = v2.decode_request(packet)

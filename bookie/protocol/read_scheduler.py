@@ -1,9 +1,11 @@
-"""Reads of one bookie: a queue a connection, served from the write cache on the event loop, else by a reader thread.
+"""Reads of one bookie: a queue a connection, served from memory on the event loop, else by a reader thread.
 
-A read waits in its connection's queue while the client does not take its answers, so that answers never pile up in
-memory. What the write cache can't answer goes to the reader thread in batches; a connection has one batch there at a
-time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the queue. The event loop counts and
-encodes; the reader thread does all that may wait for the disk: ledgers that are not in memory, index, entry log.
+A read of an entry that is in memory (write cache; read ahead; index page and the kernel's page cache) is answered at
+once, unless another read of its connection waits. A read waits in its connection's queue while the client does not take
+its answers, so that answers never pile up in memory. What needs the disk goes to the reader thread in batches; a
+connection has one batch there at a time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the
+queue. The event loop counts and encodes; the reader thread does all that may wait for the disk: ledgers that are not in
+memory, index, entry log.
 
 Source: docs/protocol/wire.md#read_entry, docs/protocol/wire.md#batch_read_entry, docs/protocol/wire.md#the-known-lac,
 docs/protocol/wire.md#long-polls, docs/protocol/wire.md#read_lac, docs/protocol/wire.md#get_list_of_entries.
@@ -32,6 +34,7 @@ from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.error_responses import error_response
+from bookgate.ledger.wire.fast_read import FastRead
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     BatchReadRequest,
@@ -138,6 +141,33 @@ class EntryReads:
         else:
             client.reads.append(request)
 
+    def serve_now(self, client: ReadingClient, read: FastRead) -> bool:
+        """Serves a read of one entry that is in memory; False, with nothing done, where it has to be queued."""
+        if client.reads or client.reading or not client.takes_answers:
+            return False
+        ledger = self._storage.ledgers.recent(read.ledger_id)
+        found = None if ledger is None else self._in_memory(ledger, read.entry_id)
+        if found is None or found[1] < 0:
+            return False
+        self._statistics.reads += 1
+        self._statistics.read_bytes += len(found[0])
+        client.send(read.found(*found))
+        return True
+
+    def _in_memory(self, ledger: LedgerState, entry_id: int) -> tuple[bytes, int] | None:
+        """An entry and the known LAC, where that needs no disk."""
+        reader = self._storage.reader
+        packet = reader.read_cached(ledger, entry_id)
+        if packet is not None:
+            self._statistics.write_cache_hits += 1
+            return packet, ledger.known_lac
+        known_lac = reader.loaded_lac(ledger)
+        packet = None if known_lac is None else reader.read_in_memory(ledger, entry_id)
+        if packet is None or known_lac is None:
+            return None
+        self._statistics.write_cache_misses += 1
+        return packet, known_lac
+
     def pump(self, client: ReadingClient) -> None:
         """Serves waiting reads as long as the client takes answers."""
         reads = client.reads
@@ -173,12 +203,8 @@ class EntryReads:
             return self._cached_tail(request, ledger)
         if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
             return None
-        packet = self._storage.reader.read_cached(ledger, request.entry_id)
-        if packet is None:
-            self._statistics.write_cache_misses += 1
-            return None
-        self._statistics.write_cache_hits += 1
-        return _read_response(request, packet, ledger.known_lac)
+        found = self._in_memory(ledger, request.entry_id)
+        return None if found is None else _read_response(request, *found)
 
     def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
         known_lac = self._storage.reader.loaded_lac(ledger)
@@ -220,6 +246,7 @@ class EntryReads:
         else:
             answers = future.result()
         client.reads.extendleft(reversed(batch[len(answers) :]))
+        self._statistics.write_cache_misses += sum(type(request) is ReadRequest for request in batch[: len(answers)])
         for answer in answers:
             if isinstance(answer, ReadLacResponse):
                 self._count_read_lac(answer, taken)

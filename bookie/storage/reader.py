@@ -46,6 +46,13 @@ class EntryReader:
         """The entry if it is in the write cache. Never blocks; any thread."""
         return self._cache.get(descriptor_of(ledger), entry_id)
 
+    def read_in_memory(self, ledger: LedgerState, entry_id: int) -> bytes | None:
+        """The entry where index and entry log have it in memory, else None. Not of the write cache. Never blocks."""
+        stored = descriptor_of(ledger)
+        store = self._store(stored)
+        location = store.index.location_in_memory(stored.ledger_id, entry_id)
+        return store.logs.read_in_memory(location, stored.number, entry_id) if location else None
+
     def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
         """The entry's packet. May read files; any thread.
 

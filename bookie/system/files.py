@@ -68,6 +68,16 @@ class FileSystem:
             raise _named(error, fd) from None
         return data
 
+    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+        """Up to `size` bytes at `offset`, as many as need no disk; None where that is unknown. Never blocks."""
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+        except OSError:
+            # Not in memory, or a file system that can't tell; what else is wrong `pread` says.
+            return None
+        return bytes(memoryview(buffer)[:count])
+
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         """Writes all of `data` at `offset`."""
         try:

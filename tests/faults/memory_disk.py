@@ -227,6 +227,12 @@ class MemoryDisk(FileSystem):
             opened = self._opened(fd)
             return self._content(opened.inode, opened.path).read(size, offset)
 
+    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+        try:
+            return self.pread(fd, size, offset)
+        except OSError:
+            return None
+
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         with self._lock:
             opened = self._writable(fd)

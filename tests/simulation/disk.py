@@ -25,6 +25,8 @@ from tests.simulation.transcript import Transcript
 
 T = TypeVar("T")
 
+_NOT_IN_MEMORY = 0.5
+"""The share of reads that would have to wait for the disk."""
 _EVICTED = 0.3
 """How often what a process leaves in memory is gone before the next one looks."""
 
@@ -185,6 +187,14 @@ class ProcessFiles(FileSystem):
             self._disk.count("flipped reads")
             return _flipped(data, self._disk.rng)
         return data
+
+    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+        if self._disk.rng.random() < _NOT_IN_MEMORY:
+            return None
+        try:
+            return self.pread(fd, size, offset)
+        except OSError:
+            return None
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         self._pass()

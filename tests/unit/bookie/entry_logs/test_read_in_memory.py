@@ -1,0 +1,121 @@
+"""Entries of entry logs that are served without waiting for the disk: what the index points to, or nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from bookgate.bookie.index.file_format import MAX_ENTRY_ID, SLOTS_PER_PAGE
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
+from tests.unit.bookie.entry_logs.test_read_ahead import filled
+from tests.unit.bookie.storage.storage_support import OpenStorage, packet
+
+COUNT = 200
+
+
+class Disk(FileSystem):
+    """Counts what needs the disk; `absent` is what it does not have in memory."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.in_memory = 0
+        self.absent = False
+        self.most = 1 << 30
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        self.reads += 1
+        return super().pread(fd, size, offset)
+
+    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+        self.in_memory += 1
+        return None if self.absent else super().pread(fd, min(size, self.most), offset)
+
+
+def touched(root: Path, disk: Disk, **changes: int) -> OpenStorage:
+    """A bookie that has the index page and the log open, since it was asked before."""
+    bookie = filled(root, disk, COUNT, **changes)
+    bookie.storage.reader.read_entry(bookie.ledger(1), 0)
+    bookie.storage.reader.read_entry(bookie.ledger(2), 0)
+    disk.reads = 0
+    return bookie
+
+
+def in_memory(bookie: OpenStorage, ledger: int, entry_id: int) -> bytes | None:
+    return bookie.storage.reader.read_in_memory(bookie.ledger(ledger), entry_id)
+
+
+@pytest.mark.parametrize("read_ahead_bytes", [0, 1 << 20])
+def test_every_entry_is_found_without_the_disk(tmp_path: Path, read_ahead_bytes: int) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk, read_ahead_bytes=read_ahead_bytes)
+    for ledger in (1, 2):
+        for entry_id in (*range(COUNT), *range(COUNT - 1, 0, -7)):
+            assert in_memory(bookie, ledger, entry_id) == packet(ledger, entry_id, 100)
+    assert disk.reads == 0
+    assert disk.in_memory < (2 * COUNT if read_ahead_bytes else 1 << 30), "what stands behind an entry is read with it"
+    bookie.storage.close()
+
+
+def test_what_is_not_in_memory_is_nothing(tmp_path: Path) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk, read_ahead_bytes=0)
+    disk.absent = True
+    assert in_memory(bookie, 1, 3) is None
+    assert bookie.storage.reader.read_entry(bookie.ledger(1), 3) == packet(1, 3, 100)
+    bookie.storage.close()
+
+
+def test_a_part_of_an_entry_is_nothing(tmp_path: Path) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk, read_ahead_bytes=0)
+    disk.most = 100
+    assert in_memory(bookie, 1, 3) is None
+    disk.most = 3
+    assert in_memory(bookie, 1, 3) is None
+    bookie.storage.close()
+
+
+def test_an_index_page_that_nobody_read_is_left_to_the_disk(tmp_path: Path) -> None:
+    disk = Disk()
+    bookie = filled(tmp_path, disk, COUNT)
+    assert in_memory(bookie, 1, 3) is None
+    bookie.storage.reader.read_entry(bookie.ledger(1), 0)
+    assert in_memory(bookie, 1, 3) == packet(1, 3, 100)
+    bookie.storage.close()
+
+
+@pytest.mark.parametrize("entry_id", [COUNT, SLOTS_PER_PAGE, MAX_ENTRY_ID, MAX_ENTRY_ID + 1, 2**63 - 1])
+def test_an_entry_that_is_not_held_is_nothing(tmp_path: Path, entry_id: int) -> None:
+    bookie = touched(tmp_path, Disk())
+    assert in_memory(bookie, 1, entry_id) is None
+    bookie.storage.close()
+
+
+def test_a_damaged_record_is_left_to_who_can_say_so(tmp_path: Path) -> None:
+    bookie = touched(tmp_path, Disk(), read_ahead_bytes=0)
+    [log] = tmp_path.rglob("*.log")
+    data = log.read_bytes()
+    place = data.index(packet(1, 3, 100))
+    with log.open("r+b") as file:
+        file.seek(place + 8)
+        file.write(b"\x7f")
+    assert in_memory(bookie, 1, 3) is None
+    with pytest.raises(StorageCorruptException):
+        bookie.storage.reader.read_entry(bookie.ledger(1), 3)
+    assert in_memory(bookie, 1, 4) == packet(1, 4, 100)
+    bookie.storage.close()
+
+
+def test_the_file_system_says_what_it_has_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    fd = os.open(path, os.O_RDONLY)
+    assert REAL_FILE_SYSTEM.pread_in_memory(fd, 4, 2) in (b"2345", None)
+    assert REAL_FILE_SYSTEM.pread_in_memory(fd, 4, 8) in (b"89", None)
+    os.close(fd)
+    assert REAL_FILE_SYSTEM.pread_in_memory(fd, 4, 2) is None, "what is wrong `pread` says"
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        REAL_FILE_SYSTEM.pread(fd, 4, 2)
