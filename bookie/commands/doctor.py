@@ -61,7 +61,7 @@ def _problems(file: Path) -> tuple[str, ...]:
         content = read_file(file)
         part = part_of(content)
         gathered = gather(part.settings, content, str(file))
-        return tuple(map(str, (*gathered.problems(), *problems_of(part, gathered.given), *gathered.renamed())))
+        return tuple(map(str, (*gathered.problems(), *problems_of(part, gathered.given))))
     except IncorrectParameterException as error:
         return (str(error),)
 
