@@ -55,6 +55,12 @@ class _Promises:
                     self.entries.setdefault(event.ledger, {}).setdefault(entry_id, (position, add))
                     del self.deferred[event.ledger][entry_id]
 
+    def give_up(self, ledger: str) -> None:
+        """Its copies are surplus. What comes of the ledger later is promised anew; that it was fenced P7 knows."""
+        self.entries.pop(ledger, None)
+        self.deferred.pop(ledger, None)
+        self.fences.pop(ledger, None)
+
     def begin_life(self, position: int) -> None:
         self.deferred.clear()
         self.life_began, self.lost_power = position, False
@@ -85,6 +91,8 @@ def _check_promises(story: Story, bookie: BookieStory, looked: dict[str, int]) -
                 ledger = story.ledgers.get(event.ledger)
                 if ledger is not None and ledger.created and not _deleted(story, event.ledger, position):
                     raise LivingLedgerCollected(f"{bookie.bookie} collected ledger {event.ledger}, which exists", event)
+            case events.SurplusCollected():
+                promises.give_up(event.ledger)
             case Fault(kind=events.POWER_LOSS):
                 promises.lost_power = True
             case BookieHolds():

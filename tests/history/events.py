@@ -265,6 +265,14 @@ class LedgerCollected(Event):
     ledger: str
 
 
+@dataclass(frozen=True, slots=True)
+class SurplusCollected(Event):
+    """A bookie deleted its copies of a closed ledger, which the metadata place elsewhere."""
+
+    bookie: str
+    ledger: str
+
+
 # What is done to them
 
 DAMAGED_FILE = "damaged-file"

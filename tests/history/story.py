@@ -132,6 +132,8 @@ class Story:
                 self._bookie(bookie).events.append((position, event))
             case events.BookieHolds(bookie=bookie) | events.LedgerCollected(bookie=bookie):
                 self._bookie(bookie).events.append((position, event))
+            case events.SurplusCollected(bookie=bookie):
+                self._bookie(bookie).events.append((position, event))
             case _:
                 ledger = getattr(event, "ledger", None)
                 if isinstance(ledger, str):

@@ -68,6 +68,8 @@ def new_rules() -> Rules:
 
 REPAIR_INVARIANTS = ("R1", "R3", "R5", "R6", "R7", "R9", "R10", "R11", "R13")
 """What auto-recovery is put to. R2 and R4 show as P1, P3 and P5: a repair is judged like anything else."""
+PEER_INVARIANTS = ("R12", "R16", "R17", "R18")
+"""What shows on ZooKeeper's tree: who holds locks and votes there, and what others do meanwhile."""
 DATA_INVARIANTS = (
     *(f"P{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 9)),

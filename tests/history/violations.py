@@ -240,3 +240,26 @@ class ActedWhileDisabled(InvariantViolated):
 class MarkedTooEarly(InvariantViolated):
     id = "R13"
     sentence = "a bookie that is back within the delay causes no mark, and is not replaced"
+
+
+class SeveralAuditors(InvariantViolated):
+    id = "R12"
+    sentence = "one auditor acts; two, for a moment, only repeat marks, and take nothing from what a mark says"
+
+
+class NeededCopyCollected(InvariantViolated):
+    id = "R16"
+    sentence = (
+        "collecting surplus copies never deletes a ledger that is locked, not closed, or for which metadata names this "
+        "bookie"
+    )
+
+
+class ClaimOutlived(InvariantViolated):
+    id = "R17"
+    sentence = "locks, votes and watches of an expired session or lease have no effect after its end"
+
+
+class PeerIgnored(InvariantViolated):
+    id = "R18"
+    sentence = "Bookgate honours the marks, locks and votes of BookKeeper's auditors, workers and collectors"

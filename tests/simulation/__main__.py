@@ -37,6 +37,7 @@ def main(
         Kind,
         typer.Option(
             help="small: short, with few writers, many a second; repair: small, with auto-recovery; "
+            "peers: the same over ZooKeeper, beside BookKeeper's; "
             "metadata: gateways and ZooKeeper alone"
         ),
     ] = Kind.LARGE,

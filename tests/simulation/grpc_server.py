@@ -153,6 +153,7 @@ class ServedCall:
             message = await self.incoming.next()
             if message is None:
                 return
+            self._observe(False, message)
             request = read(message)
         if handler.response_streaming:
             inner = handler.stream_stream if handler.request_streaming else handler.unary_stream

@@ -2,7 +2,8 @@
 
 `large` and `small` have clients, bookies, disks and (some) gateways, and a plan that can be shrunk. `metadata` has
 ZooKeeper servers, gateways and clients that change, read, watch and list ledger records. `repair` are small worlds in
-which bookies are lost or to be emptied, and the others repair what they held.
+which bookies are lost or to be emptied, and the others repair what they held. In those of `peers` they do so over
+gateways and ZooKeeper, where a process of BookKeeper's marks and locks ledgers too.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from tests.history.verdict import CHECKERS, DATA_INVARIANTS
+from tests.history.verdict import CHECKERS, DATA_INVARIANTS, PEER_INVARIANTS
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Limits, Plan, make_plan
-from tests.simulation.run import LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
+from tests.simulation.run import LIMITS, PEERS_LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
 
 
 class Kind(StrEnum):
@@ -24,16 +25,22 @@ class Kind(StrEnum):
     SMALL = "small"
     METADATA = "metadata"
     REPAIR = "repair"
+    PEERS = "peers"
 
     @property
     def invariants(self) -> tuple[str, ...]:
         """Those that runs of this kind are put to."""
         if self is Kind.METADATA:
             return "P6", *(each for each in CHECKERS if each.startswith("M"))
-        return DATA_INVARIANTS
+        return (*DATA_INVARIANTS, *PEER_INVARIANTS) if self is Kind.PEERS else DATA_INVARIANTS
 
 
-_LIMITS: dict[Kind, Limits] = {Kind.LARGE: LIMITS, Kind.SMALL: SMALL_LIMITS, Kind.REPAIR: REPAIR_LIMITS}
+_LIMITS: dict[Kind, Limits] = {
+    Kind.LARGE: LIMITS,
+    Kind.SMALL: SMALL_LIMITS,
+    Kind.REPAIR: REPAIR_LIMITS,
+    Kind.PEERS: PEERS_LIMITS,
+}
 
 
 def plan_of(kind: Kind, seed: int) -> Plan | None:

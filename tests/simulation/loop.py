@@ -493,7 +493,7 @@ class WorldLoop(SimLoop):
             if not fiber.dead:
                 fiber.throw(GreenletExit)
         for task in pending:
-            with contextlib.suppress(RuntimeError):  # it may still want to wait for something
+            with contextlib.suppress(Exception):  # it may still want to wait, or answer its caller with an error
                 task.get_coro().close()
         self._remains.clear()
         self.fibers.clear()

@@ -19,6 +19,7 @@ import kazoo.client
 
 from bookgate.bookie.journal import format as journal_format
 from bookgate.ledger.wire import frames
+from tests.simulation.loop import CURRENT
 
 _BUFFER = 16 * 1024
 """Of connections, and of a journal's replay: there are hundreds in a world, and the ends of small ones are reached."""
@@ -51,6 +52,7 @@ def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Cal
     changes: list[tuple[Any, str, Any]] = [(time, name, clock) for name, clock in clocks.items()]
     # Names of simulated hosts are addresses.
     changes.append((socket, "getaddrinfo", lambda host, port, *_: [(socket.AF_INET, 1, 6, "", (host, port))]))
+    changes.append((socket, "gethostname", lambda: getattr(CURRENT.get(None), "host", "localhost")))
     changes += [(frames, "_BUFFER_SIZE", _BUFFER), (journal_format, "_SCAN_CHUNK", _BUFFER)]
     changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
     changes.append((kazoo.client, "defaultdict", _ordered_watchers))

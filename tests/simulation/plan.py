@@ -157,6 +157,9 @@ class Limits:
     """What may befall these, each as often as it stands here."""
     auto_recovery: float = 0.0
     """Share of runs, of those without gateways, in which bookies repair ledgers."""
+    beside_a_peer: bool = False
+    """Bookies repair ledgers with gateways too: over ZooKeeper's tree, where a process of BookKeeper's does the same.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ def make_plan(seed: int, limits: Limits) -> Plan:
 def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
     """From a stream of its own, as damage is."""
     rng = random.Random(f"auto-recovery {plan.seed}")
-    if plan.gateways or rng.random() >= limits.auto_recovery:
+    if (plan.gateways and not limits.beside_a_peer) or rng.random() >= limits.auto_recovery:
         return plan
     settings = AutoRecoveryPlan(
         delay=rng.choice((0, 1, 3, 10)),

@@ -39,16 +39,18 @@ from tests.simulation.faults import (
     STORE_KINDS,
     Faults,
 )
+from tests.simulation.foreign_peer import ForeignPeer
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.outcome import Outcome
-from tests.simulation.plan import STORE_FAULTS, VISITS, AutoRecoveryPlan, Limits, Plan, make_plan
+from tests.simulation.plan import STORE_FAULTS, VISITS, AutoRecoveryPlan, FaultPlan, Limits, Plan, make_plan
 from tests.simulation.repairs import RepairWatch
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.store_faults import StoreFaults
+from tests.simulation.tree_watch import TreeWatch
 from tests.simulation.workload import Workload
 from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
 
@@ -82,6 +84,7 @@ SMALL_LIMITS = replace(
 )
 """Many small worlds try more orders of few events than few large ones do, at the same cost."""
 REPAIR_LIMITS = replace(SMALL_LIMITS, auto_recovery=1.0, gateways=(0,))
+PEERS_LIMITS = replace(REPAIR_LIMITS, bookies=(4, 5), gateways=(1, 2), encounters=0.0, beside_a_peer=True)
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
 """One answer in so many is followed by a look at what a loss of power would leave."""
@@ -97,6 +100,15 @@ _BOOKIE: dict[str, Any] = {
     "minor_compaction_interval_seconds": 6.0,
     "major_compaction_interval_seconds": 12.0,
 }
+
+
+_BESIDE_A_PEER = {"gc_over_replicated_wait_seconds": 2.0, "gc_mass_deletion_ledgers": 100}
+"""More of each bookie where ZooKeeper's tree shows what is locked: it collects surplus copies."""
+_REGISTERED_ON_SECONDS = 5.0
+"""How long the death of a bookie goes unnoticed."""
+_LOST_SECONDS = (1.0, 15.0)
+_COLLECTED_SECONDS = 20.0
+"""After so long a bookie has looked twice for surplus copies."""
 
 
 def run_seed(
@@ -152,7 +164,8 @@ class _Run:
         self._rng = self.world.random("looks")
         self._store_faults: StoreFaults | None = None
         self._repeated = next((rate.rate for rate in plan.rates if rate.kind == "repeated-requests"), 0.0)
-        self._repairs: RepairWatch | None = None
+        self._repairs: RepairWatch | TreeWatch | None = None
+        self._peer: ForeignPeer | None = None
         self._watch_bookies()
 
     def run(self) -> Verdict:
@@ -166,14 +179,18 @@ class _Run:
         return counts
 
     def store_faults(self) -> Counter[str]:
-        return Counter() if self._store_faults is None else self._store_faults.counts
+        counts = Counter() if self._store_faults is None else self._store_faults.counts
+        if self._peer is not None:
+            counts = counts + Counter({f"peer: {what}": count for what, count in self._peer.counts.items()})
+        return counts
 
     async def _main(self) -> None:
         world, plan = self.world, self._plan
         await self._start_store()
-        for bookie in await world.start_bookies(plan.bookies, **_BOOKIE, **plan.auto_recovery_settings):
+        beside = {} if self._peer is None else _BESIDE_A_PEER
+        for bookie in await world.start_bookies(plan.bookies, **_BOOKIE, **plan.auto_recovery_settings, **beside):
             self.recorder.add(events.BookieStarted(self.recorder.now, bookie.bookie_id))
-            self._watch_collection(bookie)
+            self._began(bookie)
         self.faults.set_rates()
         workload = Workload(
             plan, self._connect, self._crash, self.recorder, world.random("workload"), _PATIENCE_SECONDS
@@ -182,6 +199,7 @@ class _Run:
         befallen = [asyncio.ensure_future(self.faults.befall(fault)) for fault in plan.faults]
         if self._store_faults is not None:
             befallen.append(asyncio.ensure_future(self._store_faults.run(world.now + plan.duration)))
+        peer = None if self._peer is None else asyncio.ensure_future(self._peer.run(plan.duration))
         await workload.endanger()
         for fault in befallen:
             fault.cancel()
@@ -195,11 +213,22 @@ class _Run:
         self._repeated = 0.0
         await self.faults.heal()
         await workload.prove_progress()
+        if peer is not None:
+            await self._lose_one_for_a_while()
+            await peer
         if self._repairs is not None:
             await self._repairs.prove_repaired()
             self.looked += self._repairs.looked
         for bookie in self.faults.bookies:
             self._look_at(bookie)
+
+    async def _lose_one_for_a_while(self) -> None:
+        """Once all ledgers are closed: others get what it holds, and when it is back it holds what nobody asks for."""
+        assert self._plan.auto_recovery is not None, "there is a peer"
+        rng = self.world.random("outage")
+        lasts = self._plan.auto_recovery.delay + _REGISTERED_ON_SECONDS + rng.uniform(*_LOST_SECONDS)
+        await self.faults.befall(FaultPlan("outage", 0.0, "kill", rng.randrange(len(self.faults.bookies)), lasts))
+        await asyncio.sleep(_COLLECTED_SECONDS)
 
     async def _start_store(self) -> None:
         plan, world = self._plan, self.world
@@ -212,6 +241,9 @@ class _Run:
         store = SimulatedStore(world, gateways=plan.gateways)
         store.on_change.append(StoreRecorder(self.recorder, store.ensemble).changed)
         world.metadata = store
+        if plan.auto_recovery is not None:
+            self._peer = ForeignPeer(world, store)
+            self._repairs = TreeWatch(world, store, self.recorder, self._peer, self._damaged)
         await store.start()
         if any(rate.kind == STORE_FAULTS for rate in plan.rates):
             clients = [f"bookie-{number}" for number in range(1, plan.bookies + 1)]
@@ -290,8 +322,13 @@ class _Run:
         self.faults.counts["request repeated"] += 1
         return self._rng.choice((0.0, 0.01, 1.0)) * self._rng.random()
 
-    def _started(self, bookie: SimulatedBookie) -> None:
+    def _began(self, bookie: SimulatedBookie) -> None:
         self._watch_collection(bookie)
+        if isinstance(self._repairs, TreeWatch):
+            self._repairs.started(bookie)
+
+    def _started(self, bookie: SimulatedBookie) -> None:
+        self._began(bookie)
         self._look_at(bookie)
         if bookie.bookie_id in self._unasked:
             self._unasked.remove(bookie.bookie_id)
@@ -330,7 +367,9 @@ class _Run:
 
         def deleted(numbers: Any) -> None:
             for number in numbers:
-                self.recorder.add(events.LedgerCollected(self.recorder.now, bookie.bookie_id, str(number)))
+                surplus = isinstance(self._repairs, TreeWatch) and self._repairs.collected(bookie.bookie_id, number)
+                event = events.SurplusCollected if surplus else events.LedgerCollected
+                self.recorder.add(event(self.recorder.now, bookie.bookie_id, str(number)))
             before(numbers)
 
         setattr(server.bridge, "ledgers_deleted", deleted)  # noqa: B010 (a method)

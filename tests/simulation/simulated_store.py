@@ -153,8 +153,11 @@ class SimulatedStore:
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
         """Hears of every change of a ledger as it is committed: its record before and after."""
         self.ledgers: dict[int, LedgerRecord] = {}
+        self.on_transaction: list[Callable[[Transaction, list[Event]], None]] = []
+        """Hears of every transaction that changed anything, before `on_change` does: it, and what it changed."""
         self.ensemble.on_commit = self._committed
         self._paths = paths_of("hierarchical", self._zookeeper.ledgers_root)
+        self.ledgers_root = self._zookeeper.ledgers_root
         self.observers: list[Callable[[str, str, str, bool, bytes], None]] = []
         """Told of every message of every gateway: gateway, method, stream, whether it is sent, the message."""
         self._processes: dict[str, Process] = {}
@@ -197,6 +200,8 @@ class SimulatedStore:
     def _committed(self, transaction: Transaction, results: list[Result], changed: list[Event]) -> None:
         if not changed:
             return
+        for hear in self.on_transaction:
+            hear(transaction, changed)
         change = transaction.change
         operations = change.operations if isinstance(change, Multi) else (change,)
         for operation in operations:

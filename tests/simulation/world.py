@@ -183,6 +183,8 @@ class World:
                     task = loop.create_task(main, name="main", context=loop.outside.context.copy())
                     result: T = loop.run_until_complete(task)
                 finally:
+                    # What is cut off afterwards may fail for that.
+                    failed = RESTARTS - failed_before
                     self._end()
         finally:
             if was_collecting:
@@ -190,7 +192,7 @@ class World:
         if self.unhandled:
             first = self.unhandled[0]
             raise UnhandledError(f"{first.get('message')}: {first.get('exception')!r}") from first.get("exception")
-        if failed := RESTARTS - failed_before:
+        if failed:
             raise UnhandledError(f"background tasks failed and were begun anew: {dict(failed)}")
         return result
 

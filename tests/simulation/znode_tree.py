@@ -179,6 +179,10 @@ class ZnodeTree:
         node = self._node(path)
         return node.data, node.stat()
 
+    def has(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return path in self._nodes
+
     def children(self, path: str) -> list[str]:
         """Raises Failed."""
         return list(self._node(path).children)

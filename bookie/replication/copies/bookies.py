@@ -23,6 +23,7 @@ from bookgate.ledger.entry import Entry, decode_entry, encode_entry
 from bookgate.ledger.entry_availability import decode_runs
 from bookgate.ledger.errors import (
     BKException,
+    DataUnknownException,
     DigestMatchException,
     ReadException,
     TimeoutException,
@@ -113,6 +114,9 @@ class Bookies:
             return held
         try:
             return Holding(held.entries | await self._read(bookie_id, ledger_id, left_out_of_lists(held.entries, due)))
+        except DataUnknownException:
+            # It lists what it has and says of the rest that it may have lost it: as where it can't list anything.
+            return Holding(held.entries, limbo=True)
         except BKException as error:
             return Unknown(str(error))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.planted import bookie, client, gateway, leases, repair, spark, sqlite, storage
+from tests.simulation.mutations.planted import bookie, claims, client, gateway, leases, repair, spark, sqlite, storage
 
 MUTATIONS = (
     *client.MUTATIONS,
@@ -11,6 +11,7 @@ MUTATIONS = (
     *gateway.MUTATIONS,
     *leases.MUTATIONS,
     *repair.MUTATIONS,
+    *claims.MUTATIONS,
     *sqlite.MUTATIONS,
     *spark.MUTATIONS,
 )

@@ -47,6 +47,8 @@ class Relay:
         self.swallowed = 0
         self.unlisted: BitMap64 = BitMap64()
         """Entries that the bookie's lists leave out."""
+        self.in_limbo = False
+        """Whether it answers reads as for a ledger that is in limbo and lacks the entry."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self, factory: object, host: str, port: int) -> object:
@@ -95,6 +97,9 @@ class Relay:
                 for first, count in decode_runs(found.availabilityOfEntriesOfLedger):
                     listed.add_range(first, first + count)
                 found.availabilityOfEntriesOfLedger = encode_runs((entry_id, 1) for entry_id in listed - self.unlisted)
+                frame = answer.SerializeToString()
+            if answer.HasField("readResponse") and self.in_limbo:
+                answer.status = answer.readResponse.status = pb.EUNKNOWNLEDGERSTATE
                 frame = answer.SerializeToString()
             writer.write(len(frame).to_bytes(4, "big") + frame)
 
@@ -153,6 +158,17 @@ async def test_a_last_entry_that_the_list_leaves_out_is_read(cluster: ForkedClus
         relay.unlisted = BitMap64(range(last + 1))
         relay.swallows = {pb.READ_ENTRY}
         assert isinstance(await bookies.copies("bookie-0", ledger.ledger_id.ledger_id, due), Unknown)
+
+
+async def test_in_limbo_what_the_list_leaves_out_is_missing_and_nothing_is_given_up(cluster: ForkedCluster) -> None:
+    """Its index file was lost: were all of the ledger unknown there, nothing would ever be put back."""
+    async with asking(cluster) as (bookies, relay, ledger):
+        relay.unlisted, relay.in_limbo = BitMap64([0]), True
+        due, number = BitMap64([0]), ledger.ledger_id.ledger_id
+        rest = BitMap64(range(1, ENTRIES))
+        assert await bookies.copies("bookie-0", number, due) == Holding(rest)
+        relay.unlisted = BitMap64(range(ENTRIES))
+        assert await bookies.copies("bookie-0", number, due) == Holding(BitMap64(), limbo=True)
 
 
 async def test_only_what_a_page_begins_with_behind_the_list_is_read() -> None:

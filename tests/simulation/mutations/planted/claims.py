@@ -1,0 +1,106 @@
+"""Locks, votes and surplus copies, over gateways and ZooKeeper, beside processes of BookKeeper's."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.mutation import PEERS, Mutation
+
+_LOCKS = "gateway/stores/zookeeper/ledger_locks.py"
+_ELECTION = "gateway/stores/zookeeper/auditor_election.py"
+_SESSIONS = "gateway/services/replication_sessions.py"
+_SURPLUS = "bookie/collection/over_replicated.py"
+_MARK = "ledger/replication.py"
+
+MUTATIONS = (
+    Mutation(
+        "every-candidate-acts",
+        "auto-recovery",
+        ("R12",),
+        "a candidate that waits for the office acts as if it had it",
+        _ELECTION,
+        "        if before:\n            vote.become(VoteState.WAITING)\n        elif vote",
+        "        if vote",
+        PEERS,
+    ),
+    Mutation(
+        "mark-forgets-the-others",
+        "auto-recovery",
+        ("R12",),
+        "a mark that is made again names the last bookie only",
+        _MARK,
+        "        new = tuple(dict.fromkeys((*self.replicas, *replicas)))\n",
+        "        new = tuple(dict.fromkeys(replicas))\n",
+        PEERS,
+    ),
+    Mutation(
+        "surplus-of-a-locked-ledger",
+        "bookie",
+        ("R16",),
+        "surplus copies are collected of a ledger whose lock another has",
+        _SURPLUS,
+        "            if lock is None:\n                return\n",
+        "            if lock is None:\n                await self._delete(number)\n                return\n",
+        PEERS,
+    ),
+    Mutation(
+        "surplus-of-an-earlier-fragment",
+        "bookie",
+        ("R16",),
+        "copies are surplus as soon as the last fragment names another bookie",
+        _SURPLUS,
+        "all(bookie_id not in fragment.ensemble for fragment in metadata.fragments)",
+        "bookie_id not in metadata.last_fragment.ensemble",
+        PEERS,
+    ),
+    Mutation(
+        "write-without-the-lock",
+        "gateway",
+        ("R17",),
+        "the lock is looked at where it was taken, and not in the transaction that writes",
+        _LOCKS,
+        "            return await self._session.set_guarded(path, data, version, guard, held.session_id)\n",
+        "            return await self._session.set(path, data, version)\n",
+        PEERS,
+    ),
+    Mutation(
+        "lease-leaves-its-claims",
+        "gateway",
+        ("R17",),
+        "what a lease held stays when it is over",
+        _SESSIONS,
+        '    async def end(self) -> None:\n        """Gives everything back; a store out of reach is tried on."""\n',
+        "    async def end(self) -> None:\n"
+        '        """Gives everything back; a store out of reach is tried on."""\n'
+        "        self._locks.clear()\n        self._votes.clear()\n",
+        PEERS,
+    ),
+    Mutation(
+        "lock-of-another-taken",
+        "gateway",
+        ("R18",),
+        "a lock that BookKeeper's has is taken away and made anew",
+        _LOCKS,
+        "            except NodeExistsError:\n                return None\n",
+        "            except NodeExistsError:\n                await self._session.delete(path)\n",
+        PEERS,
+    ),
+    Mutation(
+        "votes-of-others-passed-over",
+        "gateway",
+        ("R18", "R12"),
+        "only votes that were cast through the same gateway count",
+        _ELECTION,
+        "        before = names[: names.index(vote.name)]\n",
+        "        before = [name for name in names[: names.index(vote.name)] if name in self._votes]\n",
+        PEERS,
+    ),
+    Mutation(
+        "mark-loses-unknown-fields",
+        "auto-recovery",
+        ("R18",),
+        "a mark that is made again loses the fields that Bookgate does not know",
+        _MARK,
+        '"".join(f"{line}\\n" for line in (*lines, *self.unknown_fields)).encode()',
+        '"".join(f"{line}\\n" for line in lines).encode()',
+        PEERS,
+    ),
+)
