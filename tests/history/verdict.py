@@ -66,8 +66,9 @@ def new_rules() -> Rules:
     return Rules(rule() for rule in RULES)
 
 
-REPAIR_INVARIANTS = ("R1", "R3", "R5", "R6", "R7", "R9", "R10", "R11", "R13")
-"""What auto-recovery is put to. R2 and R4 show as P1, P3 and P5: a repair is judged like anything else."""
+REPAIR_INVARIANTS = ("R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R13")
+"""What auto-recovery is put to. Of R4 this is that ensembles name nobody twice; who holds a lock, and that no copy that
+is named goes, shows on ZooKeeper's tree (R17, R16)."""
 PEER_INVARIANTS = ("R12", "R16", "R17", "R18")
 """What shows on ZooKeeper's tree: who holds locks and votes there, and what others do meanwhile."""
 DATA_INVARIANTS = (

@@ -199,6 +199,21 @@ class CopyDiffers(InvariantViolated):
     sentence = "a repair stores entries byte for byte as another bookie of the fragment holds them"
 
 
+class CopiesLost(InvariantViolated):
+    id = "R2"
+    sentence = "a repair leaves each entry at least as many good copies, at bookies that metadata names, as it had"
+
+
+class TwiceInAnEnsemble(InvariantViolated):
+    id = "R4"
+    sentence = "no ensemble that a repair has written names a bookie twice"
+
+
+class MarkMadeAgainLost(InvariantViolated):
+    id = "R8"
+    sentence = "a mark that is made again while a worker looks survives that worker"
+
+
 class RepairNotDurable(InvariantViolated):
     id = "R3"
     sentence = "metadata names a bookie for a fragment only after every id due there is durable on it"

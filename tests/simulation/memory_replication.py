@@ -95,6 +95,8 @@ class ReplicationState:
         self.check_times: dict[PeriodicCheck, int] = {}
         self.records: dict[tuple[RecordKind, str], Versioned[bytes]] = {}
         self.on_mark: list[Callable[[int, Sequence[str]], None]] = []
+        self.on_unmark: list[Callable[[int], None]] = []
+        """Told before a mark is removed."""
         self.on_repair: list[Callable[[LedgerRecord, LedgerMetadata], None]] = []
         """Told before a ledger is written under its lock: its record, and what is to be written."""
         self.on_record: list[Callable[[RecordKind, str, bytes], None]] = []
@@ -351,6 +353,8 @@ class MemoryReplication(ReplicationMetadata):
                 return True
             if mark.version != expected_version:
                 return False
+            for hear in self._state.on_unmark:
+                hear(ledger_id)
             del self._state.marks[ledger_id]
             return True
 

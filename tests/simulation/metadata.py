@@ -75,7 +75,9 @@ class OtherStore:
 
 
 class MemoryMetadata:
-    """The store itself. `on_change` hears of every change of a ledger: its record before and after."""
+    """The store itself. `on_change` hears of every change of a ledger: its record before and after; `on_read` of every
+    ledger that a process reads by itself.
+    """
 
     def __init__(self, loop: WorldLoop, network: Network, session_seconds: float) -> None:
         self.loop = loop
@@ -100,6 +102,7 @@ class MemoryMetadata:
         self.failing = 0.0
         """Share of requests, and of answers, that are lost."""
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
+        self.on_read: list[Callable[[LedgerId], None]] = []
         self.replication = ReplicationState(self, session_seconds)
         network.host(HOST)
 
@@ -266,6 +269,8 @@ class _Ledgers(LedgerManager):
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         await self._store.request()
+        for hear in self._store.on_read:
+            hear(ledger_id)
         record = self._store.found(ledger_id)
         await self._store.answer()
         return record

@@ -1,4 +1,4 @@
-"""Watches what auto-recovery does to a world with the simple store: R1, R3, R5, R6, R9, R10, R11 and R13.
+"""Watches what auto-recovery does to a world with the simple store: R1 to R6, R8 to R11 and R13.
 
 The store tells of every write under a lock, every mark and every ledger that a bookie's process takes from its writer.
 What a new member of a fragment has to hold is looked up on its disk as a loss of power would leave it.
@@ -10,13 +10,9 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from bookgate.ledger.digest import digest_for
-from bookgate.ledger.entry import decode_entry
-from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -26,16 +22,20 @@ from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import (
     ActedWhileDisabled,
+    CopiesLost,
     CopyDiffers,
     FencedWithoutNeed,
     MarkedTooEarly,
+    MarkMadeAgainLost,
     NotRepaired,
     RepairNotDurable,
     TargetNotFenced,
+    TwiceInAnEnsemble,
     UnknownTakenForMissing,
 )
-from tests.simulation.loop import CURRENT
+from tests.simulation.loop import CURRENT, Process
 from tests.simulation.metadata import MemoryMetadata
+from tests.simulation.repair_places import Place, due_at, is_good, new_members, write_sets
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.world import World
 
@@ -78,8 +78,14 @@ class RepairWatch:
         self._scrubs = scrubs
         self._noted: dict[str, float] = {}
         """When bookies were noted as missed, the last time."""
+        self._marked_at: dict[int, float] = {}
+        """When ledgers were marked, the last time."""
+        self._looked_at: dict[tuple[Process, int], float] = {}
+        """When processes read ledgers, the last time."""
         self.looked: Counter[str] = Counter()
         store.on_change.append(self._changed)
+        store.on_read.append(self._read)
+        store.replication.on_unmark.append(self._unmarked)
         store.replication.on_repair.append(self._repaired)
         store.replication.on_mark.append(self._marked)
         store.replication.on_record.append(self._recorded)
@@ -93,18 +99,52 @@ class RepairWatch:
             return
         ledger = str(before.ledger_id)
         self._recorder.add(events.LedgerRepaired(self._recorder.now, ledger, before.version + 1))
-        for place in _new_members(before.metadata, metadata):
+        self._keeps_copies(before, metadata)
+        for place in new_members(before.metadata, metadata):
             self._is_worth_a_repair(before, place)
             bookie = self._bookie(place.bookie_id)
             if bookie is not None and place.bookie_id not in self._damaged:
                 self._look_at_copies(before, metadata, place, bookie)
 
+    def _keeps_copies(self, before: LedgerRecord, metadata: LedgerMetadata) -> None:
+        """R4: no bookie stands twice in an ensemble. R2: each entry has as many good copies as it had.
+
+        Of a bookie with damaged data it is not known what it has: places that one gets are passed over.
+        """
+        number = before.ledger_id.ledger_id
+        for fragment in metadata.fragments:
+            self.looked["R4"] += 1
+            if len({*fragment.ensemble}) < len(fragment.ensemble):
+                seen = f"ledger {number} names {', '.join(fragment.ensemble)} from entry {fragment.first_entry_id} on"
+                self._world.fail(TwiceInAnEnsemble(seen))
+        held: dict[str, Mapping[int, bytes]] = {}
+        changed = {place.first_entry_id for place in new_members(before.metadata, metadata)}
+        after = {entry_id: members for _, entry_id, members in write_sets(metadata)}
+        for first_entry_id, entry_id, members in write_sets(before.metadata):
+            replacing = {*after.get(entry_id, ())} - {*members}
+            if first_entry_id not in changed or replacing & self._damaged:
+                continue
+            good = []
+            for names in (members, after[entry_id]):
+                for name in names:
+                    if name not in held:
+                        held[name] = self._held(name, number)
+                copies = [held[name][entry_id] for name in names if entry_id in held[name]]
+                good.append(sum(is_good(metadata, packet, number, entry_id) for packet in copies))
+            self.looked["R2"] += 1
+            if good[1] < good[0]:
+                seen = f"entry {entry_id} of ledger {number} has {good[1]} good copies at {after[entry_id]}"
+                self._world.fail(CopiesLost(f"{seen}; it had {good[0]} at {members}"))
+
     def _look_at_copies(
-        self, before: LedgerRecord, metadata: LedgerMetadata, place: _Place, bookie: SimulatedBookie
+        self, before: LedgerRecord, metadata: LedgerMetadata, place: Place, bookie: SimulatedBookie
     ) -> None:
         number = before.ledger_id.ledger_id
         where = f"{place.bookie_id} joins ledger {number} at entry {place.first_entry_id}"
-        held, due = bookie.stored(nothing_survives).get(number), list(_due(metadata, place.first_entry_id, place.place))
+        held, due = (
+            bookie.stored(nothing_survives).get(number),
+            list(due_at(metadata, place.first_entry_id, place.place)),
+        )
         self.looked["R3"] += 1
         missing = [entry_id for entry_id in due if held is None or entry_id not in held.entries]
         if missing:
@@ -129,7 +169,7 @@ class RepairWatch:
         state = None if bookie is None else bookie.stored(everything_survives).get(number)
         return {} if state is None else state.entries
 
-    def _is_worth_a_repair(self, before: LedgerRecord, place: _Place) -> None:
+    def _is_worth_a_repair(self, before: LedgerRecord, place: Place) -> None:
         """Who is replaced was lost; or it lacks entries, and may have refused them."""
         if not self._clocks_are_right:
             return
@@ -139,7 +179,7 @@ class RepairWatch:
         if away >= self._delay or self._is_worth_a_mark(bookie_id):
             return
         held = self._held(bookie_id, number)
-        if all(entry_id in held for entry_id in _due(before.metadata, place.first_entry_id, place.place)):
+        if all(entry_id in held for entry_id in due_at(before.metadata, place.first_entry_id, place.place)):
             self._world.fail(MarkedTooEarly(f"ledger {number} lost {bookie_id}, which is there with all that is due"))
 
     def _was_away(self, bookie_id: str, within: float) -> float:
@@ -153,7 +193,19 @@ class RepairWatch:
         noted = 0.0 if note is None else time.time() - int(note.value) / 1000
         return max(self._store.missing_for(bookie_id), noted)
 
+    def _read(self, ledger_id: LedgerId) -> None:
+        self._looked_at[CURRENT.get(), ledger_id.ledger_id] = self._world.now
+
+    def _unmarked(self, ledger_id: int) -> None:
+        """R8: whoever removes a mark has read the ledger since it was made the last time."""
+        self.looked["R8"] += 1
+        looked = self._looked_at.get((CURRENT.get(), ledger_id), 0.0)
+        if looked < (marked := self._marked_at.get(ledger_id, 0.0)):
+            seen = f"the mark of ledger {ledger_id} was made again at {marked:.2f} s, and removed after a look at"
+            self._world.fail(MarkMadeAgainLost(f"{seen} {looked:.2f} s"))
+
     def _marked(self, ledger_id: int, replicas: Sequence[str]) -> None:
+        self._marked_at[ledger_id] = self._world.now
         self._is_enabled(f"ledger {ledger_id} was marked")
         if not self._clocks_are_right:
             return
@@ -182,7 +234,7 @@ class RepairWatch:
                 continue
             self.looked["R10"] += 1
             held = self._held(bookie_id, number)
-            due = {entry_id for entry_id, members in _write_sets(record.metadata) if bookie_id in members}
+            due = {entry_id for _, entry_id, members in write_sets(record.metadata) if bookie_id in members}
             if found := [entry_id for entry_id in entries if entry_id in held and entry_id in due]:
                 seen = f"ledger {number} is listed without a copy of entries {found[:5]}, which {bookie_id} holds"
                 self._world.fail(UnknownTakenForMissing(seen))
@@ -203,11 +255,11 @@ class RepairWatch:
         state = bookie.stored(nothing_survives).get(ledger_id)
         held = {} if state is None else state.entries
         return any(
-            entry_id not in held or not _is_good(record.metadata, held[entry_id], ledger_id, entry_id)
+            entry_id not in held or not is_good(record.metadata, held[entry_id], ledger_id, entry_id)
             for fragment in record.metadata.fragments
             for place, member in enumerate(fragment.ensemble)
             if member == bookie_id
-            for entry_id in _due(record.metadata, fragment.first_entry_id, place)
+            for entry_id in due_at(record.metadata, fragment.first_entry_id, place)
         )
 
     def _changed(self, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
@@ -271,7 +323,7 @@ class RepairWatch:
         living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
         held = {name: self._held(name, number) for name in living}
         return all(
-            any(entry_id in held.get(member, ()) for member in members) for entry_id, members in _write_sets(metadata)
+            any(entry_id in held.get(member, ()) for member in members) for _, entry_id, members in write_sets(metadata)
         )
 
     def _unrepaired(self) -> list[str]:
@@ -296,10 +348,10 @@ class RepairWatch:
                 continue
             living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
             stored = {name: self._stored(name, number) for name in living}
-            for entry_id, members in _write_sets(metadata):
+            for _, entry_id, members in write_sets(metadata):
                 self.looked["R5"] += 1
                 copies = {name: stored[name][entry_id] for name in members if entry_id in stored.get(name, ())}
-                good = {name for name, packet in copies.items() if _is_good(metadata, packet, number, entry_id)}
+                good = {name for name, packet in copies.items() if is_good(metadata, packet, number, entry_id)}
                 if good and (bad := sorted(copies.keys() - good)):
                     found.append(f"entry {entry_id} of ledger {number} is damaged at {', '.join(bad)}")
         return found
@@ -318,52 +370,3 @@ class RepairWatch:
         draining = (RecordKind.DRAINING_BOOKIE, bookie_id) in self._store.replication.records
         can_move = metadata.state is LedgerState.CLOSED and bookie_id not in self._damaged
         return bookie_id not in self._store.registrations or (draining and can_move)
-
-
-def _is_good(metadata: LedgerMetadata, packet: bytes, number: int, entry_id: int) -> bool:
-    if metadata.digest_type is None:
-        return True
-    try:
-        decode_entry(digest_for(metadata.digest_type, metadata.password or b""), packet, number, entry_id)
-    except DigestMatchException:
-        return False
-    return True
-
-
-class _Place(NamedTuple):
-    """A bookie takes another's place."""
-
-    first_entry_id: int
-    """Of the fragment."""
-    place: int
-    """In its ensemble."""
-    was: str
-    bookie_id: str
-
-
-def _new_members(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[_Place]:
-    for old, new in zip(before.fragments, after.fragments, strict=False):
-        for index, (was, is_now) in enumerate(zip(old.ensemble, new.ensemble, strict=True)):
-            if was != is_now:
-                yield _Place(new.first_entry_id, index, was, is_now)
-
-
-def _ends(metadata: LedgerMetadata, first_entry_id: int) -> int:
-    """The id after the last one of a fragment that is complete."""
-    later = [fragment.first_entry_id for fragment in metadata.fragments if fragment.first_entry_id > first_entry_id]
-    return min(later) if later else metadata.last_entry_id + 1
-
-
-def _due(metadata: LedgerMetadata, first_entry_id: int, index: int) -> Iterator[int]:
-    """Ids that the bookie at that index of the fragment has to hold, of a fragment that is complete."""
-    for entry_id in range(first_entry_id, _ends(metadata, first_entry_id)):
-        if (index - entry_id) % metadata.ensemble_size < metadata.write_quorum_size:
-            yield entry_id
-
-
-def _write_sets(metadata: LedgerMetadata) -> Iterator[tuple[int, list[str]]]:
-    """Each entry of a closed ledger with the bookies that are due to hold it."""
-    for fragment in metadata.fragments:
-        for entry_id in range(fragment.first_entry_id, _ends(metadata, fragment.first_entry_id)):
-            places = range(entry_id, entry_id + metadata.write_quorum_size)
-            yield entry_id, [fragment.ensemble[place % metadata.ensemble_size] for place in places]

@@ -389,6 +389,35 @@ MUTATIONS = (
         tests=_RULES_TESTS,
     ),
     Mutation(
+        "repair-mark-read-anew",
+        "auto-recovery",
+        ("R8",),
+        "a worker removes the mark as it is at the end, which may have been made again since its look",
+        "bookie/replication/repairs/marks.py",
+        "    removed = await metadata.delete_mark(mark.value.ledger_id, mark.version)\n",
+        "    mark = await metadata.read_mark(mark.value.ledger_id) or mark\n"
+        "    removed = await metadata.delete_mark(mark.value.ledger_id, mark.version)\n",
+        world=REPAIR,
+    ),
+    Mutation(
+        "repair-members-not-left-out",
+        "auto-recovery",
+        ("R5",),
+        "a lost bookie's place goes to another member of the ensemble, which the metadata refuse again and again",
+        "bookie/replication/repairs/repair.py",
+        "        return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude)\n",
+        "        others = [ensemble[index]] * len(ensemble)\n"
+        "        return await self._tools.placement.replace_bookie(request, others, index, exclude)\n",
+        world=REPAIR,
+        more=(
+            Edit(
+                "bookie/replication/repairs/repair.py",
+                "            if target is None or target in ensemble or target in avoid or target in self._refused:\n",
+                "            if target is None or target in avoid or target in self._refused:\n",
+            ),
+        ),
+    ),
+    Mutation(
         "repair-remark-lost",
         "auto-recovery",
         (),
