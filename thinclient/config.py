@@ -195,7 +195,7 @@ class ClientConfig(Settings):
         description="addEntryQuorumTimeoutSec: an entry not acknowledged by then ends its ledger",
     )
     explicit_lac_interval_seconds: float = Field(
-        default=0.0, ge=0, description="explicitLacInterval: how often an idle writer tells how far it is; 0: never"
+        default=0.25, ge=0, description="explicitLacInterval: how soon an idle writer tells how far it is; 0: never"
     )
     opportunistic_striping: bool = Field(
         default=False, description="a new ledger takes a smaller ensemble, down to its write quorum, if bookies are few"

@@ -1,9 +1,9 @@
 """When a writer sends its last add confirmed to the bookies in a separate request
 (docs/protocol/client-protocol.md#explicit-lacs).
 
-Entries carry the LAC of the moment they were sent, so readers learn about the last entries only from later ones. An
-idle writer therefore sends an explicit LAC at every interval, unless the LAC was already sent with an entry or
-explicitly.
+Entries carry the LAC of the moment they were sent, so readers learn about the last entries only from later ones. A
+writer that pauses therefore sends an explicit LAC at the next interval, unless the LAC was already sent with an entry
+or explicitly. Once it has said all, and nothing is outstanding, there is nothing to do until its next entry.
 """
 
 from __future__ import annotations
@@ -26,3 +26,7 @@ class ExplicitLacRule:
             return None
         self._known = last_add_confirmed
         return last_add_confirmed
+
+    def has_said_all(self, last_add_pushed: int) -> bool:
+        """Whether the entry sent last is known to be confirmed: only another entry changes that."""
+        return self._known >= last_add_pushed

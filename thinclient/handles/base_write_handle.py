@@ -33,7 +33,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.bookies.connection import Sink
-from bookgate.thinclient.bookies.pool import AddEncoder
+from bookgate.thinclient.bookies.pool import V3, AddEncoder
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
 from bookgate.thinclient.handles import first_refusal
@@ -90,7 +90,7 @@ class BaseWriteHandle:
         self._aim()
         context.active_handles[self._changer] = None
         self._explicit_lac: ExplicitLacTimer | None = None
-        if context.config.explicit_lac_interval_seconds:
+        if context.config.explicit_lac_interval_seconds and context.config.wire_protocol == V3:
             self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, metadata)
         self._quorum_timer: asyncio.TimerHandle | None = None
         if context.config.add_quorum_timeout_seconds:
@@ -313,6 +313,8 @@ class BaseWriteHandle:
             raise
         if not add.entry_id & SAMPLED:
             add.began = perf_counter()
+        if self._explicit_lac is not None and self._explicit_lac.idle:
+            self._explicit_lac.start()
         packet = add.packet = encode_entry(
             self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
         )

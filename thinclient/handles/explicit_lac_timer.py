@@ -1,6 +1,7 @@
 """Sends a writer's last add confirmed at intervals (`core.explicit_lac` says when) to the bookies of its write set.
 
-The answers are counted and change nothing: a bookie that missed it hears of the next. Durability is not its job.
+States: idle (all was said; no timer) → running, by `start` with the next entry → idle. The answers are counted and
+change nothing: a bookie that missed it hears of the next. Durability is not its job.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 
 
 class ExplicitLacTimer:
-    """Runs until `stop`."""
+    """Of one writer; `stop` ends it for good."""
 
     def __init__(
         self,
@@ -42,20 +43,29 @@ class ExplicitLacTimer:
         self._ack_quorum_size = metadata.ack_quorum_size
         self._rule = ExplicitLacRule()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._later()
+        self._timer: asyncio.TimerHandle | None = None
+        self.idle = True
+        """`start` is to be called with the next entry."""
+
+    def start(self) -> None:
+        """An entry is sent."""
+        self.idle = False
+        self._timer = self._loop.call_later(self._context.config.explicit_lac_interval_seconds, self._tick)
 
     def stop(self) -> None:
-        self._timer.cancel()
-
-    def _later(self) -> asyncio.TimerHandle:
-        return self._loop.call_later(self._context.config.explicit_lac_interval_seconds, self._tick)
+        self.idle = False
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _tick(self) -> None:
-        self._timer = self._later()
         writer = self._writer()
         lac = self._rule.due(writer.last_add_confirmed, writer.previous_last_add_confirmed)
         if lac is not None:
             self._send(lac)
+        if self._rule.has_said_all(writer.last_add_pushed):
+            self.idle = True
+        else:
+            self.start()
 
     def _send(self, lac: int) -> None:
         pool = self._context.pool

@@ -63,6 +63,24 @@ async def write(ledger: WriteHandle, first: int, last: int, pause: float = 0.0) 
             await asyncio.sleep(pause)
 
 
+@pytest.mark.asyncio
+async def test_what_is_acknowledged_is_seen_without_a_further_append(standalone_cluster: StandaloneCluster) -> None:
+    """By a tail, by long polls and without them, and by who asks how far the ledger may be read."""
+    uri = standalone_cluster.gateway_uri
+    async with await BookKeeper.connect(uri) as writers, await BookKeeper.connect(uri) as readers:
+        ledger = await writers.create_ledger()
+        for last in (4, 5):
+            await write(ledger, ledger.last_add_confirmed + 1, last)
+            for options in ({}, {"long_poll": False}):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    reader = await readers.open_ledger(ledger.ledger_id)
+                    async for entry in reader.tail(**options):
+                        if entry.entry_id == last:
+                            break
+        assert await (await readers.open_ledger(ledger.ledger_id)).read_last_confirmed() == 5
+        await ledger.close()
+
+
 def process_of(cluster: StandaloneCluster, bookie_id: str) -> BookieProcess:
     return next(process for process in cluster.processes if process.bookie_id == bookie_id)
 

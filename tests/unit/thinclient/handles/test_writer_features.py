@@ -190,21 +190,32 @@ def test_the_rule_of_the_explicit_lac() -> None:
     assert rule.due(9, 8) is None
     assert rule.due(9, 8) == 9
     assert rule.due(9, 8) is None
+    assert rule.has_said_all(9)
+    assert not rule.has_said_all(10), "its confirmation is to be said"
 
 
-async def test_an_idle_writer_tells_its_last_entry_and_stops_with_its_client() -> None:
+async def test_a_writer_that_pauses_tells_its_last_entry_once() -> None:
     async with fake_cluster() as cluster:
-        client = cluster.client(explicit_lac_interval_seconds=0.02)
-        ledger = await client.create_ledger(password=b"p")
-        await ledger.append_all([b"0", b"1"])
-        for bookie in cluster.bookies:
-            async with asyncio.timeout(10):
-                await bookie.until_requested(1, WriteLacRequest)
-            (request,) = (request for request in bookie.requests if isinstance(request, WriteLacRequest))
-            assert decode_lac(digest_for(DigestType.CRC32C, b"p"), request.body, 0) == request.lac == 1
-        assert ledger._explicit_lac is not None
-        await client.close()
-        assert ledger._explicit_lac._timer.cancelled()
+        ledger = await cluster.client().create_ledger(password=b"p")
+        for pause, last in ((1, 1), (2, 3)):
+            await ledger.append_all([b"0", b"1"])
+            for bookie in cluster.bookies:
+                async with asyncio.timeout(10):
+                    await bookie.until_requested(pause, WriteLacRequest)
+                requests = [request for request in bookie.requests if isinstance(request, WriteLacRequest)]
+                assert len(requests) == pause
+                assert decode_lac(digest_for(DigestType.CRC32C, b"p"), requests[-1].body, 0) == requests[-1].lac == last
+
+
+async def test_protocol_v2_has_no_explicit_lac() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await cluster.client(wire_protocol="v2", explicit_lac_interval_seconds=0.001).create_ledger()
+        for _ in range(20):
+            await ledger.append(b"0")
+            await asyncio.sleep(0.001)
+        assert not any(
+            isinstance(request, WriteLacRequest) for bookie in cluster.bookies for request in bookie.requests
+        )
 
 
 # Quorum timeout
