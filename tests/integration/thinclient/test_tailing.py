@@ -280,7 +280,8 @@ def test_the_command_follows_until_the_ledger_is_closed(standalone_cluster: Stan
         command += ["-g", standalone_cluster.gateway_uri, "--password", "secret"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            assert [process.stdout.readline() for _ in range(2)] == ["entry 2\n", "entry 3\n"]
+            assert [process.stdout.readline() for _ in range(3)] == ["entry 2\n", "entry 3\n", "entry 4\n"]
+            ledger.append(text(5))
             ledger.close()
-            assert process.communicate(timeout=30)[0] == "entry 4\n"
+            assert process.communicate(timeout=30)[0] == "entry 5\n"
             assert process.returncode == 0
