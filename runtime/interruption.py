@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,26 +31,50 @@ def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     interrupted = False
 
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
     async def guarded() -> T:
         task = asyncio.current_task()
 
         def interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
+            note()
             if task is not None:
                 task.cancel()
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, interrupt)
-        return await work
+        try:
+            if interrupted:
+                work.close()
+                raise asyncio.CancelledError
+            return await work
+        finally:
+            _take_from_loop(loop, dict.fromkeys(_SIGNALS, note))
 
     try:
-        return runner.run(guarded())
+        # While the loop begins and ends, too, an exception out of a handler would leave it as it is.
+        for number in _SIGNALS:
+            signal.signal(number, note)
+        result = runner.run(guarded())
     except (asyncio.CancelledError, Exception) as error:
         if interrupted:
             raise KeyboardInterrupt from error
         raise
     finally:
+        _take_from_loop(loop, handlers)
+    if interrupted:
+        raise KeyboardInterrupt
+    return result
+
+
+def _take_from_loop(loop: asyncio.AbstractEventLoop, handlers: Mapping[signal.Signals, Any]) -> None:
+    """Sets handlers in place of the loop's. It leaves the default ones, which no signal is to meet in between."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
         for number, handler in handlers.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
