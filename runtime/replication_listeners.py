@@ -25,9 +25,12 @@ _LOG = logging.getLogger(__name__)
 class ReplicationListeners:
     """Listeners to one store. Lives on one event loop."""
 
-    def __init__(self, interest_changed: Callable[[], None]) -> None:
-        """`interest_changed` is told of the first listener and of the end of the last one."""
+    def __init__(self, interest_changed: Callable[[], None], *, always_told: bool = False) -> None:
+        """`interest_changed` is told of the first listener and of the end of the last one. `always_told`: `tell` is
+        called while nobody listens too, so that what is known then is not old, and is not told again.
+        """
         self._interest_changed = interest_changed
+        self._always_told = always_told
         self._listeners: dict[object, ReplicationListener] = {}
         self._switch: SwitchChanged | None = None
         self._delay: DelayChanged | None = None
@@ -38,7 +41,7 @@ class ReplicationListeners:
     def add(self, listener: ReplicationListener) -> Callable[[], None]:
         """Returns a function that removes the listener."""
         key = object()
-        if not self._listeners:
+        if not self._listeners and not self._always_told:
             # What was known when nobody listened may be old.
             self._switch = self._delay = None
         self._listeners[key] = listener

@@ -92,7 +92,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
     def __init__(self, gateways: GatewayChannel, ledger_manager: LedgerManager) -> None:
         self._gateways = gateways
         self._ledgers = ledger_manager
-        self._listeners = ReplicationListeners(self._attend)
+        self._listeners = ReplicationListeners(self._attend, always_told=True)
         self._feed = RpcLedgerFeed(gateways)
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, Vote] = {}
@@ -434,9 +434,6 @@ class RpcReplicationMetadata(ReplicationMetadata):
     # --- the session --------------------------------------------------------------------------------------------
 
     def _attend(self) -> None:
-        if len(self._listeners):
-            # A new listener is told the delay even if the last one knew it.
-            self._delay = None
         if self._keeper is None:
             self._keeper = keep_running("session for auto-recovery", self._keep)
 
