@@ -32,6 +32,8 @@ class Digest(ABC):
     """The digest function of one ledger. `length` is the size of the digest in an entry packet, in bytes."""
 
     length: ClassVar[int]
+    number: ClassVar[int]
+    """The digest type's number in the metadata and in entries of format V2."""
 
     @abstractmethod
     def compute(self, header: bytes, payload: bytes = b"") -> bytes:
@@ -42,6 +44,7 @@ class Crc32Digest(Digest):
     """CRC-32 (IEEE 802.3), zero-extended to eight bytes."""
 
     length = 8
+    number = DigestType.CRC32
 
     def compute(self, header: bytes, payload: bytes = b"") -> bytes:
         return zlib.crc32(payload, zlib.crc32(header)).to_bytes(8, "big")
@@ -51,6 +54,7 @@ class HmacDigest(Digest):
     """HMAC-SHA1, called MAC in BookKeeper's API."""
 
     length = 20
+    number = DigestType.HMAC
 
     def __init__(self, password: bytes) -> None:
         self._keyed = hmac.new(mac_key(password), digestmod="sha1")
@@ -66,6 +70,7 @@ class Crc32cDigest(Digest):
     """CRC-32C (Castagnoli), four bytes."""
 
     length = 4
+    number = DigestType.CRC32C
 
     def compute(self, header: bytes, payload: bytes = b"") -> bytes:
         crc: int = google_crc32c.extend(google_crc32c.value(header), payload)
@@ -76,6 +81,7 @@ class DummyDigest(Digest):
     """No digest: only the ids are verified."""
 
     length = 0
+    number = DigestType.DUMMY
 
     def compute(self, header: bytes, payload: bytes = b"") -> bytes:
         return b""

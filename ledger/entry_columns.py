@@ -18,6 +18,7 @@ import google_crc32c
 from bookgate.ledger.digest import Crc32cDigest, Digest
 from bookgate.ledger.entry import CRC32C_PACKET, Entry, decode_entries
 from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, halves_of
 
 _FIELDS = 4
 """Number of header fields: ledger id, entry id, last add confirmed, length."""
@@ -96,11 +97,15 @@ def decode_columns(
     digest: Digest, packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int
 ) -> tuple[EntryColumns, DigestMatchException | None]:
     """Like `decode_entries`: returns the good packets before the first bad one, and that packet's error."""
-    columns = _decode_crc32c(packets, ledger_id, first_entry_id) if type(digest) is Crc32cDigest else None
+    columns = (
+        _decode_crc32c(packets, ledger_id, first_entry_id)
+        if type(digest) is Crc32cDigest and ledger_id <= MAX_UNSCOPED
+        else None
+    )
     if columns is not None:
         return columns, None
     entries, error = decode_entries(digest, packets, ledger_id, first_entry_id)
-    return EntryColumns.of(ledger_id, first_entry_id, entries), error
+    return EntryColumns.of(halves_of(ledger_id)[1], first_entry_id, entries), error
 
 
 def _decode_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int) -> EntryColumns | None:

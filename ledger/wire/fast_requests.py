@@ -1,14 +1,16 @@
 """The fast path of client requests: precomputes what is the same for all adds or reads of a ledger.
 
 The bytes equal those of `v3.encode_request`, which encodes every request. The encoders here serve adds and reads that
-differ only in transaction id, entry id and body. Ids are not negative.
+differ only in transaction id, entry id and body. Entry ids are not negative; a ledger is given by its number.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
+from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED
 from bookgate.ledger.varint import CONTINUED, VARINTS, encode_varint
+from bookgate.ledger.wire.v3 import scope_field
 
 _TABLE = len(VARINTS)
 _RECOVERY_FLAG = b"\xa0\x06\x01"
@@ -21,6 +23,10 @@ def _size(value: int) -> bytes:
     if value < _TABLE * _TABLE:
         return CONTINUED[value % _TABLE] + VARINTS[value // _TABLE]
     return encode_varint(value)
+
+
+def _lower(ledger_id: int) -> bytes:
+    return _size(ledger_id if ledger_id <= MAX_UNSCOPED else ledger_id & HALF_MASK)
 
 
 def _priority(priority: int) -> bytes:
@@ -42,9 +48,9 @@ class AddRequestEncoder:
     ) -> None:
         self._headers = _headers(2, priority)
         self._tag = _priority(priority) + b"\xaa\x06"
-        self._ledger = (_RECOVERY_FLAG if recovery else b"") + b"\x08" + _size(ledger_id) + b"\x10"
+        self._ledger = (_RECOVERY_FLAG if recovery else b"") + b"\x08" + _lower(ledger_id) + b"\x10"
         self._key = b"\x1a" + _size(len(master_key)) + master_key + b"\x22"
-        self._flags = b"\x28" + _size(write_flags) if write_flags else b""
+        self._flags = (b"\x28" + _size(write_flags) if write_flags else b"") + scope_field(ledger_id)
         self._in_message = len(self._ledger) + len(self._key) + len(self._flags)
         self._before_message = len(self._headers[0]) + len(self._tag)
 
@@ -77,8 +83,9 @@ class ReadRequestEncoder:
     def __init__(self, ledger_id: int, fence_with: bytes | None = None, priority: int = 0) -> None:
         self._headers = _headers(1, priority)
         self._tag = _priority(priority) + b"\xa2\x06"
-        self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b"\x08" + _size(ledger_id) + b"\x10"
+        self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b"\x08" + _lower(ledger_id) + b"\x10"
         self._key = b"" if fence_with is None else b"\x1a" + _size(len(fence_with)) + fence_with
+        self._key += scope_field(ledger_id)
         self._in_message = len(self._ledger) + len(self._key)
         self._before_message = len(self._headers[0]) + len(self._tag)
 

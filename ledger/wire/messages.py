@@ -1,9 +1,10 @@
 """The operations of the entry protocol as plain values, independent of the protocol version.
 
 A request and its response share a transaction id, chosen by the client and unique among the outstanding requests of a
-connection; it is 0 where the encoding has no field for it (`v2`). `ledger_id` is the lower half of the id. A request
-with `priority` above 0 bypasses queues and, while the bookie allows it, read-only mode. Source:
-docs/protocol/wire.md#v3-messages, docs/protocol/wire.md#v2-packets, docs/protocol/wire.md#operations.
+connection; it is 0 where the encoding has no field for it (`v2`). `ledger_id` is the ledger's number, which has its
+scope (`ledger.ledger_id`). A request with `priority` above 0 bypasses queues and, while the bookie allows it, read-only
+mode. Source: docs/protocol/wire.md#v3-messages, docs/protocol/wire.md#v2-packets,
+docs/protocol/wire.md#operations.
 
 They are named tuples because tens of thousands are created per second.
 """

@@ -13,7 +13,8 @@ How the messages of `messages` map to v2:
 - A fencing read carries the master key from version 2 on; in older versions it reads as fencing without a key.
 - An AUTH response has no status: a rejected authentication can only be expressed by closing the connection.
 - Other operations, long polls and deferred sync can't be encoded (ValueError), since dropping them would change the
-  meaning of the request. The LAC in the response to a read, a mere hint, is dropped.
+  meaning of the request; nor can a ledger with a scope (IllegalOpException). The LAC in the response to a read, a mere
+  hint, is dropped.
 
 A packet that is too short, or whose opcode is unknown, raises ProtocolError; the connection must then be closed. A
 request of a version above 2 becomes an InvalidRequest, answered with its status in that same version
@@ -32,6 +33,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger.ledger_id import MAX_UNSCOPED
 from bookgate.ledger.wire import error_responses, messages
 from bookgate.ledger.wire.messages import HIGH_PRIORITY, Operation, Request, Response, Status
 from bookgate.ledger.wire.v3 import ProtocolError
@@ -174,11 +177,25 @@ _REQUEST_ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
 }
 
 
+def refuse_scope(ledger_id: int) -> None:
+    """Raises IllegalOpException if the ledger with this number has a scope, which no packet here has a field for."""
+    if ledger_id > MAX_UNSCOPED:
+        raise IllegalOpException(
+            f"ledger {ledger_id:032x} has a scope, which the binary protocol (v2) can't carry; use protocol v3"
+        )
+
+
 def encode_request(request: Request, version: int = CURRENT_VERSION) -> bytes:
-    """Encodes the frame of a request. Raises ValueError if this version can't express it."""
+    """Encodes the frame of a request.
+
+    Raises:
+        ValueError: This version can't express it.
+        IllegalOpException: The ledger has a scope.
+    """
     encoder = _REQUEST_ENCODERS.get(type(request))
     if encoder is None:
         raise ValueError(f"the binary protocol has no {type(request).__name__}; use v3")
+    refuse_scope(getattr(request, "ledger_id", 0))
     return encoder(request, version)
 
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, TypedDict, cast
 
 from google.protobuf.message import DecodeError
 
+from bookgate.ledger.ledger_id import HALF_MASK as _HALF_MASK
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, halves_of, number_of
 from bookgate.ledger.varint import VARINTS, encode_varint
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import ADD_ENTRY, READ_ENTRY, Operation, Request, Response, Status
@@ -28,6 +30,8 @@ _FENCE = wire.ReadRequest.FENCE_LEDGER
 _PIGGYBACK = wire.ReadRequest.ENTRY_PIGGYBACK
 _RECOVERY = wire.AddRequest.RECOVERY_ADD
 _FLAG_TAG = b"\xa0\x06"
+_SCOPE_TAG = b"\xc0\x3e"
+"""Of `ledgerScopeId`, field 1000 of every sub-message with a ledger id."""
 
 
 class ProtocolError(Exception):
@@ -83,16 +87,38 @@ def _int64(value: int) -> bytes:
     return _size(value if value >= 0 else value + (1 << 64))
 
 
+def _lower(ledger_id: int) -> bytes:
+    """A ledger's lower half, given its number."""
+    return _int64(ledger_id & _HALF_MASK if ledger_id > MAX_UNSCOPED else ledger_id)
+
+
+def scope_field(ledger_id: int) -> bytes:
+    """What a sub-message ends with: the scope of the ledger with this number, nothing where it has none."""
+    return _SCOPE_TAG + _size(ledger_id >> 64) if ledger_id > MAX_UNSCOPED else b""
+
+
+class _Halves(TypedDict, total=False):
+    ledgerId: int
+    ledgerScopeId: int
+
+
+def _halves(ledger_id: int) -> _Halves:
+    """The fields of a sub-message that name the ledger with this number."""
+    scope_id, lower = halves_of(ledger_id)
+    return {"ledgerId": lower, "ledgerScopeId": scope_id} if scope_id else {"ledgerId": lower}
+
+
 def _encode_add_request(request: messages.AddRequest) -> bytes:
-    message = b"%b\x08%b\x10%b\x1a%b%b\x22%b%b%b" % (
+    message = b"%b\x08%b\x10%b\x1a%b%b\x22%b%b%b%b" % (
         _FLAG_TAG + _size(_RECOVERY) if request.recovery else b"",
-        _int64(request.ledger_id),
+        _lower(request.ledger_id),
         _int64(request.entry_id),
         _size(len(request.master_key)),
         request.master_key,
         _size(len(request.body)),
         request.body,
         b"\x28" + _size(request.write_flags) if request.write_flags else b"",
+        scope_field(request.ledger_id),
     )
     return _request(ADD_ENTRY, request.txn_id, message, request.priority)
 
@@ -101,7 +127,7 @@ def _encode_read_request(request: messages.ReadRequest) -> bytes:
     flag = _FENCE if request.fence else _PIGGYBACK if request.piggyback else 0
     message = b"%b\x08%b\x10%b" % (
         _FLAG_TAG + _size(flag) if flag else b"",
-        _int64(request.ledger_id),
+        _lower(request.ledger_id),
         _int64(request.entry_id),
     )
     if request.master_key is not None:
@@ -110,23 +136,24 @@ def _encode_read_request(request: messages.ReadRequest) -> bytes:
         message += b"\x20" + _int64(request.previous_lac)
     if request.timeout_ms is not None:
         message += b"\x28" + _int64(request.timeout_ms)
+    message += scope_field(request.ledger_id)
     return _request(READ_ENTRY, request.txn_id, message, request.priority)
 
 
 def _encode_read_lac_request(request: messages.ReadLacRequest) -> bytes:
-    message = wire.ReadLacRequest(ledgerId=request.ledger_id)
+    message = wire.ReadLacRequest(**_halves(request.ledger_id))
     return _request(Operation.READ_LAC, request.txn_id, message.SerializeToString())
 
 
 def _encode_write_lac_request(request: messages.WriteLacRequest) -> bytes:
     message = wire.WriteLacRequest(
-        ledgerId=request.ledger_id, lac=request.lac, masterKey=request.master_key, body=request.body
+        **_halves(request.ledger_id), lac=request.lac, masterKey=request.master_key, body=request.body
     )
     return _request(Operation.WRITE_LAC, request.txn_id, message.SerializeToString())
 
 
 def _encode_force_request(request: messages.ForceLedgerRequest) -> bytes:
-    message = wire.ForceLedgerRequest(ledgerId=request.ledger_id)
+    message = wire.ForceLedgerRequest(**_halves(request.ledger_id))
     return _request(Operation.FORCE_LEDGER, request.txn_id, message.SerializeToString())
 
 
@@ -136,7 +163,7 @@ def _encode_info_request(request: messages.GetBookieInfoRequest) -> bytes:
 
 
 def _encode_list_request(request: messages.ListEntriesRequest) -> bytes:
-    message = wire.GetListOfEntriesOfLedgerRequest(ledgerId=request.ledger_id)
+    message = wire.GetListOfEntriesOfLedgerRequest(**_halves(request.ledger_id))
     return _request(Operation.GET_LIST_OF_ENTRIES_OF_LEDGER, request.txn_id, message.SerializeToString())
 
 
@@ -174,19 +201,27 @@ def _response(operation: int, txn_id: int, status: int, message: bytes, priority
 
 def _encode_add_response(response: messages.AddResponse) -> bytes:
     status = _size(response.status)
-    message = b"\x08%b\x10%b\x18%b" % (status, _int64(response.ledger_id), _int64(response.entry_id))
+    ledger_id = response.ledger_id
+    message = b"\x08%b\x10%b\x18%b%b" % (
+        status,
+        _lower(ledger_id),
+        _int64(response.entry_id),
+        scope_field(ledger_id),
+    )
     return _frame(_header(ADD_ENTRY, response.txn_id), b"\x10", status, _ADD_TAG, _size(len(message)), message)
 
 
 def _encode_read_response(response: messages.ReadResponse) -> bytes:
     status = _size(response.status)
-    parts = [b"\x08%b\x10%b\x18%b" % (status, _int64(response.ledger_id), _int64(response.entry_id))]
+    parts = [b"\x08%b\x10%b\x18%b" % (status, _lower(response.ledger_id), _int64(response.entry_id))]
     if response.body is not None:
         parts += [b"\x22", _size(len(response.body)), response.body]
     if response.max_lac is not None:
         parts += [b"\x28", _int64(response.max_lac)]
     if response.lac_update_timestamp_ms is not None:
         parts += [b"\x30", _int64(response.lac_update_timestamp_ms)]
+    if response.ledger_id > MAX_UNSCOPED:
+        parts.append(scope_field(response.ledger_id))
     size = _size(sum(map(len, parts)))
     return _frame(_header(READ_ENTRY, response.txn_id), b"\x10", status, _READ_TAG, size, *parts)
 
@@ -194,7 +229,7 @@ def _encode_read_response(response: messages.ReadResponse) -> bytes:
 def _encode_read_lac_response(response: messages.ReadLacResponse) -> bytes:
     message = wire.ReadLacResponse(
         status=_status(response.status),
-        ledgerId=response.ledger_id,
+        **_halves(response.ledger_id),
         lacBody=response.lac_body,
         lastEntryBody=response.last_entry_body,
     )
@@ -202,12 +237,12 @@ def _encode_read_lac_response(response: messages.ReadLacResponse) -> bytes:
 
 
 def _encode_write_lac_response(response: messages.WriteLacResponse) -> bytes:
-    message = wire.WriteLacResponse(status=_status(response.status), ledgerId=response.ledger_id)
+    message = wire.WriteLacResponse(status=_status(response.status), **_halves(response.ledger_id))
     return _response(Operation.WRITE_LAC, response.txn_id, response.status, message.SerializeToString())
 
 
 def _encode_force_response(response: messages.ForceLedgerResponse) -> bytes:
-    message = wire.ForceLedgerResponse(status=_status(response.status), ledgerId=response.ledger_id)
+    message = wire.ForceLedgerResponse(status=_status(response.status), **_halves(response.ledger_id))
     return _response(Operation.FORCE_LEDGER, response.txn_id, response.status, message.SerializeToString())
 
 
@@ -223,7 +258,7 @@ def _encode_info_response(response: messages.GetBookieInfoResponse) -> bytes:
 def _encode_list_response(response: messages.ListEntriesResponse) -> bytes:
     message = wire.GetListOfEntriesOfLedgerResponse(
         status=_status(response.status),
-        ledgerId=response.ledger_id,
+        **_halves(response.ledger_id),
         availabilityOfEntriesOfLedger=response.availability,
     )
     operation = Operation.GET_LIST_OF_ENTRIES_OF_LEDGER
@@ -276,6 +311,18 @@ def encode_response(response: Response) -> bytes:
 # --- decoding -------------------------------------------------------------------------------------------------------
 
 
+class _NamesLedger(Protocol):
+    @property
+    def ledgerId(self) -> int: ...  # noqa: N802  # the field's name
+    @property
+    def ledgerScopeId(self) -> int: ...  # noqa: N802
+
+
+def _number(message: _NamesLedger) -> int:
+    """The number of the ledger that a sub-message names."""
+    return number_of(message.ledgerScopeId, message.ledgerId)
+
+
 def decode_request(packet: bytes | memoryview) -> Request:
     """Decodes a request. Raises ProtocolError if its header can't be parsed."""
     try:
@@ -298,10 +345,10 @@ def decode_request(packet: bytes | memoryview) -> Request:
 
 def _decode_add_request(add: wire.AddRequest, txn_id: int, priority: int) -> Request:
     if not add.IsInitialized():
-        return _lacking(ADD_ENTRY, txn_id, add.ledgerId, add.entryId)
+        return _lacking(ADD_ENTRY, txn_id, number_of(add.ledgerScopeId, add.ledgerId), add.entryId)
     return messages.AddRequest(
         txn_id,
-        add.ledgerId,
+        number_of(add.ledgerScopeId, add.ledgerId),
         add.entryId,
         add.masterKey,
         add.body,
@@ -313,11 +360,11 @@ def _decode_add_request(add: wire.AddRequest, txn_id: int, priority: int) -> Req
 
 def _decode_read_request(read: wire.ReadRequest, txn_id: int, priority: int) -> Request:
     if not read.IsInitialized():
-        return _lacking(READ_ENTRY, txn_id, read.ledgerId, read.entryId)
+        return _lacking(READ_ENTRY, txn_id, number_of(read.ledgerScopeId, read.ledgerId), read.entryId)
     flag = read.flag if read.HasField("flag") else 0
     return messages.ReadRequest(
         txn_id,
-        read.ledgerId,
+        number_of(read.ledgerScopeId, read.ledgerId),
         read.entryId,
         flag == _FENCE,
         read.masterKey if read.HasField("masterKey") else None,
@@ -332,16 +379,16 @@ def _decode_rare_request(message: wire.Request, operation: int, txn_id: int) -> 
     priority = message.header.priority
     match operation:
         case Operation.READ_LAC if message.readLacRequest.IsInitialized():
-            return messages.ReadLacRequest(txn_id, message.readLacRequest.ledgerId)
+            return messages.ReadLacRequest(txn_id, _number(message.readLacRequest))
         case Operation.WRITE_LAC if message.writeLacRequest.IsInitialized():
             lac = message.writeLacRequest
-            return messages.WriteLacRequest(txn_id, lac.ledgerId, lac.lac, lac.masterKey, lac.body)
+            return messages.WriteLacRequest(txn_id, _number(lac), lac.lac, lac.masterKey, lac.body)
         case Operation.FORCE_LEDGER if message.forceLedgerRequest.IsInitialized():
-            return messages.ForceLedgerRequest(txn_id, message.forceLedgerRequest.ledgerId)
+            return messages.ForceLedgerRequest(txn_id, _number(message.forceLedgerRequest))
         case Operation.GET_BOOKIE_INFO:
             return messages.GetBookieInfoRequest(txn_id, message.getBookieInfoRequest.requested)
         case Operation.GET_LIST_OF_ENTRIES_OF_LEDGER if message.getListOfEntriesOfLedgerRequest.IsInitialized():
-            return messages.ListEntriesRequest(txn_id, message.getListOfEntriesOfLedgerRequest.ledgerId)
+            return messages.ListEntriesRequest(txn_id, _number(message.getListOfEntriesOfLedgerRequest))
         case Operation.AUTH:
             auth = message.authRequest
             return messages.AuthRequest(txn_id, auth.authPluginName, auth.payload, priority)
@@ -372,7 +419,7 @@ def _wrong_version(message: wire.Request) -> messages.InvalidRequest:
         header.txnId,
         header.operation,
         Status.EBADVERSION,
-        getattr(body, "ledgerId", 0),
+        number_of(getattr(body, "ledgerScopeId", 0), getattr(body, "ledgerId", 0)),
         getattr(body, "entryId", 0),
         header.priority,
     )
@@ -399,7 +446,7 @@ def _outcome(message: wire.Response, inner: int) -> int:
 
 def _decode_add_response(message: wire.Response, txn_id: int) -> Response:
     add = message.addResponse
-    return messages.AddResponse(txn_id, message.status or add.status, add.ledgerId, add.entryId)
+    return messages.AddResponse(txn_id, message.status or add.status, _number(add), add.entryId)
 
 
 def _decode_read_response(message: wire.Response, txn_id: int) -> Response:
@@ -407,7 +454,7 @@ def _decode_read_response(message: wire.Response, txn_id: int) -> Response:
     return messages.ReadResponse(
         txn_id,
         message.status or read.status,
-        read.ledgerId,
+        _number(read),
         read.entryId,
         read.body if read.HasField("body") else None,
         read.maxLAC if read.HasField("maxLAC") else None,
@@ -420,7 +467,7 @@ def _decode_read_lac_response(message: wire.Response, txn_id: int) -> Response:
     return messages.ReadLacResponse(
         txn_id,
         _outcome(message, lac.status),
-        lac.ledgerId,
+        _number(lac),
         lac.lacBody if lac.HasField("lacBody") else None,
         lac.lastEntryBody if lac.HasField("lastEntryBody") else None,
     )
@@ -428,12 +475,12 @@ def _decode_read_lac_response(message: wire.Response, txn_id: int) -> Response:
 
 def _decode_write_lac_response(message: wire.Response, txn_id: int) -> Response:
     lac = message.writeLacResponse
-    return messages.WriteLacResponse(txn_id, _outcome(message, lac.status), lac.ledgerId)
+    return messages.WriteLacResponse(txn_id, _outcome(message, lac.status), _number(lac))
 
 
 def _decode_force_response(message: wire.Response, txn_id: int) -> Response:
     force = message.forceLedgerResponse
-    return messages.ForceLedgerResponse(txn_id, _outcome(message, force.status), force.ledgerId)
+    return messages.ForceLedgerResponse(txn_id, _outcome(message, force.status), _number(force))
 
 
 def _decode_info_response(message: wire.Response, txn_id: int) -> Response:
@@ -452,7 +499,7 @@ def _decode_list_response(message: wire.Response, txn_id: int) -> Response:
     return messages.ListEntriesResponse(
         txn_id,
         _outcome(message, entries.status),
-        entries.ledgerId,
+        _number(entries),
         availability if entries.HasField("availabilityOfEntriesOfLedger") else None,
     )
 

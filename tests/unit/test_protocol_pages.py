@@ -57,7 +57,8 @@ def messages() -> Iterator[Any]:
 
 
 def fields_of(message: Any) -> dict[int, str]:
-    return {field.number: field.name for field in message.fields}
+    """BookKeeper's own fields: `ledgerScopeId` is told once for all, in scoped-ledgers.md."""
+    return {field.number: field.name for field in message.fields if field.name != "ledgerScopeId"}
 
 
 FIELDS = {message.name: fields_of(message) for message in messages()}

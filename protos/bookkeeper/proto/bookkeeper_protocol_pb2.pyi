@@ -115,7 +115,7 @@ class Request(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., addRequest: _Optional[_Union[AddRequest, _Mapping]] = ..., authRequest: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacRequest: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ..., forceLedgerRequest: _Optional[_Union[ForceLedgerRequest, _Mapping]] = ..., getListOfEntriesOfLedgerRequest: _Optional[_Union[GetListOfEntriesOfLedgerRequest, _Mapping]] = ..., requestContext: _Optional[_Iterable[_Union[ContextPair, _Mapping]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "ledgerScopeId")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -128,16 +128,18 @@ class ReadRequest(_message.Message):
     PREVIOUSLAC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     previousLAC: int
     timeOut: int
     flag: ReadRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "ledgerScopeId")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RECOVERY_ADD: _ClassVar[AddRequest.Flag]
@@ -148,41 +150,49 @@ class AddRequest(_message.Message):
     BODY_FIELD_NUMBER: _ClassVar[int]
     WRITEFLAGS_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     body: bytes
     writeFlags: int
     flag: AddRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class StartTLSRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class WriteLacRequest(_message.Message):
-    __slots__ = ("ledgerId", "lac", "masterKey", "body")
+    __slots__ = ("ledgerId", "lac", "masterKey", "body", "ledgerScopeId")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     LAC_FIELD_NUMBER: _ClassVar[int]
     MASTERKEY_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     lac: int
     masterKey: bytes
     body: bytes
-    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class ForceLedgerRequest(_message.Message):
-    __slots__ = ("ledgerId",)
+    __slots__ = ("ledgerId", "ledgerScopeId")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
-    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class ReadLacRequest(_message.Message):
-    __slots__ = ("ledgerId",)
+    __slots__ = ("ledgerId", "ledgerScopeId")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
-    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class GetBookieInfoRequest(_message.Message):
     __slots__ = ("requested",)
@@ -197,10 +207,12 @@ class GetBookieInfoRequest(_message.Message):
     def __init__(self, requested: _Optional[int] = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerRequest(_message.Message):
-    __slots__ = ("ledgerId",)
+    __slots__ = ("ledgerId", "ledgerScopeId")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
-    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("header", "status", "readResponse", "addResponse", "authResponse", "writeLacResponse", "readLacResponse", "getBookieInfoResponse", "startTLSResponse", "forceLedgerResponse", "getListOfEntriesOfLedgerResponse")
@@ -229,30 +241,34 @@ class Response(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ..., addResponse: _Optional[_Union[AddResponse, _Mapping]] = ..., authResponse: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacResponse: _Optional[_Union[WriteLacResponse, _Mapping]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping]] = ..., getBookieInfoResponse: _Optional[_Union[GetBookieInfoResponse, _Mapping]] = ..., startTLSResponse: _Optional[_Union[StartTLSResponse, _Mapping]] = ..., forceLedgerResponse: _Optional[_Union[ForceLedgerResponse, _Mapping]] = ..., getListOfEntriesOfLedgerResponse: _Optional[_Union[GetListOfEntriesOfLedgerResponse, _Mapping]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp")
+    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "ledgerScopeId")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     MAXLAC_FIELD_NUMBER: _ClassVar[int]
     LACUPDATETIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
     body: bytes
     maxLAC: int
     lacUpdateTimestamp: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class AddResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId")
+    __slots__ = ("status", "ledgerId", "entryId", "ledgerScopeId")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class AuthMessage(_message.Message):
     __slots__ = ("authPluginName", "payload")
@@ -263,32 +279,38 @@ class AuthMessage(_message.Message):
     def __init__(self, authPluginName: _Optional[str] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class WriteLacResponse(_message.Message):
-    __slots__ = ("status", "ledgerId")
+    __slots__ = ("status", "ledgerId", "ledgerScopeId")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class ForceLedgerResponse(_message.Message):
-    __slots__ = ("status", "ledgerId")
+    __slots__ = ("status", "ledgerId", "ledgerScopeId")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class ReadLacResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "lacBody", "lastEntryBody")
+    __slots__ = ("status", "ledgerId", "lacBody", "lastEntryBody", "ledgerScopeId")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     LACBODY_FIELD_NUMBER: _ClassVar[int]
     LASTENTRYBODY_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     lacBody: bytes
     lastEntryBody: bytes
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class GetBookieInfoResponse(_message.Message):
     __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace")
@@ -301,14 +323,16 @@ class GetBookieInfoResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "availabilityOfEntriesOfLedger")
+    __slots__ = ("status", "ledgerId", "availabilityOfEntriesOfLedger", "ledgerScopeId")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     AVAILABILITYOFENTRIESOFLEDGER_FIELD_NUMBER: _ClassVar[int]
+    LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     availabilityOfEntriesOfLedger: bytes
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., availabilityOfEntriesOfLedger: _Optional[bytes] = ...) -> None: ...
+    ledgerScopeId: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., availabilityOfEntriesOfLedger: _Optional[bytes] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
 
 class StartTLSResponse(_message.Message):
     __slots__ = ()
