@@ -21,6 +21,7 @@ from pyroaring import BitMap64
 from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.entry_logs.log_file import LogFile, LogRecord, LogScan, read_ledgers_map
 from bookgate.bookie.entry_logs.reader import EntryLogReader
+from bookgate.bookie.entry_logs.record_run import RecordRun
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.files import FileSystem, is_no_space, read_whole, write_in_place
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
@@ -205,9 +206,11 @@ class EntryLogs:
         """Entries kept for sequential readers, and the bytes of memory they take."""
         return self._reader.read_ahead_usage
 
-    def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
-        """Packets of consecutive entries from the first on, by few reads: see EntryLogReader.read_run."""
-        return self._reader.read_run(locations, ledger_id, first_entry_id, max_bytes)
+    def read_runs(
+        self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int
+    ) -> list[RecordRun]:
+        """Records of consecutive entries from the first on, by few reads: see EntryLogReader.read_runs."""
+        return self._reader.read_runs(locations, ledger_id, first_entry_id, max_bytes)
 
     def _written_for_good(self, log_id: int) -> int:
         if log_id not in self._incomplete:

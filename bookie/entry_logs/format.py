@@ -82,6 +82,11 @@ def decode_prefix(data: bytes) -> tuple[int, int, int]:
     return _prefix.unpack_from(data)
 
 
+def decode_prefixes(data: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """`decode_prefix` of the records that begin at `starts`."""
+    return map(_prefix.unpack_from, itertools.repeat(data), starts)
+
+
 def encode_ledgers_map(bytes_by_ledger: Mapping[int, int]) -> bytes:
     """The map's records: for each ledger the bytes its records take, lengths included, at most 10,000 a record."""
     return b"".join(map(_encode_map_record, _batches(bytes_by_ledger.items())))

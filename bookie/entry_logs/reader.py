@@ -10,9 +10,12 @@ Not its job: which copy of an entry counts (the index says), scanning whole logs
 
 from __future__ import annotations
 
+import itertools
+import operator
 import os
 import struct
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +23,7 @@ from threading import Lock
 
 from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.entry_logs.read_ahead import ReadAhead
+from bookgate.bookie.entry_logs.record_run import RecordRun, run_of
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 
@@ -143,30 +147,22 @@ class EntryLogReader:
         self._statistics.read_ahead_bytes.record_value(len(data))
         self._statistics.read_ahead_seconds += time.monotonic() - started
 
-    def read_run(self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int) -> list[bytes]:
-        """Packets of consecutive entries at `locations`, by a single read where the entries stand in a row.
+    def read_runs(
+        self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int
+    ) -> list[RecordRun]:
+        """Records of consecutive entries at `locations`, by a single read where the entries ascend in one log.
 
         At least the first, which is read as `read` does; as many more as stand behind it in the same log within about
-        `max_bytes`, are whole, and are what they should be.
+        `max_bytes`, are whole, and are what they should be. Records that stand in a row there are one run.
         """
-        count = _leading_run(locations, min(max_bytes, _MAX_RUN))
-        if count == 1:
-            return [self.read(locations[0], ledger_id, first_entry_id)]
+        starts = _leading_starts(locations, min(max_bytes, _MAX_RUN))
         log_id, offset = fmt.split_location(locations[0])
+        if len(starts) == 1 or offset < fmt.HEADER_SIZE + 4:
+            return [run_of([self.read(locations[0], ledger_id, first_entry_id)])]
         handle = self.handle(log_id)
-        base = locations[0] - 4
-        size = 2 * locations[count - 1] - locations[count - 2] - base
-        data = self._files.pread(handle.fd, size, offset - 4) if offset >= fmt.HEADER_SIZE + 4 else b""
-        packets: list[bytes] = []
-        for index in range(count):
-            start = locations[index] - base
-            if start + 16 > len(data):
-                break
-            length, *ids = fmt.decode_prefix(data[start - 4 : start + 16])
-            if ids != [ledger_id, first_entry_id + index] or not fmt.MIN_ENTRY_SIZE <= length <= len(data) - start:
-                break
-            packets.append(data[start : start + length])
-        return packets or [self.read(locations[0], ledger_id, first_entry_id)]
+        data = self._files.pread(handle.fd, 2 * starts[-1] - starts[-2] + 4, offset - 4)
+        runs = _runs_in(data, starts, ledger_id, first_entry_id)
+        return runs or [run_of([self.read(locations[0], ledger_id, first_entry_id)])]
 
     def _read_rest(self, handle: LogHandle, data: bytes, start: int, size: int) -> bytes:
         if start + size > self._files.size(handle.fd):
@@ -212,17 +208,47 @@ class EntryLogReader:
             self._handles.clear()
 
 
-def _leading_run(locations: Sequence[int], max_bytes: int) -> int:
-    """How many locations from the first on ascend in one log within `max_bytes`."""
+def _leading_starts(locations: Sequence[int], max_bytes: int) -> list[int]:
+    """Distances from the first location, of those that ascend in one log within `max_bytes`; at least the first's."""
     first = locations[0]
-    limit = min(first + max_bytes, first | 0xFFFFFFFF)
-    previous, count = first, 1
-    for location in locations[1:]:
-        if not previous < location <= limit:
+    steps = list(map(operator.sub, itertools.islice(locations, 1, None), locations))
+    if steps and min(steps) <= 0:
+        steps = list(itertools.takewhile(lambda step: step > 0, steps))
+    starts = list(itertools.accumulate(steps, initial=0))
+    return starts[: max(1, bisect_right(starts, min(max_bytes, (first | 0xFFFFFFFF) - first)))]
+
+
+def _runs_in(data: bytes, starts: Sequence[int], ledger_id: int, first_entry_id: int) -> list[RecordRun]:
+    """The records of `data` that begin at `starts`, before the first that is cut off or is not what it should be.
+
+    Lengths and ids of all are compared at once: a call an entry would cost more than everything else.
+    """
+    begun = bisect_right(starts, len(data) - fmt.RECORD_PREFIX_SIZE)
+    if not begun:
+        return []
+    heads = list(fmt.decode_prefixes(data, starts[:begun]))
+    lengths = map(operator.sub, starts[1:begun], map((4).__add__, starts))
+    expected = list(zip(lengths, itertools.repeat(ledger_id), itertools.count(first_entry_id), strict=False))
+    if heads[:-1] == expected:
+        last_of_runs = [begun - 1]
+    else:
+        breaks = (index for index, (found, wanted) in enumerate(zip(heads, expected, strict=False)) if found != wanted)
+        last_of_runs = [*dict.fromkeys((*breaks, begun - 1))]
+    runs: list[RecordRun] = []
+    first = 0
+    for last in last_of_runs:
+        length, *ids = heads[last]
+        end = starts[last] + 4 + length
+        is_good = ids == [ledger_id, first_entry_id + last] and length >= fmt.MIN_ENTRY_SIZE and end <= len(data)
+        ends = [*starts[first + 1 : last + 1], *([end] if is_good else [])]
+        if ends:
+            begin = starts[first]
+            relative = ends if begin == 0 else [each - begin for each in ends]
+            runs.append(RecordRun(memoryview(data)[begin : ends[-1]], relative))
+        if not is_good:
             break
-        previous = location
-        count += 1
-    return count
+        first = last + 1
+    return runs
 
 
 def _check_record(handle: LogHandle, data: bytes, offset: int, ledger_id: int, entry_id: int) -> int:

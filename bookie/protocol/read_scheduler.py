@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
-from bookgate.bookie.protocol.batch_size import BatchSize
+from bookgate.bookie.entry_logs.record_run import run_of
 from bookgate.bookie.statistics import BookieStatistics
+from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.entry_availability import encode_runs
@@ -37,6 +36,7 @@ from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.fast_read import FastRead
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
+    BatchReadRecords,
     BatchReadRequest,
     BatchReadResponse,
     ListEntriesRequest,
@@ -186,10 +186,11 @@ class EntryReads:
             elif response.body is not None:
                 self._statistics.reads += 1
                 self._statistics.read_bytes += len(response.body)
+        elif isinstance(response, BatchReadRecords):
+            self._statistics.reads += response.entries
+            self._statistics.read_bytes += sum(map(len, response.records)) - 4 * response.entries
         elif isinstance(response, BatchReadResponse):
-            self._statistics.reads += len(response.bodies)
-            self._statistics.read_bytes += sum(map(len, response.bodies))
-            self._statistics.reads_refused += not response.bodies
+            self._statistics.reads_refused += 1
         elif isinstance(response, ReadLacResponse):
             self._statistics.read_lacs += 1
         client.send(client.encode(response))
@@ -308,20 +309,19 @@ class EntryReads:
         except DataUnknownException:
             return None
 
-    def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadResponse:
+    def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadRecords:
         """The entries from the wanted one on. Raises for the first as a read does; a later failure ends the batch.
 
         A batch from the last entry on is that entry alone.
         """
         if request.entry_id == LAST_ENTRY:
-            packets = [self._packet(ledger, LAST_ENTRY)]
+            runs = [run_of([self._packet(ledger, LAST_ENTRY)])]
         else:
-            count = request.max_count if request.max_count > 0 else sys.maxsize
-            limit = min(request.max_size, self._max_batch_read_size)
-            packets = self._storage.reader.read_entries(ledger, request.entry_id, count, limit)
-        batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
-        bodies = list(itertools.takewhile(lambda packet: batch.takes(len(packet)), packets))
-        return BatchReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, tuple(bodies))
+            batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
+            runs = self._storage.reader.read_batch(ledger, request.entry_id, batch)
+        records = tuple(run.records for run in runs)
+        count = sum(len(run.ends) for run in runs)
+        return BatchReadRecords(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, records, count)
 
     def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:
         """The known LAC, and the next entry if this bookie holds it. Raises as a read of the last entry does."""
@@ -374,8 +374,8 @@ def _refusal(request: QueuedRead, status: Status) -> Response:
 
 
 def _body_size(answer: Response) -> int:
-    if isinstance(answer, BatchReadResponse):
-        return sum(map(len, answer.bodies))
+    if isinstance(answer, BatchReadRecords):
+        return sum(map(len, answer.records))
     return len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
 
 

@@ -16,7 +16,9 @@ import heapq
 import logging
 from collections.abc import Iterator, Sequence
 
+from bookgate.bookie.entry_logs.record_run import RecordRun, run_of
 from bookgate.bookie.index import file_format
+from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor, descriptor_of
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
@@ -83,40 +85,41 @@ class EntryReader:
         except (NoSuchEntryException, DataUnknownException, StorageCorruptException):
             return None
 
-    def read_entries(self, ledger: LedgerState, first_entry_id: int, max_count: int, max_bytes: int) -> list[bytes]:
-        """Packets of consecutive entries, by as few reads of files as their places allow; any thread.
+    def read_batch(self, ledger: LedgerState, first_entry_id: int, batch: BatchSize) -> list[RecordRun]:
+        """Records of consecutive entries, by as few reads of files as their places allow; any thread.
 
-        The first is there whatever its size; with the others it is `max_bytes` at most. Raises for the first as
-        `read_entry` does; a later one that is not held or can't be read ends the list.
+        As many as go into `batch`. Raises for the first as `read_entry` does; a later one that is not held or can't be
+        read ends the batch.
         """
         stored = descriptor_of(ledger)
-        packets: list[bytes] = []
-        room = max_bytes
-        while len(packets) < max_count and room > 0:
+        runs: list[RecordRun] = []
+        entry_id = first_entry_id
+        while batch.room > 0:
             try:
-                run = self._read_run(stored, first_entry_id + len(packets), max_count - len(packets), room)
+                found = self._read_runs(stored, entry_id, batch.room, batch.bytes_left)
             except (OSError, NoSuchEntryException, DataUnknownException) as error:
-                if not packets:
+                if not runs:
                     raise
                 log_event(_log, "read_failed", logging.ERROR, error=error)
                 break
-            if not run:
+            if not found:
                 break
-            for packet in run:
-                room -= len(packet)
-                if room < 0 and packets:
-                    return packets
-                packets.append(packet)
-        return packets or [self.read_entry(stored, first_entry_id)]
+            for run in found:
+                count = batch.take(run.ends)
+                if count:
+                    runs.append(run.first(count))
+                    entry_id += count
+        return runs or [run_of([self.read_entry(stored, first_entry_id)])]
 
-    def _read_run(self, ledger: LedgerDescriptor, entry_id: int, count: int, max_bytes: int) -> Sequence[bytes]:
+    def _read_runs(self, ledger: LedgerDescriptor, entry_id: int, count: int, max_bytes: int) -> Sequence[RecordRun]:
         """Some of the entries from `entry_id` on; none when it is not held or can't be read."""
         if not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             return ()
         count = min(count, _MAX_RUN)
-        cached = self._cache.get_run(ledger, entry_id, count)
-        if cached:
-            return cached
+        cached = self._cache.get(ledger, entry_id)
+        if cached is not None:
+            count = min(count, 1 + max_bytes // (len(cached) + 4))
+            return [run_of(self._cache.get_run(ledger, entry_id, count) or [cached])]
         store = self._store(ledger)
         locations = store.index.locations(ledger.ledger_id, entry_id, count)
         if not locations:
@@ -125,8 +128,8 @@ class EntryReader:
         locations = locations[: self._cache.first_held(ledger, entry_id, len(locations))]
         try:
             if not locations:
-                return [self.read_entry(ledger, entry_id)]
-            return store.logs.read_run(locations, ledger.number, entry_id, max_bytes)
+                return [run_of([self.read_entry(ledger, entry_id)])]
+            return store.logs.read_runs(locations, ledger.number, entry_id, max_bytes)
         except StorageCorruptException as error:
             log_event(_log, "read_failed", logging.ERROR, error=error)
             return ()

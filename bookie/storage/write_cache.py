@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException, LedgerDescriptor
 
@@ -135,16 +135,21 @@ class WriteCache:
 
     def get_run(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> list[bytes]:
         """The newest cached copies of up to `count` consecutive entries, ending before the first that is not cached."""
-        found: list[bytes] = []
-        while len(found) < count and (packet := self.get(ledger, first_entry_id + len(found))) is not None:
-            found.append(packet)
-        return found
+        ids = range(first_entry_id, first_entry_id + count)
+        active, flushing = self._active.get(ledger), self._flushing.get(ledger)
+        if active is None or flushing is None:
+            table = active or flushing
+            found = list(map(table.get, ids)) if table else []
+        else:
+            found = [active.get(entry_id) or flushing.get(entry_id) for entry_id in ids]
+        return cast("list[bytes]", found[: found.index(None)] if None in found else found)
 
     def first_held(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> int:
         """How many of `count` entries come before the first that is cached."""
-        if ledger not in self._active and ledger not in self._flushing:
-            return count
         ids = range(first_entry_id, first_entry_id + count)
+        tables = [table for half in (self._active, self._flushing) if (table := half.get(ledger)) is not None]
+        if all(table.keys().isdisjoint(ids) for table in tables):
+            return count
         return next((index for index, entry_id in enumerate(ids) if self.get(ledger, entry_id) is not None), count)
 
     def entry_ids(self, ledger: LedgerDescriptor) -> list[int]:

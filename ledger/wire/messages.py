@@ -226,6 +226,20 @@ class BatchReadResponse(NamedTuple):
     bodies: tuple[bytes | memoryview, ...] = ()
 
 
+class BatchReadRecords(NamedTuple):
+    """A BatchReadResponse to be sent whose entries are encoded already: `records` are pieces of its body.
+
+    Each piece is a row of a length in four bytes and a packet, as an entry log has them; of so many `entries` in all.
+    """
+
+    txn_id: int
+    status: int
+    ledger_id: int
+    entry_id: int
+    records: tuple[bytes | memoryview, ...]
+    entries: int
+
+
 class ReadLacResponse(NamedTuple):
     txn_id: int
     status: int
@@ -290,6 +304,7 @@ Response = (
     AddResponse
     | ReadResponse
     | BatchReadResponse
+    | BatchReadRecords
     | ReadLacResponse
     | WriteLacResponse
     | ForceLedgerResponse

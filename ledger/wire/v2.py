@@ -212,20 +212,24 @@ def _encode_read_response(response: messages.ReadResponse, version: int) -> byte
 
 
 def _encode_batch_response(response: messages.BatchReadResponse, version: int) -> bytes:
+    records: list[bytes | memoryview] = []
+    for body in response.bodies:
+        records += (_RECORD_LENGTH.pack(len(body)), body)
+    return _encode_records(messages.BatchReadRecords(*response[:4], tuple(records), len(response.bodies)), version)
+
+
+def _encode_records(response: messages.BatchReadRecords, version: int) -> bytes:
     code = _CODES[response.status]
-    bodies = () if code else response.bodies
+    records = () if code else response.records
     head = _BATCH_ANSWER_HEAD.pack(
-        _BATCH_ANSWER_SIZE + sum(map(len, bodies)) + _RECORD_LENGTH.size * len(bodies),
+        _BATCH_ANSWER_SIZE + sum(map(len, records)),
         _header(version, _BATCH_READ),
         code,
         response.ledger_id,
         response.entry_id,
         response.txn_id,
     )
-    parts: list[bytes | memoryview] = [head]
-    for body in bodies:
-        parts += (_RECORD_LENGTH.pack(len(body)), body)
-    return b"".join(parts)
+    return b"".join((head, *records))
 
 
 def _encode_auth_response(response: messages.AuthResponse, version: int) -> bytes:
@@ -238,6 +242,7 @@ _RESPONSE_ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
     messages.AddResponse: _encode_add_response,
     messages.ReadResponse: _encode_read_response,
     messages.BatchReadResponse: _encode_batch_response,
+    messages.BatchReadRecords: _encode_records,
     messages.AuthResponse: _encode_auth_response,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.entry_logs.read_ahead import MAX_WINDOW, MIN_WINDOW, ReadAhead
+from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookgate.ledger.errors import NoSuchEntryException
-from tests.unit.bookie.storage.storage_support import OpenStorage, opened, packet
+from tests.unit.bookie.storage.storage_support import OpenStorage, opened, packet, read_entries
 
 
 class CountingReads(FileSystem):
@@ -85,7 +87,7 @@ def test_an_entry_that_was_read_ahead_and_then_replaced_is_served_anew(tmp_path:
     bookie.writer.add_entry(ledger, 5, packet(1, 5, fill=99), "again")
     bookie.storage.checkpoint()
     assert bookie.storage.reader.read_entry(ledger, 5) == packet(1, 5, fill=99)
-    assert bookie.storage.reader.read_entries(ledger, 4, 3, 10_000) == [
+    assert read_entries(bookie, ledger, 4, 3, 10_000) == [
         packet(1, 4, 100),
         packet(1, 5, fill=99),
         packet(1, 6, 100),
@@ -164,7 +166,7 @@ def test_reading_ahead_can_be_turned_off(tmp_path: Path, files: CountingReads) -
 
 def test_a_batch_of_entries_in_a_row_is_one_read(tmp_path: Path, files: CountingReads) -> None:
     bookie = filled(tmp_path, files, 1000)
-    found = bookie.storage.reader.read_entries(bookie.ledger(1), 100, 800, 1 << 20)
+    found = read_entries(bookie, bookie.ledger(1), 100, 800, 1 << 20)
     assert found == [packet(1, i, 100) for i in range(100, 900)]
     assert files.reads == 1
     bookie.storage.close()
@@ -179,14 +181,14 @@ def test_a_batch_over_cache_index_and_holes(tmp_path: Path, storage: str) -> Non
         bookie.add(1, 12, 13)
         bookie.acks.wait_for("again")
         ledger = bookie.ledger(1)
-        read = bookie.storage.reader.read_entries
+        read = functools.partial(read_entries, bookie)
         expected = [packet(1, i, fill=44 if i == 4 else None) for i in range(10)]
         assert read(ledger, 0, 100, 1 << 20) == expected
         assert read(ledger, 3, 2, 1 << 20) == expected[3:5]
         assert read(ledger, 11, 100, 1 << 20) == [packet(1, i) for i in (11, 12, 13)]
-        size = len(packet(1, 0))
-        assert read(ledger, 0, 100, 3 * size) == expected[:3]
-        assert read(ledger, 0, 100, 3 * size - 1) == expected[:2]
+        size = len(packet(1, 0)) + 4
+        assert read(ledger, 0, 100, 36 + 3 * size) == expected[:3]
+        assert read(ledger, 0, 100, 36 + 3 * size - 1) == expected[:2]
         assert read(ledger, 0, 100, 1) == expected[:1]
         for missing in (10, 14, -1, 1 << 50):
             with pytest.raises(NoSuchEntryException):
@@ -214,11 +216,30 @@ def test_a_batch_is_what_single_reads_give(
         if first not in held:
             return
         expected: list[bytes] = []
+        batch = BatchSize(count, max_bytes, max_bytes)
         for entry_id in range(first, first + count):
-            if entry_id not in held or (expected and sum(map(len, expected)) + len(held[entry_id]) > max_bytes):
+            if entry_id not in held or not batch.take([len(held[entry_id]) + 4]):
                 break
             expected.append(held[entry_id])
-        assert bookie.storage.reader.read_entries(bookie.ledger(1), first, count, max_bytes) == expected
+        assert read_entries(bookie, bookie.ledger(1), first, count, max_bytes) == expected
+
+
+def test_entries_among_others_are_runs_of_one_read(tmp_path: Path, files: CountingReads) -> None:
+    """Other ledgers' records stand between them, as a bookie with interleaved storage leaves its logs."""
+    logs = EntryLogs(files, [tmp_path], max_bytes=1 << 30, open_files=10, read_ahead_bytes=0)
+    locations = []
+    for index in range(12):
+        locations += logs.append(1, [packet(1, index, 200 - 10 * index)])
+        if index % 3 == 2:
+            logs.append(2, [packet(2, index)])
+    logs.flushed()
+    runs = logs.read_runs(locations, 1, 0, 1 << 20)
+    assert [len(run.ends) for run in runs] == [3, 3, 3, 3]
+    assert [each for run in runs for each in run.packets()] == [
+        packet(1, index, 200 - 10 * index) for index in range(12)
+    ]
+    assert files.reads == 1
+    logs.close()
 
 
 def test_a_damaged_entry_ends_a_batch_and_is_an_error_when_it_is_the_first(tmp_path: Path) -> None:
@@ -228,9 +249,9 @@ def test_a_damaged_entry_ends_a_batch_and_is_an_error_when_it_is_the_first(tmp_p
     with (tmp_path / "ledgers/current/0.log").open("r+b") as file:
         file.seek(fmt.split_location(location)[1])
         file.write(bytes(16))
-    assert bookie.storage.reader.read_entries(ledger, 0, 100, 1 << 20) == [packet(1, i, 100) for i in range(7)]
+    assert read_entries(bookie, ledger, 0, 100, 1 << 20) == [packet(1, i, 100) for i in range(7)]
     with pytest.raises(StorageCorruptException):
-        bookie.storage.reader.read_entries(ledger, 7, 100, 1 << 20)
+        read_entries(bookie, ledger, 7, 100, 1 << 20)
     bookie.storage.close()
 
 
@@ -263,7 +284,7 @@ def test_an_index_that_fails_ends_a_batch_and_is_an_error_for_the_first(
 
         with monkeypatch.context() as patched:
             patched.setattr(bookie.storage.stores[0].index, "locations", failing)
-            found = bookie.storage.reader.read_entries(bookie.ledger(1), 0, 10, 1 << 20)
+            found = read_entries(bookie, bookie.ledger(1), 0, 10, 1 << 20)
             assert found == [packet(1, index) for index in range(5)]
             with pytest.raises(OSError, match="on fire"):
-                bookie.storage.reader.read_entries(bookie.ledger(1), 5, 10, 1 << 20)
+                read_entries(bookie, bookie.ledger(1), 5, 10, 1 << 20)

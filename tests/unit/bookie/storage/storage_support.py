@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.storage import LedgerStorage, StorageConfig
@@ -30,6 +31,12 @@ def packet(ledger_id: int, entry_id: int, size: int = 50, lac: int | None = None
 
 def lac_packet(ledger_id: int, lac: int) -> bytes:
     return struct.pack(">qqi", ledger_id, lac, 0x1234)
+
+
+def read_entries(bookie: OpenStorage, ledger: LedgerState, first_entry_id: int, count: int, size: int) -> list[bytes]:
+    """The packets of a batch read whose answer has so many entries and bytes at most."""
+    runs = bookie.storage.reader.read_batch(ledger, first_entry_id, BatchSize(count, size, size))
+    return [packet for run in runs for packet in run.packets()]
 
 
 class Token(Completion):

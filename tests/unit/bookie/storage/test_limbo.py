@@ -12,7 +12,7 @@ from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.wire.messages import Status
 from bookgate.protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
-from tests.unit.bookie.storage.storage_support import KEY, opened, packet
+from tests.unit.bookie.storage.storage_support import KEY, opened, packet, read_entries
 
 LEDGER = 5
 
@@ -42,10 +42,10 @@ def test_what_is_held_is_served_and_the_rest_is_unknown(directory: Path) -> None
     with opened(directory, storage="db") as bookie:
         ledger = bookie.ledger(LEDGER)
         assert bookie.storage.reader.read_entry(ledger, 3) == packet(LEDGER, 3)
-        assert bookie.storage.reader.read_entries(ledger, 3, 10, 1 << 20) == [packet(LEDGER, 3)]
+        assert read_entries(bookie, ledger, 3, 10, 1 << 20) == [packet(LEDGER, 3)]
         for question in (
             lambda: bookie.storage.reader.read_entry(ledger, 4),
-            lambda: bookie.storage.reader.read_entries(ledger, 4, 10, 1 << 20),
+            lambda: read_entries(bookie, ledger, 4, 10, 1 << 20),
             lambda: bookie.storage.reader.last_entry_id(ledger),
             lambda: bookie.storage.reader.known_lac(ledger),
         ):

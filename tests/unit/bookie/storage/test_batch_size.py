@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from bookgate.bookie.protocol.batch_size import BatchSize
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.bookie.storage.batch_size import BatchSize
 
 MIB = 1 << 20
 
@@ -14,7 +18,7 @@ def taken(sizes: list[int], max_count: int, max_size: int, limit: int = 5 * MIB)
     batch = BatchSize(max_count, max_size, limit)
     count = 0
     for size in sizes:
-        if not batch.takes(size):
+        if not batch.take([size + 4]):
             break
         count += 1
     return count
@@ -52,4 +56,16 @@ def test_a_larger_entry_that_does_not_fit_ends_the_batch() -> None:
 
 def test_nothing_is_taken_after_the_end() -> None:
     batch = BatchSize(0, 36 + 2 * 104, MIB)
-    assert [batch.takes(size) for size in (100, 500, 1)] == [True, False, False]
+    assert [batch.take([size + 4]) for size in (100, 500, 1)] == [1, 0, 0]
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.integers(-1, 20), st.integers(-1, 3000), st.data())
+def test_records_taken_together_are_those_taken_one_by_one(
+    sizes: list[int], max_count: int, max_size: int, data: st.DataObject
+) -> None:
+    batch, count, rest = BatchSize(max_count, max_size, 5 * MIB), 0, sizes
+    while rest and batch.room:
+        size = data.draw(st.integers(1, len(rest)))
+        count += batch.take(list(itertools.accumulate(each + 4 for each in rest[:size])))
+        rest = rest[size:]
+    assert count == taken(sizes, max_count, max_size)

@@ -1,0 +1,36 @@
+"""Records of consecutive entries in a row, as they stand in an entry log: a length and a packet each.
+
+The body of an answer to a batch read has the same form (docs/protocol/wire.md#batch_read_entry), so a run goes from the
+log to the client as it is, without an object an entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bookgate.bookie.entry_logs import format as fmt
+
+
+class RecordRun(NamedTuple):
+    """`ends` has where each record ends, in bytes from the beginning of `records`, which ends with the last."""
+
+    records: bytes | memoryview
+    ends: Sequence[int]
+
+    def first(self, count: int) -> RecordRun:
+        """The first so many records."""
+        if count == len(self.ends):
+            return self
+        return RecordRun(memoryview(self.records)[: self.ends[count - 1]], self.ends[:count])
+
+    def packets(self) -> list[bytes]:
+        """The entries' packets."""
+        starts = (0, *self.ends[:-1])
+        return [bytes(self.records[start + 4 : end]) for start, end in zip(starts, self.ends, strict=True)]
+
+
+def run_of(packets: Sequence[bytes]) -> RecordRun:
+    """The run of these entries' packets, at least one."""
+    return RecordRun(fmt.encode_records(packets), list(itertools.accumulate(len(packet) + 4 for packet in packets)))
