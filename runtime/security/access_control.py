@@ -1,0 +1,161 @@
+"""What each door asks: who is this, and may they do that. One a process; None where security has no settings.
+
+    access = AccessControl.from_settings(settings)       # None: everything is as without security
+    principal = access.authenticate(bearer=token)        # raises NotAuthenticatedException
+    decision = access.decide(principal, Action.ENTRY_ADD, Resource(scope_id, owner))
+
+With authentication and no policy whoever is authenticated may do everything, and nobody else anything. With a policy
+what it does not allow is denied. A door tells `denied` what it refused, so that the audit trail and the metrics have
+it, and `done` what it changed.
+
+Not its job: how a refusal is told to the caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.audit_trail import AuditTrail
+from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException
+from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource, decide, reach
+from bookgate.runtime.security.policy import Policy
+from bookgate.runtime.security.policy_file import PolicyFile
+from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
+from bookgate.runtime.security.settings import SecuritySettings
+
+_ANY = Decision(True, "no policy: whoever is authenticated may do all")
+_NOBODY = Decision(False, "no policy, and not authenticated")
+_EMPTY = Policy()
+
+
+class AccessControl:
+    """See the module."""
+
+    def __init__(
+        self, authenticators: Authenticators, policy: PolicyFile | Policy | None = None, audit: AuditTrail | None = None
+    ) -> None:
+        self._authenticators = authenticators
+        self._policy = policy
+        self.audit = audit or AuditTrail()
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        """By door, kind of principal and outcome: `allowed`, `denied`, `unauthenticated`, `limited`."""
+
+    @classmethod
+    def from_settings(cls, settings: SecuritySettings, *, certificates: bool = False) -> AccessControl | None:
+        """None without any setting of security. Raises IncorrectParameterException for files that can't be used.
+
+        `certificates`: client certificates are demanded, and so authenticate.
+        """
+        if not settings.has_security:
+            return None
+        policy = PolicyFile(settings.security_policy) if settings.security_policy else None
+        authenticators = Authenticators.from_settings(settings, certificates=certificates)
+        return cls(authenticators, policy, AuditTrail.from_settings(settings))
+
+    @property
+    def policy(self) -> Policy:
+        """As it stands now; an empty one where there is none, which limits nobody."""
+        policy = self._policy
+        if policy is None:
+            return _EMPTY
+        return policy if isinstance(policy, Policy) else policy.value
+
+    @property
+    def has_policy(self) -> bool:
+        return self._policy is not None
+
+    @property
+    def policy_problem(self) -> str | None:
+        """Why the policy file as it is now was refused; None: it counts."""
+        return self._policy.problem if isinstance(self._policy, PolicyFile) else None
+
+    def authenticate(
+        self,
+        *,
+        door: str,
+        peer: str,
+        bearer: str | None = None,
+        certificate: CertificateNames | None = None,
+        loopback: bool = False,
+    ) -> Principal:
+        """Who calls. Raises NotAuthenticatedException, which is in the audit trail then."""
+        try:
+            return self._authenticators.authenticate(bearer=bearer, certificate=certificate, loopback=loopback)
+        except NotAuthenticatedException as error:
+            self.counts[door, ANONYMOUS.kind, "unauthenticated"] += 1
+            self.audit.record(
+                principal=ANONYMOUS,
+                peer=peer,
+                door=door,
+                action="authenticate",
+                resource="-",
+                outcome="unauthenticated",
+                rule=str(error),
+            )
+            raise
+
+    def decide(self, principal: Principal, action: Action, resource: Resource = CLUSTER) -> Decision:
+        """Whether the principal may do it. Tells nobody."""
+        if self._policy is None:
+            return _ANY if principal.is_authenticated else _NOBODY
+        return decide(self.policy, principal, action, resource)
+
+    def reach(self, principal: Principal, action: Action, scope_id: int) -> Reach:
+        """For which ledgers of a scope the principal may do it."""
+        if self._policy is None:
+            return Reach.ALL if principal.is_authenticated else Reach.NONE
+        return reach(self.policy, principal, action, scope_id)
+
+    def denied(
+        self,
+        principal: Principal,
+        action: Action,
+        resource: Resource,
+        decision: Decision,
+        *,
+        door: str,
+        peer: str,
+        request_token: bytes = b"",
+    ) -> None:
+        """Records a denial."""
+        self.counts[door, principal.kind, "denied"] += 1
+        self.audit.record(
+            principal=principal,
+            peer=peer,
+            door=door,
+            action=action,
+            resource=str(resource),
+            outcome="denied",
+            rule=decision.rule,
+            request_token=request_token,
+        )
+
+    def done(
+        self,
+        principal: Principal,
+        action: Action,
+        resource: Resource | str,
+        outcome: str,
+        *,
+        door: str,
+        peer: str,
+        request_token: bytes = b"",
+        seconds: float | None = None,
+    ) -> None:
+        """Records what was allowed and how it ended, `outcome` being the call's code."""
+        self.counts[door, principal.kind, "allowed"] += 1
+        if self.audit.wants(action, allowed=True):
+            self.audit.record(
+                principal=principal,
+                peer=peer,
+                door=door,
+                action=action,
+                resource=str(resource),
+                outcome=outcome,
+                request_token=request_token,
+                seconds=seconds,
+            )
+
+    def close(self) -> None:
+        self.audit.close()

@@ -1,0 +1,103 @@
+"""The audit trail: one structured line for each change and each denial, and for reads where they are asked for.
+
+Event `audit` of the logger `bookgate.audit`, at level info, a denial at warning; beside it optionally a file of JSON
+lines, readable by its owner only, that begins anew when it gets long. A line has who, from where, by which door, what,
+to what, the outcome, the rule that decided, the request's token in short, and how long it took. It never has a secret:
+callers pass names of resources, not contents.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+from io import TextIOWrapper
+from pathlib import Path
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.logs import LineFormatter, log_event
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.principal import Principal
+from bookgate.runtime.security.settings import SecuritySettings
+
+AUDIT_LOGGER = "bookgate.audit"
+
+_TOKEN_CHARACTERS = 12
+
+
+class AuditTrail:
+    """The trail of one process."""
+
+    def __init__(self, *, reads: bool = False, logger: logging.Logger | None = None) -> None:
+        self._reads = reads
+        self._logger = logger or logging.getLogger(AUDIT_LOGGER)
+        self._handler: logging.Handler | None = None
+
+    @classmethod
+    def from_settings(cls, settings: SecuritySettings) -> AuditTrail:
+        """Raises IncorrectParameterException for a file that can't be written."""
+        trail = cls(reads=settings.audit_reads)
+        if settings.audit_file is not None:
+            trail.write_to(settings.audit_file, settings.audit_file_bytes, settings.audit_files)
+        return trail
+
+    def write_to(self, path: Path, most_bytes: int, files: int) -> None:
+        """Writes to a file as well, until `close`. Raises IncorrectParameterException."""
+        try:
+            self._handler = _PrivateFile(path, maxBytes=most_bytes, backupCount=files - 1, encoding="utf-8")
+        except OSError as error:
+            raise IncorrectParameterException(f"audit file {path} can't be written: {error.strerror}") from error
+        self._handler.setFormatter(LineFormatter(as_json=True))
+        self._logger.addHandler(self._handler)
+        # The file is complete whatever the level of the log.
+        self._logger.setLevel(logging.INFO)
+
+    def wants(self, action: Action, *, allowed: bool) -> bool:
+        """Whether there is to be a line: always for changes and denials."""
+        return self._reads or not allowed or not action.is_reading
+
+    def record(
+        self,
+        *,
+        principal: Principal,
+        peer: str,
+        door: str,
+        action: Action | str,
+        resource: str,
+        outcome: str,
+        rule: str = "",
+        request_token: bytes = b"",
+        seconds: float | None = None,
+    ) -> None:
+        """Writes a line. `outcome`: `allowed`, `denied`, or the code with which the call ended."""
+        fields: dict[str, object] = {
+            "principal": principal,
+            "peer": peer,
+            "door": door,
+            "action": action,
+            "resource": resource,
+            "outcome": outcome,
+        }
+        if rule:
+            fields["rule"] = rule
+        if request_token:
+            fields["request_token"] = request_token.hex()[:_TOKEN_CHARACTERS]
+        if seconds is not None:
+            fields["milliseconds"] = round(seconds * 1000, 3)
+        level = logging.WARNING if outcome in ("denied", "unauthenticated") else logging.INFO
+        log_event(self._logger, "audit", level, **fields)
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._handler is not None:
+            self._logger.removeHandler(self._handler)
+            self._handler.close()
+            self._handler = None
+
+
+class _PrivateFile(logging.handlers.RotatingFileHandler):
+    """A file that only its owner reads, from its first byte on."""
+
+    def _open(self) -> TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return TextIOWrapper(open(descriptor, "ab"), encoding=self.encoding)

@@ -1,0 +1,185 @@
+"""The decision: may this principal do this to that. Pure: (policy, principal, action, resource) in, an answer out.
+
+A binding allows an action where all of it fits: principal, action of its role, scope and owner of the ledger or id of
+the bookie. The first binding in the file's order that allows it is named; no binding: denied. More principals, scopes
+or bindings never take anything away (property tests).
+
+A listing is not asked ledger by ledger where one binding covers all of a scope: `reach` says whether a principal may do
+something to all ledgers of a scope, to its own only, or to none. For every ledger `decide` says the same as `reach`.
+
+What a policy says of one principal is worked out once and kept with the policy, so a decision is a few look-ups however
+many bindings there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.policy import Binding, Policy, parse_scope, unsigned_scope
+from bookgate.runtime.security.principal import Principal
+
+_MOST_PRINCIPALS = 4096
+"""Worked out and kept at a time; one that comes back later is worked out anew."""
+
+NO_BINDING = "no binding allows it"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What an action is done to; without a scope and a bookie id the cluster."""
+
+    scope_id: int | None = None
+    """Of the ledger, signed or not."""
+    owner: str | None = None
+    """The principal that created the ledger, as the ledger carries it; None: nobody is known."""
+    bookie_id: str | None = None
+    name: str = ""
+    """For people who read the audit trail."""
+
+    def __str__(self) -> str:
+        if self.name:
+            return self.name
+        if self.bookie_id is not None:
+            return f"bookie:{self.bookie_id}"
+        return "cluster" if self.scope_id is None else f"scope:{self.scope_id}"
+
+
+CLUSTER = Resource()
+
+
+class Reach(Enum):
+    """Which ledgers of a scope."""
+
+    NONE = auto()
+    OWNED = auto()
+    ALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether it may be done, and the binding that said so."""
+
+    allowed: bool
+    rule: str
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+class _Rules:
+    """One principal's rules for one action. Of several that say the same the first counts."""
+
+    __slots__ = ("bookies", "every_scope", "owned_every_scope", "owned_scopes", "scopes")
+
+    def __init__(self) -> None:
+        self.every_scope: Binding | None = None
+        self.scopes: dict[int, Binding] = {}
+        self.owned_every_scope: Binding | None = None
+        self.owned_scopes: dict[int, Binding] = {}
+        self.bookies: list[Binding] = []
+
+    def add(self, binding: Binding) -> None:
+        self.bookies.append(binding)
+        if binding.scopes is None:
+            if binding.owned:
+                self.owned_every_scope = self.owned_every_scope or binding
+            else:
+                self.every_scope = self.every_scope or binding
+        else:
+            for scope in binding.scopes:
+                (self.owned_scopes if binding.owned else self.scopes).setdefault(scope, binding)
+
+    def of_ledger(self, scope: int) -> Binding | None:
+        return _first(self.every_scope, self.scopes.get(scope))
+
+    def of_own_ledger(self, scope: int) -> Binding | None:
+        return _first(self.owned_every_scope, self.owned_scopes.get(scope))
+
+
+def _first(*bindings: Binding | None) -> Binding | None:
+    return min((each for each in bindings if each is not None), key=lambda each: each.number, default=None)
+
+
+def decide(policy: Policy, principal: Principal, action: Action, resource: Resource = CLUSTER) -> Decision:
+    """Whether the principal may do it."""
+    rules = _rules_of(policy, principal).get(action)
+    binding = None if rules is None else _deciding(rules, principal, action, resource)
+    return _DENIED if binding is None else Decision(True, str(binding))
+
+
+def reach(policy: Policy, principal: Principal, action: Action, scope_id: int) -> Reach:
+    """For which ledgers of a scope the principal may do it."""
+    rules = _rules_of(policy, principal).get(action)
+    if rules is None:
+        return Reach.NONE
+    scope = unsigned_scope(scope_id)
+    if rules.of_ledger(scope) is not None:
+        return Reach.ALL
+    return Reach.NONE if rules.of_own_ledger(scope) is None else Reach.OWNED
+
+
+_DENIED = Decision(False, NO_BINDING)
+
+
+def _deciding(rules: _Rules, principal: Principal, action: Action, resource: Resource) -> Binding | None:
+    if action.is_of_bookies:
+        bookie_id = resource.bookie_id
+        fitting = (each for each in rules.bookies if bookie_id is None or each.covers_bookie(principal, bookie_id))
+        return next(fitting, None)
+    if not action.is_of_ledgers:
+        return rules.bookies[0]
+    scope = unsigned_scope(resource.scope_id or 0)
+    binding = rules.of_ledger(scope)
+    if resource.owner is None or resource.owner != str(principal):
+        return binding
+    return _first(binding, rules.of_own_ledger(scope))
+
+
+def _rules_of(policy: Policy, principal: Principal) -> dict[Action, _Rules]:
+    known: dict[Action, _Rules] | None = policy.worked_out.get(principal)
+    if known is not None:
+        return known
+    rules: dict[Action, _Rules] = {}
+    for binding in policy.bindings:
+        if binding.has(principal):
+            for action in binding.actions:
+                rules.setdefault(action, _Rules()).add(binding)
+    if len(policy.worked_out) >= _MOST_PRINCIPALS:
+        policy.worked_out.clear()
+    policy.worked_out[principal] = rules
+    return rules
+
+
+# --- resources as people write them -----------------------------------------------------------------------------
+
+
+def parse_resource(text: str) -> Resource:
+    """Reads `cluster`, `bookie:ID`, `scope:N`, `ledger:ID` or `ledger:SCOPE/ID`; the last three may have `,owner=NAME`.
+
+    Raises IncorrectParameterException.
+    """
+    if text == "cluster":
+        return CLUSTER
+    kind, _, rest = text.partition(":")
+    if kind == "bookie" and rest:
+        return Resource(bookie_id=rest)
+    rest, comma, owner = rest.partition(",owner=")
+    try:
+        if kind not in ("scope", "ledger") or (comma and not owner):
+            raise ValueError(text)
+        scope, _, ledger = rest.rpartition("/") if kind == "ledger" else (rest, "", "0")
+        int(ledger, 0)
+        return Resource(parse_scope(scope) if scope else 0, owner or None, name=f"{kind}:{rest}")
+    except ValueError:
+        raise IncorrectParameterException(
+            f"resource {text!r} is none of cluster, bookie:ID, scope:N, ledger:ID and ledger:SCOPE/ID, the last three "
+            "with ,owner=PRINCIPAL where it matters"
+        ) from None
+
+
+def owned_by(principal: Principal, scope_id: int) -> Resource:
+    """A ledger that the principal is about to create."""
+    return Resource(scope_id, str(principal))

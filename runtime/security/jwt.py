@@ -1,0 +1,270 @@
+"""JSON Web Tokens: who their bearer is, by signature, issuer, audience and time.
+
+Algorithms are RS256, ES256 and EdDSA and nothing else: `none`, and HMAC with a public key for a secret, are refused
+before any key is looked at. The key decides which algorithm it is for, never the token alone. `exp` is demanded, with
+`nbf` and `iat` it may be 30 s off. One claim names the principal (`sub`), another its groups.
+
+Keys are a JWK set (RFC 7517), from a file, read anew when it changes, or from an HTTPS URL, fetched in a thread of its
+own: at the start, every five minutes, and when a token names a key that is not known, at most every ten seconds. Keys
+that were fetched stay when a fetch fails, for a day.
+
+Needs the extra `security` (PyJWT, cryptography). Not its job: what the principal may do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.principal import Kind, Principal
+from bookgate.runtime.security.watched_file import WatchedFile
+
+try:
+    import jwt
+except ImportError as error:  # pragma: no cover - without the extra
+    raise IncorrectParameterException(
+        "JSON Web Tokens need PyJWT and cryptography; install bookgate[security]"
+    ) from error
+
+_LOG = logging.getLogger(__name__)
+
+ALGORITHMS = ("RS256", "ES256", "EdDSA")
+LEEWAY_SECONDS = 30
+_MOST_BYTES = 16 * 1024
+"""Of one token; a longer one is not looked at."""
+_REFRESH_SECONDS = 300.0
+_SOONEST_SECONDS = 10.0
+_STALE_SECONDS = 24 * 3600.0
+_FETCH_SECONDS = 10.0
+_MOST_KEY_SET_BYTES = 1024 * 1024
+
+_TYPES = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
+
+Keys = Mapping[str | None, tuple[jwt.PyJWK, ...]]
+"""By key id; None: keys without one."""
+
+
+class TokenRefused(Exception):
+    """A token that is not taken; the message says why and has nothing of the token in it."""
+
+
+def parse_keys(text: str) -> Keys:
+    """Reads a JWK set; keys for something else are left out. Raises IncorrectParameterException."""
+    try:
+        content = json.loads(text)
+        entries = content["keys"]
+        if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+            raise TypeError(entries)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise IncorrectParameterException("no JSON Web Key Set; it is an object with the list `keys`") from error
+    keys: dict[str | None, tuple[jwt.PyJWK, ...]] = {}
+    for number, entry in enumerate(entries, start=1):
+        algorithm = _TYPES.get(str(entry.get("kty")))
+        if algorithm is None or entry.get("use", "sig") != "sig" or entry.get("alg", algorithm) != algorithm:
+            continue
+        try:
+            key = jwt.PyJWK(entry, algorithm=algorithm)
+        except Exception as error:
+            raise IncorrectParameterException(
+                f"key {number} of the set can't be read: {type(error).__name__}"
+            ) from error
+        kid = entry.get("kid")
+        keys[kid] = (*keys.get(kid, ()), key)
+    if not keys:
+        raise IncorrectParameterException(f"no key of the set is for {', '.join(ALGORITHMS)}")
+    return keys
+
+
+class KeySource(Protocol):
+    """Where keys come from."""
+
+    def current(self) -> Keys:
+        """As they are known now; never waits."""
+
+    def missing(self) -> None:
+        """A token named a key that is not known: there may be new ones."""
+
+
+class FileKeys:
+    """Keys of a file. Raises IncorrectParameterException when it can't be used at first."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = WatchedFile(path, parse_keys, "key set")
+
+    def current(self) -> Keys:
+        return self._file.value
+
+    def missing(self) -> None:
+        self._file.refresh()
+
+
+def fetch(url: str) -> str:
+    """The content at an HTTPS URL. Raises OSError, ValueError."""
+
+    with urllib.request.build_opener(_HttpsOnly).open(url, timeout=_FETCH_SECONDS) as response:
+        body: bytes = response.read(_MOST_KEY_SET_BYTES + 1)
+    if len(body) > _MOST_KEY_SET_BYTES:
+        raise ValueError(f"more than {_MOST_KEY_SET_BYTES} bytes")
+    return body.decode("utf-8")
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    """A redirection to a channel without TLS would let anybody on the way choose the keys."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if not newurl.lower().startswith("https://"):
+            raise ValueError(f"redirected to {newurl.partition(':')[0]}, which is not https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class UrlKeys:
+    """Keys from a URL; see the module. The first fetch is waited for, so that a wrong address shows at the start."""
+
+    def __init__(
+        self, url: str, get: Callable[[str], str] = fetch, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Raises IncorrectParameterException for a URL without TLS, or whose keys can't be had."""
+        if not url.lower().startswith("https://"):
+            raise IncorrectParameterException(f"key set {url}: it is fetched by https:// only")
+        self._url = url
+        self._get = get
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._fetching = False
+        self._asked = clock()
+        try:
+            self._keys = parse_keys(get(url))
+        except (OSError, ValueError, IncorrectParameterException) as error:
+            raise IncorrectParameterException(f"key set {url} can't be used: {error}") from error
+        self._fetched = clock()
+
+    def current(self) -> Keys:
+        age = self._clock() - self._fetched
+        if age >= _REFRESH_SECONDS:
+            self._fetch_soon()
+        return self._keys if age < _STALE_SECONDS else {}
+
+    def missing(self) -> None:
+        self._fetch_soon()
+
+    def _fetch_soon(self) -> None:
+        with self._lock:
+            now = self._clock()
+            if self._fetching or now - self._asked < _SOONEST_SECONDS:
+                return
+            self._fetching, self._asked = True, now
+        threading.Thread(target=self._fetch, name="bookgate-key-set", daemon=True).start()
+
+    def _fetch(self) -> None:
+        try:
+            self._keys = parse_keys(self._get(self._url))
+            self._fetched = self._clock()
+        except (OSError, ValueError, IncorrectParameterException) as error:
+            log_event(_LOG, "key_set", logging.ERROR, state="kept-old", url=self._url, reason=error)
+        finally:
+            self._fetching = False
+
+
+@dataclass(frozen=True, slots=True)
+class JwtRules:
+    """What a token must say. `audience` and `issuer` are demanded where they are set."""
+
+    issuer: str | None = None
+    audience: str | None = None
+    name_claim: str = "sub"
+    groups_claim: str = "groups"
+
+
+class JwtVerifier:
+    """Tells whose a token is."""
+
+    def __init__(self, source: KeySource, rules: JwtRules) -> None:
+        self._source = source
+        self._rules = rules
+
+    def principal(self, token: str) -> Principal:
+        """The bearer. Raises TokenRefused."""
+        claims = self._claims(token)
+        name = claims.get(self._rules.name_claim)
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise TokenRefused(f"its claim {self._rules.name_claim} is no name")
+        return Principal(Kind.JWT, name, _groups(claims.get(self._rules.groups_claim)))
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        if len(token) > _MOST_BYTES:
+            raise TokenRefused(f"it is longer than {_MOST_BYTES} bytes")
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError as error:
+            raise TokenRefused("it is no JSON Web Token") from error
+        algorithm = header.get("alg")
+        if algorithm not in ALGORITHMS:
+            raise TokenRefused(f"its algorithm is none of {', '.join(ALGORITHMS)}")
+        keys = self._candidates(header.get("kid"), algorithm)
+        problem = "no key is known that could have signed it"
+        for key in keys:
+            try:
+                return self._checked(token, key, algorithm)
+            except jwt.InvalidSignatureError:
+                problem = "its signature is wrong"
+            except (jwt.PyJWTError, ValueError, TypeError) as error:
+                raise TokenRefused(_in_words(error)) from error
+        raise TokenRefused(problem)
+
+    def _candidates(self, kid: str | None, algorithm: str) -> Sequence[jwt.PyJWK]:
+        known = self._source.current()
+        if kid is not None and kid not in known and None not in known:
+            self._source.missing()
+            known = self._source.current()
+        found = known.get(kid, ()) or known.get(None, ())
+        if kid is None and not found:
+            found = tuple(key for keys in known.values() for key in keys)
+        return [key for key in found if key.algorithm_name == algorithm]
+
+    def _checked(self, token: str, key: jwt.PyJWK, algorithm: str) -> Mapping[str, Any]:
+        rules = self._rules
+        claims: Mapping[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[algorithm],
+            audience=rules.audience,
+            issuer=rules.issuer,
+            leeway=LEEWAY_SECONDS,
+            options={
+                "require": ["exp", *(["iss"] if rules.issuer else []), *(["aud"] if rules.audience else [])],
+                "verify_aud": rules.audience is not None,
+            },
+        )
+        return claims
+
+
+def _groups(claim: object) -> frozenset[str]:
+    if isinstance(claim, str):
+        claim = [claim]
+    if not isinstance(claim, list):
+        return frozenset()
+    return frozenset(each for each in claim if isinstance(each, str) and each.isprintable())
+
+
+_WORDS: tuple[tuple[type[Exception], str], ...] = (
+    (jwt.ExpiredSignatureError, "it has expired"),
+    (jwt.ImmatureSignatureError, "it is not valid yet"),
+    (jwt.InvalidIssuedAtError, "it was issued in the future"),
+    (jwt.InvalidAudienceError, "it is for another audience"),
+    (jwt.InvalidIssuerError, "it is of another issuer"),
+)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return f"it has no claim {error.claim}"
+    return next((words for kind, words in _WORDS if isinstance(error, kind)), "it can't be read")

@@ -1,0 +1,161 @@
+"""What doors ask, the audit trail, files that change under way, and the commands that prepare them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.audit_trail import AuditTrail
+from bookgate.runtime.security.authenticators import NotAuthenticatedException
+from bookgate.runtime.security.decision import Resource
+from bookgate.runtime.security.policy_file import PolicyFile
+from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, Kind, Principal
+from bookgate.runtime.security.settings import SecuritySettings
+from bookgate.runtime.security.static_tokens import StaticTokens, new_token
+from bookgate.thinclient.commands.main import app
+
+READERS = '[[bindings]]\nprincipals = ["token:*"]\nrole = "reader"\n'
+SPARK = Principal(Kind.TOKEN, "spark")
+
+
+def test_without_settings_there_is_no_access_control() -> None:
+    assert AccessControl.from_settings(SecuritySettings()) is None
+
+
+def test_without_a_policy_whoever_is_authenticated_may_do_all(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(new_token("spark")[1])
+    access = AccessControl.from_settings(SecuritySettings(security_tokens=tmp_path / "tokens"))
+    assert access is not None
+    assert access.decide(SPARK, Action.LEDGER_DELETE, Resource(0))
+    assert not access.decide(ANONYMOUS, Action.DISCOVERY_READ)
+    assert not access.decide(LOCAL, Action.DISCOVERY_READ)
+
+
+def test_a_policy_changes_under_way_and_a_broken_one_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(READERS)
+    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
+    assert access is not None
+    assert not access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+    path.write_text(READERS.replace("reader", "writer"))
+    file = access._policy
+    assert isinstance(file, PolicyFile)
+    file.refresh()
+    assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+    path.write_text("rubbish")
+    with caplog.at_level(logging.ERROR):
+        file.refresh()
+        file.refresh()
+    assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+    assert access.policy_problem
+    assert caplog.text.count("kept-old") == 1
+    path.unlink()
+    file.refresh()
+    assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+    path.write_text(READERS)
+    file.refresh()
+    assert access.policy_problem is None
+    assert not access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+
+
+def test_the_trail_has_changes_and_denials_and_no_token(tmp_path: Path) -> None:
+    token, line = new_token("spark")
+    (tmp_path / "tokens").write_text(line)
+    settings = SecuritySettings(security_tokens=tmp_path / "tokens", audit_file=tmp_path / "audit.log")
+    access = AccessControl.from_settings(settings)
+    assert access is not None
+    try:
+        principal = access.authenticate(door="grpc", peer="1.2.3.4:5", bearer=token)
+        resource = Resource(0, name="ledger:7")
+        access.done(principal, Action.LEDGER_READ, resource, "SUCCESS", door="grpc", peer="1.2.3.4:5")
+        access.done(
+            principal, Action.LEDGER_CREATE, resource, "SUCCESS", door="grpc", peer="p", request_token=b"\x01" * 16
+        )
+        denied = access.decide(ANONYMOUS, Action.LEDGER_READ, resource)
+        access.denied(ANONYMOUS, Action.LEDGER_READ, resource, denied, door="entry", peer="p")
+        with pytest.raises(NotAuthenticatedException):
+            access.authenticate(door="http", peer="p", bearer=token + "x")
+    finally:
+        access.close()
+    text = (tmp_path / "audit.log").read_text()
+    assert token not in text
+    rows = [json.loads(each) for each in text.splitlines()]
+    assert [(row["action"], row["outcome"]) for row in rows] == [
+        ("ledger.create", "SUCCESS"),
+        ("ledger.read", "denied"),
+        ("authenticate", "unauthenticated"),
+    ]
+    assert rows[0]["request_token"] == "010101010101"
+    assert stat.S_IMODE(os.stat(tmp_path / "audit.log").st_mode) == 0o600
+    assert access.counts["entry", "anonymous", "denied"] == 1
+
+
+def test_the_audit_file_begins_anew(tmp_path: Path) -> None:
+    trail = AuditTrail()
+    trail.write_to(tmp_path / "audit.log", 4096, 2)
+    try:
+        for number in range(100):
+            trail.record(
+                principal=SPARK,
+                peer="p",
+                door="grpc",
+                action=Action.LEDGER_CREATE,
+                resource=f"ledger:{number}",
+                outcome="x",
+            )
+    finally:
+        trail.close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
+
+
+def test_settings_that_contradict_each_other() -> None:
+    for wrong in (
+        {"security_jwt_issuer": "x"},
+        {"security_jwt_keys": "keys.json"},
+        {"security_jwt_keys": "http://idp", "security_jwt_audience": "x"},
+        {"security_principal_rules": ["x"]},
+    ):
+        with pytest.raises(ValueError, match="security_"):
+            SecuritySettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_commands_make_tokens_and_explain_policies(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    tokens, policy = tmp_path / "tokens", tmp_path / "policy.toml"
+    token = run(app, ["token", "create", "spark", "--file", str(tokens)]).stdout.strip()
+    run(app, ["token", "create", "etl", "--file", str(tokens)])
+    assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
+    assert str(StaticTokens(tokens).principal(token)) == "token:spark"
+    line = run(app, ["token", "hash", "spark"], input=token + "\n").stdout.strip()
+    assert line in tokens.read_text()
+    policy.write_text(READERS)
+    assert run(app, ["policy", "check", str(policy)]).exit_code == 0
+    asked = ["policy", "explain", "token:spark", "ledger.read", "ledger:7", "--policy", str(policy)]
+    assert "allowed: binding 1 (role reader)" in run(app, asked).stdout
+    denied = run(app, [*asked[:3], "ledger.delete", *asked[4:]])
+    assert (denied.exit_code, denied.stdout) == (1, "denied: no binding allows it\n")
+    policy.write_text("[[bindings]]\n")
+    broken = run(app, ["policy", "check", str(policy), "--json"])
+    assert broken.exit_code == 1
+    assert len(json.loads(broken.stdout)["problems"]) == 2
+
+
+def test_a_file_that_can_not_be_used_is_an_error_at_the_start(tmp_path: Path) -> None:
+    for wrong in (
+        {"security_policy": tmp_path / "none"},
+        {"security_tokens": tmp_path / "none"},
+        {"security_jwt_keys": str(tmp_path / "none"), "security_jwt_audience": "x"},
+    ):
+        with pytest.raises(IncorrectParameterException, match="none can't be read"):
+            AccessControl.from_settings(SecuritySettings(**wrong))  # type: ignore[arg-type]

@@ -1,0 +1,211 @@
+"""Tokens and certificates become principals; what is wrong with one is refused, and never quoted."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException, bearer_of, is_loopback
+from bookgate.runtime.security.jwt import FileKeys, JwtRules, JwtVerifier, TokenRefused, UrlKeys, parse_keys
+from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, CertificateNames, Kind, Principal
+from bookgate.runtime.security.static_tokens import StaticTokens, new_token, parse_tokens
+
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+ED_KEY = ed25519.Ed25519PrivateKey.generate()
+OTHER_KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def key_set() -> str:
+    keys = [
+        RSAAlgorithm.to_jwk(RSA_KEY.public_key(), as_dict=True) | {"kid": "rsa"},
+        ECAlgorithm.to_jwk(EC_KEY.public_key(), as_dict=True) | {"kid": "ec", "use": "sig"},
+        OKPAlgorithm.to_jwk(ED_KEY.public_key(), as_dict=True) | {"kid": "ed"},
+        {"kty": "oct", "k": "c2VjcmV0", "kid": "hmac"},
+    ]
+    return json.dumps({"keys": keys})
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    now = int(time.time())
+    given = {"sub": "spark", "aud": "bookgate", "iss": "idp", "exp": now + 60, "groups": ["etl"]} | changes
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def made(key: Any = EC_KEY, algorithm: str = "ES256", kid: str | None = "ec", **changes: Any) -> str:
+    return jwt.encode(claims(**changes), key, algorithm, {"kid": kid} if kid else None)
+
+
+def forged(header: Mapping[str, Any], secret: bytes = b"") -> str:
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims())]
+    signed = b".".join(parts)
+    signature = hmac.new(secret, signed, hashlib.sha256).digest() if secret else b""
+    return (signed + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
+
+
+@pytest.fixture
+def verifier(tmp_path: Path) -> JwtVerifier:
+    path = tmp_path / "keys.json"
+    path.write_text(key_set())
+    return JwtVerifier(FileKeys(path), JwtRules("idp", "bookgate"))
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "kid"),
+    [(RSA_KEY, "RS256", "rsa"), (EC_KEY, "ES256", "ec"), (ED_KEY, "EdDSA", "ed"), (EC_KEY, "ES256", None)],
+)
+def test_takes_a_token(verifier: JwtVerifier, key: Any, algorithm: str, kid: str | None) -> None:
+    assert verifier.principal(made(key, algorithm, kid)) == Principal(Kind.JWT, "spark", frozenset({"etl"}))
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        (lambda: made(exp=int(time.time()) - 31), "expired"),
+        (lambda: made(exp=None), "no claim exp"),
+        (lambda: made(nbf=int(time.time()) + 40), "not valid yet"),
+        (lambda: made(aud="other"), "another audience"),
+        (lambda: made(aud=None), "no claim aud"),
+        (lambda: made(iss="other"), "another issuer"),
+        (lambda: made(iss=None), "no claim iss"),
+        (lambda: made(sub=None), "claim sub is no name"),
+        (lambda: made(OTHER_KEY), "signature"),
+        (lambda: made(OTHER_KEY, kid="new"), "no key is known"),
+        (lambda: made(RSA_KEY, "RS512", "rsa"), "algorithm"),
+        (lambda: made(ED_KEY, "EdDSA", "ec"), "no key is known"),
+        (lambda: forged({"alg": "none"}), "algorithm"),
+        (lambda: forged({"alg": "HS256", "kid": "rsa"}, b"secret"), "algorithm"),
+        (lambda: forged({"alg": "HS256", "kid": "hmac"}, b"secret"), "algorithm"),
+        (lambda: "no.token", "no JSON Web Token"),
+        (lambda: "a" * 20_000, "longer"),
+    ],
+)
+def test_refuses_a_token(verifier: JwtVerifier, token: Any, why: str) -> None:
+    text = token()
+    with pytest.raises(TokenRefused, match=why) as caught:
+        verifier.principal(text)
+    assert text not in str(caught.value)
+
+
+def test_a_clock_may_be_off(verifier: JwtVerifier) -> None:
+    assert verifier.principal(made(exp=int(time.time()) - 20, nbf=int(time.time()) + 20)).name == "spark"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.one_of(st.text(), st.binary().map(lambda data: base64.urlsafe_b64encode(data).decode() + ".e30.AA")))
+def test_any_text_is_refused(verifier: JwtVerifier, text: str) -> None:
+    with pytest.raises(TokenRefused):
+        verifier.principal(text)
+
+
+def test_key_sets_of_a_url_are_fetched_anew_and_outlive_failures() -> None:
+    now, answers, asked = [0.0], [key_set()], []
+
+    def get(url: str) -> str:
+        asked.append(url)
+        if not answers:
+            raise OSError("down")
+        return answers.pop()
+
+    keys = UrlKeys("https://idp/keys", get, lambda: now[0])
+    assert "ec" in keys.current()
+    now[0] = 301.0
+    keys.current()
+    _wait_for(lambda: len(asked) == 2 and not keys._fetching)
+    assert "ec" in keys.current()
+    keys.missing()
+    assert len(asked) == 2, "a token with a key that is not known makes no storm"
+    now[0] = 25 * 3600.0
+    assert not keys.current()
+
+
+def _wait_for(what: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_key_sets_come_over_tls_only() -> None:
+    with pytest.raises(IncorrectParameterException, match="https"):
+        UrlKeys("http://idp/keys", lambda url: key_set())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"keys": [1]}', '{"keys": []}', '{"keys": [{"kty": "oct", "k": ""}]}']
+)
+def test_refuses_key_sets(text: str) -> None:
+    with pytest.raises(IncorrectParameterException):
+        parse_keys(text)
+
+
+def test_static_tokens_are_read_anew_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    old, line = new_token("spark")
+    path.write_text(f"# people\n{line}\n")
+    tokens = StaticTokens(path)
+    assert tokens.principal(old) == Principal(Kind.TOKEN, "spark")
+    assert tokens.principal(old + "x") is None
+    assert tokens.principal("") is None
+    new, line = new_token("spark")
+    path.write_text(f"{line}\n")
+    tokens._file.refresh()
+    assert tokens.principal(new) is not None
+    assert tokens.principal(old) is None
+    path.write_text("rubbish\n")
+    tokens._file.refresh()
+    assert tokens.principal(new) is not None
+    assert tokens._file.problem is not None
+
+
+def test_token_files_name_the_line_not_its_content() -> None:
+    with pytest.raises(IncorrectParameterException, match="line 2") as caught:
+        parse_tokens(f"a:{'0' * 64}\nb:{'f' * 63}\n")
+    assert "fff" not in str(caught.value)
+    with pytest.raises(IncorrectParameterException, match="already"):
+        parse_tokens(f"a:{'0' * 64}\nb:{'0' * 64}\n")
+
+
+def test_a_token_goes_before_a_certificate(tmp_path: Path) -> None:
+    token, line = new_token("spark")
+    (tmp_path / "tokens").write_text(line)
+    doors = Authenticators(StaticTokens(tmp_path / "tokens"))
+    proxy = CertificateNames("CN=proxy")
+    assert str(doors.authenticate(bearer=token, certificate=proxy)) == "token:spark"
+    assert str(doors.authenticate(certificate=proxy)) == "tls:CN=proxy"
+    assert doors.authenticate(loopback=True) == ANONYMOUS
+    with pytest.raises(NotAuthenticatedException) as caught:
+        doors.authenticate(bearer=token[:-1], certificate=proxy)
+    assert token[:-1] not in str(caught.value)
+
+
+def test_who_is_on_this_machine_is_local_where_nobody_can_be_authenticated() -> None:
+    assert Authenticators().authenticate(loopback=True) == LOCAL
+    assert Authenticators().authenticate() == ANONYMOUS
+    assert Authenticators(certificates=True).authenticate(loopback=True) == ANONYMOUS
+
+
+def test_headers_and_addresses() -> None:
+    assert bearer_of("Bearer abc ") == "abc"
+    assert bearer_of("bearer abc") == "abc"
+    assert bearer_of("Basic abc") is None
+    assert bearer_of(None) is None
+    for host, expected in {
+        "127.0.0.1": True, "127.8.0.1": True, "::1": True, "[::1]": True, "localhost": True, "::ffff:127.0.0.1": True,
+        "10.0.0.1": False, "example.org": False, "": False, "::": False,
+    }.items():  # fmt: skip
+        assert is_loopback(host) is expected, host

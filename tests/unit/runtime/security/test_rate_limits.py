@@ -1,0 +1,89 @@
+"""Buckets never give more than their rate, and queues take turns."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.runtime.security.policy import parse_policy
+from bookgate.runtime.security.principal import Kind, Principal
+from bookgate.runtime.security.rate_limits import FairQueue, PrincipalLimits, TokenBucket
+
+A, B = Principal(Kind.TOKEN, "a"), Principal(Kind.TOKEN, "b")
+POLICY = parse_policy("""
+[[limits]]
+principals = ["token:a"]
+calls_per_second = 2
+[[limits]]
+principals = ["*"]
+calls_per_second = 10
+""")
+
+
+@given(st.floats(0.1, 1000), st.lists(st.tuples(st.floats(0, 5), st.floats(0, 50)), max_size=50))
+def test_a_bucket_gives_its_rate_and_one_second_in_front(rate: float, steps: list[tuple[float, float]]) -> None:
+    bucket, now, taken, largest = TokenBucket(rate, 0.0), 0.0, 0.0, 0.0
+    for pause, amount in steps:
+        now += pause
+        if bucket.take(now, amount) == 0:
+            taken += amount
+            largest = max(largest, amount)
+    assert taken <= rate * now + bucket.capacity + largest + 1e-6
+
+
+@given(st.floats(0.1, 1000), st.lists(st.floats(0, 50), min_size=1, max_size=20))
+def test_after_the_pause_that_a_bucket_names_it_gives(rate: float, amounts: list[float]) -> None:
+    bucket, now = TokenBucket(rate, 0.0), 0.0
+    for amount in amounts:
+        wait = bucket.take(now, amount)
+        now += wait * (1 + 1e-9) + 1e-9
+        assert wait == 0 or bucket.take(now, amount) == 0
+
+
+def test_each_principal_has_buckets_of_its_own() -> None:
+    limits = PrincipalLimits()
+    assert [limits.take(POLICY, A, "calls_per_second", 0.0) for _ in range(3)] == [0, 0, pytest.approx(0.5)]
+    assert limits.take(POLICY, B, "calls_per_second", 0.0) == 0
+    assert limits.take(POLICY, A, "creates_per_second", 0.0) == 0
+    assert limits.take(POLICY, A, "calls_per_second", 0.5) == 0
+
+
+def test_what_is_known_afterwards_is_paid_afterwards() -> None:
+    limits = PrincipalLimits()
+    assert limits.charge(POLICY, A, "calls_per_second", 0.0, 12) == pytest.approx(5.0)
+    assert limits.take(POLICY, A, "calls_per_second", 5.0) > 0
+    assert limits.take(POLICY, A, "calls_per_second", 5.6) == 0
+
+
+def test_full_buckets_are_forgotten() -> None:
+    limits = PrincipalLimits()
+    for number in range(10_000):
+        limits.take(POLICY, Principal(Kind.JWT, str(number)), "calls_per_second", float(number))
+    assert len(limits._buckets) < 1000
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=60))
+def test_queues_take_turns(puts: list[tuple[str, int]]) -> None:
+    queue: FairQueue[tuple[str, int]] = FairQueue()
+    for name, number in puts:
+        queue.put(name, (name, number))
+    taken: list[tuple[str, int]] = []
+    while (item := queue.take()) is not None:
+        taken.append(item)
+    assert len(queue) == 0
+    for name in "abc":
+        assert [each for each in taken if each[0] == name] == [each for each in puts if each[0] == name]
+        places = [place for place, each in enumerate(taken) if each[0] == name]
+        assert all(later - earlier <= 3 for earlier, later in itertools.pairwise(places))
+
+
+def test_what_waits_no_more_is_taken_out() -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.put("a", 1)
+    queue.put("a", 2)
+    queue.remove("a", 1)
+    queue.remove("b", 1)
+    assert (queue.take(), queue.take(), len(queue)) == (2, None, 0)
