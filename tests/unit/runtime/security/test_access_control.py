@@ -127,7 +127,7 @@ def test_settings_that_contradict_each_other() -> None:
         {"security_principal_rules": ["x"]},
     ):
         with pytest.raises(ValueError, match="security_"):
-            SecuritySettings(**wrong)  # type: ignore[arg-type]
+            SecuritySettings(**wrong)
 
 
 def test_commands_make_tokens_and_explain_policies(tmp_path: Path) -> None:
@@ -158,4 +158,4 @@ def test_a_file_that_can_not_be_used_is_an_error_at_the_start(tmp_path: Path) ->
         {"security_jwt_keys": str(tmp_path / "none"), "security_jwt_audience": "x"},
     ):
         with pytest.raises(IncorrectParameterException, match="none can't be read"):
-            AccessControl.from_settings(SecuritySettings(**wrong))  # type: ignore[arg-type]
+            AccessControl.from_settings(SecuritySettings(**wrong))
