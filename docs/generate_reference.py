@@ -1,4 +1,4 @@
-"""Writes docs/reference/commands.md from the commands and docs/reference/logs.md from the calls that log.
+"""Writes docs/reference: commands.md from the commands, logs.md from the calls that log, states.md from the tables.
 
 `make reference` runs it; `--check` writes nothing and fails when a page is not what would be written. The Python API
 needs no generator: mkdocstrings takes the docstrings into the site.
@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import command_reference
 import log_reference
+import state_reference
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -21,6 +22,7 @@ def main() -> None:
     pages = {
         REFERENCE / "commands.md": command_reference.render(),
         REFERENCE / "logs.md": log_reference.render(),
+        REFERENCE / "states.md": state_reference.render(),
     }
     REFERENCE.mkdir(exist_ok=True)
     for path, page in pages.items():

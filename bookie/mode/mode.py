@@ -1,19 +1,20 @@
-"""What mode a bookie is in: whether it takes adds, from whom, and why not.
+"""A bookie's mode: whether it accepts adds, from whom, and why not.
 
-States: starting → running → shutting down; and across them READ_WRITE or READ_ONLY. A bookie is read-only while it is
-forced to be (by its settings, or because it shuts down), while an operator holds it there (manual), or while any cause
-of its own holds: disks over their threshold, a write that found no space, or a status restored from the last run. It
-is writable when none of these is left. A cause never ends the operator's hold, and the operator's release never ends
-a cause.
+Two things together. The lifecycle, `Phase`, with the table `LIFECYCLE`: starting → running → shutting down. And, across
+it, READ_WRITE or READ_ONLY: a bookie is read-only while its settings force it, while it shuts down, while an operator
+holds it read-only (`manual`), or while any `Cause` holds: disks above their threshold, a write that found no space, or
+a status restored from the last run. It is writable when none of these is left. A cause never ends the operator's hold,
+and the operator's release never ends a cause.
 
-Events: restored, running, the causes beginning and ending, set by an operator, shutting down. Each answers with the
-`Change` that is to be carried out: persisted and registered, or the bookie stopped where read-only mode is disabled.
+Events in: `restore`, `start`, `shut_down`; `disks_full`, `disks_writable`, `out_of_space`, `space_returned`;
+`set_by_operator`. Effect out: the `Change` to carry out, that is to persist and register the new mode, or to stop the
+bookie where read-only mode is disabled.
 
-While read-only, high-priority adds (recovery of ledgers) are taken as long as `takes_high_priority` says that there is
-room for them. It is false while a write that found no space is not made good, whatever was measured.
-Source: docs/protocol/storage.md#bookie-mode, docs/protocol/storage.md#disk-space.
+While read-only, high-priority adds (recovery of ledgers) are accepted as long as `takes_high_priority` is true, that is
+while there is space for them. It is false after a write that found no space until that write has succeeded, whatever
+the disks' usage is. Source: docs/protocol/storage.md#bookie-mode, docs/protocol/storage.md#disk-space.
 
-Not here: measuring disks (`disks.rules`), the status file, the registration, requests (`admission`).
+Not its job: measuring disks (`disks.rules`), the status file, the registration, requests (`admission`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from bookgate.ledger.transitions import Transitions
+
+
+class Phase(Enum):
+    """Where a bookie's process is in its life."""
+
+    STARTING = "storage is being opened; no request is served"
+    RUNNING = "requests are served"
+    SHUTTING_DOWN = "read-only for good"
+
+
+class PhaseEvent(Enum):
+    """What moves a bookie from phase to phase."""
+
+    STARTED = "storage is open"
+    STOPPED = "an operator, a signal or a fatal error ends the bookie"
+
+
+LIFECYCLE = Transitions(
+    Phase.STARTING,
+    {
+        Phase.STARTING: {PhaseEvent.STARTED: Phase.RUNNING, PhaseEvent.STOPPED: Phase.SHUTTING_DOWN},
+        Phase.RUNNING: {PhaseEvent.STOPPED: Phase.SHUTTING_DOWN},
+        Phase.SHUTTING_DOWN: {PhaseEvent.STOPPED: Phase.SHUTTING_DOWN},
+    },
+)
+
 
 class Cause(Enum):
-    """Why a bookie went read-only by itself."""
+    """Why a bookie is read-only of its own accord."""
 
     DISK_USAGE = "disk usage over the threshold"
     OUT_OF_SPACE = "a write found no space"
@@ -31,13 +59,13 @@ class Cause(Enum):
 
 
 class Change(Enum):
-    """What follows from an event."""
+    """What the caller has to carry out after an event."""
 
     NONE = auto()
     TO_READ_ONLY = auto()
     TO_READ_WRITE = auto()
     STOP = auto()
-    """It would have to be read-only, which the settings do not allow."""
+    """Stop the bookie: it would have to be read-only, which the settings do not allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +90,8 @@ class BookieMode:
         "_read_only_enabled",
         "_room_for_high_priority",
         "manual",
+        "phase",
         "read_only",
-        "running",
-        "shutting_down",
         "takes_high_priority",
     )
 
@@ -74,12 +101,19 @@ class BookieMode:
         self._causes: set[Cause] = set()
         self._room_for_high_priority = True
         self.manual = False
-        self.running = False
-        self.shutting_down = False
+        self.phase = LIFECYCLE.initial
         self.read_only = force_read_only
         """Normal adds and explicit LACs are refused."""
         self.takes_high_priority = True
         """High-priority adds are taken, also while read-only."""
+
+    @property
+    def running(self) -> bool:
+        return self.phase is Phase.RUNNING
+
+    @property
+    def shutting_down(self) -> bool:
+        return self.phase is Phase.SHUTTING_DOWN
 
     @property
     def causes(self) -> frozenset[Cause]:
@@ -112,12 +146,11 @@ class BookieMode:
 
     def start(self) -> None:
         """Storage is open and requests are served."""
-        self.running = True
+        self.phase = LIFECYCLE.after(self.phase, PhaseEvent.STARTED)
 
     def shut_down(self) -> None:
-        """From now on read-only for good; nobody is told, since the registration is taken back."""
-        self.shutting_down = True
-        self.running = False
+        """Read-only from now on; no `Change` follows, because the registration is taken back."""
+        self.phase = LIFECYCLE.after(self.phase, PhaseEvent.STOPPED)
         self.read_only = True
 
     # --- causes ---

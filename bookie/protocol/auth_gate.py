@@ -1,19 +1,21 @@
-"""What a connection may do before it is let in: the state table of authentication, and of TLS where it is demanded.
+"""Which requests a connection may send before it is authorised.
 
-States: shut (not yet secured where TLS is demanded, or not yet authenticated) → open, for good. While shut only the
-requests that lead on are served: START_TLS, and AUTH once TLS has no say any more, so that no secret is asked for in
-clear. Everything else is told that it is not authorised, in the words its protocol has; where the binary protocol has
-none, the connection ends. A connection without either demand has no gate at all.
+States: `GateState`, with the table `GATE`. Until the connection is authorised, only START_TLS is accepted and, once TLS
+(if required) is established, AUTH; credentials therefore never travel in clear text. Every other request is answered
+with "not authorised" in the form that its protocol has; v2 has none for requests other than adds and reads, and there
+the connection is closed. A connection for which neither TLS nor authentication is required is open from the start.
 
-Source: docs/protocol/wire.md#authentication. Not here: what a plugin takes for proof (`authentication`), the TLS
+Source: docs/protocol/wire.md#authentication. Not its job: what a provider accepts as proof (`authentication`), TLS
 itself.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from bookgate.ledger.transitions import Transitions
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
@@ -39,28 +41,57 @@ _OPERATIONS: dict[type, Operation] = {
 }
 
 
+class GateState(enum.Enum):
+    """How far a connection is."""
+
+    AWAITING_TLS = "TLS is required and not established: only START_TLS is served"
+    AWAITING_AUTH = "the client has not proved who it is: only AUTH is served, and START_TLS"
+    OPEN = "every request is served"
+
+
+class GateEvent(enum.Enum):
+    """What brings a connection further."""
+
+    SECURED = "TLS is established"
+    PROVED = "the provider has accepted the client, by its certificate or by an AUTH request"
+
+
+GATE = Transitions(
+    GateState.AWAITING_TLS,
+    {
+        GateState.AWAITING_TLS: {GateEvent.SECURED: GateState.AWAITING_AUTH},
+        GateState.AWAITING_AUTH: {
+            GateEvent.SECURED: GateState.AWAITING_AUTH,
+            GateEvent.PROVED: GateState.OPEN,
+        },
+        GateState.OPEN: {GateEvent.SECURED: GateState.OPEN, GateEvent.PROVED: GateState.OPEN},
+    },
+)
+
+
 class AuthenticationException(Exception):
-    """A plugin does not take what it was shown; the message is for the bookie's log only."""
+    """The provider rejects the client's proof; the message is for the bookie's log only."""
 
 
 class AuthSession(Protocol):
-    """A plugin's view of one connection."""
+    """One connection's authentication, made by a provider."""
 
     @property
-    def authenticated(self) -> bool: ...
+    def authenticated(self) -> bool:
+        """Whether the client has proved who it is. Never taken back."""
 
     def process(self, payload: bytes) -> bytes:
         """Takes the client's payload and returns the reply. Raises AuthenticationException."""
 
     def secured(self, certificate: Mapping[str, Any] | None) -> None:
-        """The connection went over to TLS; the client's certificate as `ssl.getpeercert` tells it, None without one.
+        """TLS is established. `certificate`: the client's, as `ssl.getpeercert` returns it; None without one.
 
         Raises AuthenticationException.
         """
 
 
 class Verdict(NamedTuple):
-    """What becomes of a request: it passes, or is answered and, with `ends`, the connection closed for that reason."""
+    """What happens to a request: it passes, or `answer` is sent; with `ends`, the connection closes for that reason."""
 
     passes: bool = False
     answer: Response | None = None
@@ -68,25 +99,35 @@ class Verdict(NamedTuple):
 
 
 class Gate:
-    """One connection's. `session` None: nothing to authenticate; `plugin` is the name of the bookie's plugin."""
+    """The gate of one connection. `session` is None without authentication; `plugin` names the bookie's provider."""
 
     def __init__(self, session: AuthSession | None, plugin: str | None, *, tls_required: bool) -> None:
         self._session = session
         self._plugin = plugin
-        self._waits_for_tls = tls_required
+        self.state = GATE.initial
+        if not tls_required:
+            self._secured()
 
     @property
     def is_open(self) -> bool:
-        return not self._waits_for_tls and (self._session is None or self._session.authenticated)
+        return self.state is GateState.OPEN
 
     def secured(self, certificate: Mapping[str, Any] | None) -> None:
-        """TLS stands. Raises AuthenticationException when the plugin doesn't like the certificate."""
-        self._waits_for_tls = False
+        """TLS is established. Raises AuthenticationException if the provider rejects the certificate."""
         if self._session is not None:
             self._session.secured(certificate)
+        self._secured()
+
+    def _secured(self) -> None:
+        self.state = GATE.after(self.state, GateEvent.SECURED)
+        if self._session is None or self._session.authenticated:
+            self._proved()
+
+    def _proved(self) -> None:
+        self.state = GATE.after(self.state, GateEvent.PROVED)
 
     def check(self, request: Request, *, binary: bool) -> Verdict:
-        """Judges a request that came while the gate was shut."""
+        """Decides on a request that arrived before the gate was open. `binary`: it came in v2's encoding."""
         if self.is_open or (isinstance(request, messages.StartTlsRequest) and request.complete):
             return Verdict(passes=True)
         if isinstance(request, AuthRequest):
@@ -99,13 +140,15 @@ class Gate:
 
     def _authenticate(self, request: AuthRequest, binary: bool) -> Verdict:
         refused = None if binary else _unauthorised(request)
-        if self._session is None or self._waits_for_tls or request.plugin_name != self._plugin:
+        if self._session is None or self.state is GateState.AWAITING_TLS or request.plugin_name != self._plugin:
             ends = f"authentication by {request.plugin_name!r} is not possible here" if binary else None
             return Verdict(answer=refused, ends=ends)
         try:
             reply = self._session.process(request.payload)
         except AuthenticationException as error:
             return Verdict(answer=refused, ends=f"authentication failed: {error}")
+        if self._session.authenticated:
+            self._proved()
         return Verdict(answer=AuthResponse(request.txn_id, Status.EOK, request.plugin_name, reply, request.priority))
 
 

@@ -1,6 +1,7 @@
 """Recovery of a ledger whose writer is gone: finds its end, makes it durable, and determines how to close it.
 
-The ledger is IN_RECOVERY in the metadata before this begins (the caller has set that by compare-and-set). States:
+The ledger is IN_RECOVERY in the metadata before this begins (the caller has set that by compare-and-set). States
+(`RecoveryState`, with the table `RECOVERY`):
 
 * *fencing*: a fencing read of the last entry is outstanding at every bookie of the last ensemble. It ends when a
   response is valid and the ensemble is covered: in every write set fewer than ack quorum bookies are unknown, so no
@@ -10,12 +11,14 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has set
   quorum − ack quorum + 1 explicit "missing" responses; otherwise recovery fails. Good copies are added again to the
   whole write set, in entry order; the first negative result is the end. Reads run ahead, and adds are pipelined, within
   a window of entries and bytes; entries read beyond the end are dropped.
+* *storing* the last of them: the end is known, and adds are outstanding.
+
   A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
-      fragments (docs/protocol/client-protocol.md#recovery-adds). Until then the ledger's ensembles are those of the
-      start, which hold everything acknowledged, so a recovery that dies loses nothing. It must not have promised
-      anything either: its adds carry L, frozen, and not the current LAC as BookKeeper's do. The current LAC holds only
-      in the ensembles in memory; another recovery, which can't know them, may find an earlier end, and a reader would
-      then have seen a LAC beyond it.
+  fragments (docs/protocol/client-protocol.md#recovery-adds). Until then the ledger's ensembles are those of the start,
+  which hold everything acknowledged, so a recovery that dies loses nothing. It must not have promised anything either:
+  its adds carry L, frozen, and not the current LAC as BookKeeper's do. The current LAC holds only in the ensembles in
+  memory; another recovery, which can't know them, may find an earlier end, and a reader would then have seen a LAC
+  beyond it.
 * *sizing*, only if nothing was added again and L ≥ 0: entry L is read, because its packet contains the ledger's length,
   and the packets seen while fencing may be of later entries.
 * *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin again.
@@ -50,9 +53,57 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.quorum import CoverageSet
+from bookgate.ledger.transitions import Transitions
 from bookgate.thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
 from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE, EntryRead, write_set_bookies
 from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
+
+
+class RecoveryState(enum.Enum):
+    """Where a recovery is."""
+
+    FENCING = "fencing reads of the last entry are outstanding"
+    READING = "entries are read forward and added again"
+    STORING = "the end is known; the last adds are outstanding"
+    SIZING = "the last entry is read for the ledger's length"
+    FINISHED = "the last entry and the length are known"
+    FAILED = "the ledger stays IN_RECOVERY; recovery can begin again"
+
+
+class RecoveryEvent(enum.Enum):
+    """What moves a recovery from state to state."""
+
+    COVERED = "fewer than an ack quorum of every write set is unknown"
+    END_FOUND = "an entry is surely missing"
+    LENGTH_UNKNOWN = "all adds are stored, and none of them told the length"
+    DONE = "all adds are stored, and the length is known"
+    FAILED = "an entry neither readable nor surely missing, or one that can't be stored; too few bookies fenced"
+
+
+RECOVERY = Transitions(
+    RecoveryState.FENCING,
+    {
+        RecoveryState.FENCING: {
+            RecoveryEvent.COVERED: RecoveryState.READING,
+            RecoveryEvent.FAILED: RecoveryState.FAILED,
+        },
+        RecoveryState.READING: {
+            RecoveryEvent.END_FOUND: RecoveryState.STORING,
+            RecoveryEvent.FAILED: RecoveryState.FAILED,
+        },
+        RecoveryState.STORING: {
+            RecoveryEvent.LENGTH_UNKNOWN: RecoveryState.SIZING,
+            RecoveryEvent.DONE: RecoveryState.FINISHED,
+            RecoveryEvent.FAILED: RecoveryState.FAILED,
+        },
+        RecoveryState.SIZING: {
+            RecoveryEvent.DONE: RecoveryState.FINISHED,
+            RecoveryEvent.FAILED: RecoveryState.FAILED,
+        },
+        RecoveryState.FINISHED: {},
+        RecoveryState.FAILED: {},
+    },
+)
 
 
 class FenceRead(NamedTuple):
@@ -186,18 +237,20 @@ class LedgerRecovery:
         self._reads: dict[int, _ReplicaRead] = {}
         self._next_to_read = 0
         self._next_to_add = 0
-        self._end_found = False
         self._bytes_of_adds = 0
         self._largest = 0
         """Payload bytes of the largest entry so far."""
         self._closing_length: int | None = None
         self._sizing: _ReplicaRead | None = None
-        self._over = False
+        self.state = RECOVERY.initial
 
     @property
     def over(self) -> bool:
         """Finished or failed: later events have no effect."""
-        return self._over
+        return self.state is RecoveryState.FINISHED or self.state is RecoveryState.FAILED
+
+    def _on(self, event: RecoveryEvent) -> None:
+        self.state = RECOVERY.after(self.state, event)
 
     def begin(self) -> Sequence[Effect]:
         """Fences the last ensemble."""
@@ -207,11 +260,9 @@ class LedgerRecovery:
 
     def on_fence_answer(self, index: int, answer: Answer) -> Sequence[Effect]:
         """A response to a fencing read of the last entry."""
-        if self._over or index not in self._fence_outstanding:
+        if self.state is not RecoveryState.FENCING or index not in self._fence_outstanding:
             return ()
         self._fence_outstanding.discard(index)
-        if self._writer is not None:
-            return ()
         if isinstance(answer, Unreadable):
             if isinstance(answer.error, ENDS_AT_ONCE):
                 return self._fail(answer.error)
@@ -243,6 +294,7 @@ class LedgerRecovery:
     # Reading forward
 
     def _start_reading(self) -> Sequence[Effect]:
+        self._on(RecoveryEvent.COVERED)
         metadata = self._metadata
         self._start = max(self._best_lac, metadata.last_fragment.first_entry_id - 1)
         # The key is entry id + 1, so that the empty ledger (no entry, length 0) needs no case of its own.
@@ -259,7 +311,7 @@ class LedgerRecovery:
         return self._read_ahead()
 
     def _read_ahead(self) -> list[Effect]:
-        if self._end_found:
+        if self.state is not RecoveryState.READING:
             return []
         effects: list[Effect] = []
         for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
@@ -284,7 +336,7 @@ class LedgerRecovery:
 
     def on_read_answer(self, entry_id: int, answer: Answer) -> Sequence[Effect]:
         """A replica's response to a recovery read."""
-        if self._over:
+        if self.over:
             return ()
         if isinstance(answer, Unreadable) and isinstance(answer.error, ENDS_AT_ONCE):
             return self._fail(answer.error)
@@ -301,12 +353,16 @@ class LedgerRecovery:
     def _advance(self) -> Sequence[Effect]:
         """Processes completed reads in entry order."""
         effects: list[Effect] = []
-        while not self._end_found and (read := self._reads.get(self._next_to_add)) and read.answer is not None:
+        while (
+            self.state is RecoveryState.READING
+            and (read := self._reads.get(self._next_to_add))
+            and read.answer is not None
+        ):
             del self._reads[self._next_to_add]
             if isinstance(read.answer, Unreadable):
                 return self._fail_at(self._next_to_add, read.answer.error)
             if isinstance(read.answer, Missing):
-                self._end_found = True
+                self._on(RecoveryEvent.END_FOUND)
                 self._reads.clear()
                 break
             effects.append(self._add_again(read.answer))
@@ -343,7 +399,7 @@ class LedgerRecovery:
 
     def on_add_ack(self, add: PendingAdd, member: Member) -> Sequence[Effect]:
         """A bookie has stored a recovery add."""
-        if self._over or self._writer is None:
+        if self.over or self._writer is None:
             return ()
         return self._confirmed(self._writer.on_ack(add, member))
 
@@ -355,7 +411,7 @@ class LedgerRecovery:
 
     def on_add_failure(self, add: PendingAdd, member: Member, error: BKException) -> Sequence[Effect]:
         """A bookie failed to store a recovery add."""
-        if self._over or self._writer is None:
+        if self.over or self._writer is None:
             return ()
         failed = self._writer.on_failure(member, error, add)
         return self._fail_at(failed[0].entry_id, self._writer.error or error) if failed else self._replace_if_wanted()
@@ -374,7 +430,7 @@ class LedgerRecovery:
     def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
         """The replacements that placement found, possibly fewer than requested."""
         writer = self._writer
-        if self._over or writer is None or not self._replacing:
+        if self.over or writer is None or not self._replacing:
             return ()
         self._replacing = False
         ensemble = replaced(self._fragments.ensemble, self._failed, replacements)
@@ -392,10 +448,11 @@ class LedgerRecovery:
 
     def _finish_if_done(self) -> Sequence[Effect]:
         writer = self._writer
-        if not self._end_found or writer is None or writer.pending_count or self._sizing is not None:
+        if self.state is not RecoveryState.STORING or writer is None or writer.pending_count:
             return ()
         if self._closing_length is not None:
             return self._finish(writer.last_add_confirmed, self._closing_length)
+        self._on(RecoveryEvent.LENGTH_UNKNOWN)
         self._sizing = _ReplicaRead(self._start, self._metadata)
         return [RecoveryRead(self._start, self._sizing.read.next_replica() or "")]
 
@@ -406,7 +463,7 @@ class LedgerRecovery:
         return self._fail_at(self._start, error or NoSuchEntryException())
 
     def _finish(self, last_entry_id: int, length: int) -> Sequence[Effect]:
-        self._over = True
+        self._on(RecoveryEvent.DONE)
         return [Finished(last_entry_id, length, self._fragments.fragments)]
 
     def _fail_at(self, entry_id: int, error: BKException) -> Sequence[Effect]:
@@ -424,5 +481,5 @@ class LedgerRecovery:
         )
 
     def _fail(self, error: BKException) -> Sequence[Effect]:
-        self._over = True
+        self._on(RecoveryEvent.FAILED)
         return [Failed(error)]

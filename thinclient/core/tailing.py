@@ -18,8 +18,8 @@ that, up to a maximum). The wait ends
 `TailSteps` decides what a tailing reader does next: read the range up to the LAC (with read-ahead and batches, however
 far behind it is); else wait for the next entry, by long poll or by asking for the LAC at intervals; else end, when the
 ledger is closed and delivered. After a failed wait it asks for the LAC, so that bookies without long polls can be
-tailed too. Waits that return immediately without news are paced. Failures are reported when they have lasted for a
-while without any successful response.
+tailed too: its states are `TailState`, with the table `TAIL`. Waits that return immediately without news are paced.
+Failures are reported when they have lasted for a while without any successful response.
 
 Invariants: nothing above the LAC, nor above the sealed end, is requested or delivered (P10); every entry from the first
 wanted on is delivered once, in order (P4).
@@ -30,6 +30,7 @@ docs/protocol/client-protocol.md#long-poll-for-an-entry.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -44,6 +45,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.transitions import Transitions
 from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE, MISSING, retained_error
 from bookgate.thinclient.core.read_health import ReadHealth
 
@@ -227,6 +229,44 @@ _AT_ONCE = 0.05
 _SHORTEST_PAUSE = 0.005
 
 
+class TailState(enum.Enum):
+    """How a tailing reader waits for the next entry."""
+
+    POLLING = "by long polls"
+    LOOKING_ONCE = "a wait has failed: by asking for the LAC, once"
+    LOOKING = "by asking for the LAC at intervals"
+
+
+class TailEvent(enum.Enum):
+    """What moves a tailing reader from state to state."""
+
+    WAITED = "a wait or a LAC read has succeeded, or the bookies hold nothing of the ledger yet"
+    FAILED = "a step has failed, and is repeated"
+    NO_LONG_POLLS = "the connection's protocol has no long polls"
+
+
+TAIL = Transitions(
+    TailState.POLLING,
+    {
+        TailState.POLLING: {
+            TailEvent.WAITED: TailState.POLLING,
+            TailEvent.FAILED: TailState.LOOKING_ONCE,
+            TailEvent.NO_LONG_POLLS: TailState.LOOKING,
+        },
+        TailState.LOOKING_ONCE: {
+            TailEvent.WAITED: TailState.POLLING,
+            TailEvent.FAILED: TailState.LOOKING_ONCE,
+            TailEvent.NO_LONG_POLLS: TailState.LOOKING,
+        },
+        TailState.LOOKING: {
+            TailEvent.WAITED: TailState.LOOKING,
+            TailEvent.FAILED: TailState.LOOKING,
+            TailEvent.NO_LONG_POLLS: TailState.LOOKING,
+        },
+    },
+)
+
+
 class TailSteps:
     """Decides what a tailing reader does next."""
 
@@ -235,12 +275,11 @@ class TailSteps:
     ) -> None:
         """`interval`: seconds between two LAC reads; `failure_timeout`: seconds for which failures are tolerated."""
         self.position = first
-        self._long_polls = long_polls
+        self.state = TAIL.initial if long_polls else TailState.LOOKING
         self._interval = interval
         self._failure_timeout = failure_timeout
         self._pause = 0.0
         self._resume_at = 0.0
-        self._look_first = False
         self._failing_since: float | None = None
 
     def next(self, last_add_confirmed: int, closed: bool, now: float) -> Step:
@@ -251,7 +290,7 @@ class TailSteps:
             return Pause(self._resume_at - now)
         if self.position <= last_add_confirmed:
             return ReadRange(self.position, last_add_confirmed)
-        return WaitFor(self.position) if self._long_polls and not self._look_first else Look()
+        return WaitFor(self.position) if self.state is TailState.POLLING else Look()
 
     def delivered(self, last: int) -> None:
         """All entries up to `last` have been delivered."""
@@ -262,20 +301,20 @@ class TailSteps:
     def on_waited(self, last_add_confirmed: int, began: float, now: float) -> None:
         """A wait or a LAC read has succeeded."""
         self._failing_since = None
-        looked = self._look_first or not self._long_polls
-        self._look_first = False
+        waited_in = self.state
+        self._on(TailEvent.WAITED)
         if last_add_confirmed >= self.position:
             self._pause = self._resume_at = 0.0
-        elif looked and not self._long_polls:
+        elif waited_in is TailState.LOOKING:
             self._resume_at = now + self._interval
-        elif looked or now - began < _AT_ONCE:
+        elif waited_in is TailState.LOOKING_ONCE or now - began < _AT_ONCE:
             self._pause = min(max(self._pause * 2, _SHORTEST_PAUSE), self._interval)
             self._resume_at = now + self._pause
 
     def on_nothing_there(self, now: float) -> None:
         """The bookies hold nothing of the ledger yet."""
         self._failing_since = None
-        self._look_first = False
+        self._on(TailEvent.WAITED)
         self._resume_at = now + self._interval
 
     def on_failure(self, error: BKException, closed: bool, now: float) -> None:
@@ -283,11 +322,14 @@ class TailSteps:
         if isinstance(error, _FINAL) or (closed and isinstance(error, _LOST)):
             raise error
         if isinstance(error, IllegalOpException):
-            self._long_polls = False  # the connection's protocol has no long polls
+            self._on(TailEvent.NO_LONG_POLLS)
             return
         if self._failing_since is None:
             self._failing_since = now
         elif now - self._failing_since >= self._failure_timeout:
             raise error
-        self._look_first = True
+        self._on(TailEvent.FAILED)
         self._resume_at = now + self._interval
+
+    def _on(self, event: TailEvent) -> None:
+        self.state = TAIL.after(self.state, event)

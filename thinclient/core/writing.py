@@ -1,12 +1,13 @@
 """The writer's side of a ledger: entry ids, acknowledgement, ensemble changes, and the loss of the ledger.
 
 An add moves through: *pending* (sent to its write set) → *confirmed* (ack quorum reached, every lower entry confirmed,
-no ensemble change in progress) or *failed*. The ledger is *steady*, *changing* (an ensemble change is in progress), or
-*ended*: then `error` holds the reason and nothing more is accepted.
+no ensemble change in progress) or *failed*. The ledger's own states are `WriterState`, with the table `WRITER`. Adds
+that were pending when the beginning of another one ended the ledger can still be confirmed.
 
 Events in: `begin_add`, `on_ack`, `on_failure`, `begin_change`, `finish_change`, `abort`. Effects out: the adds that the
-event confirmed or failed, in entry order; `change_wanted`; the adds to send again. The caller sends packets, keeps
-time, completes the application's futures, and changes the metadata (`ensemble_change`).
+event confirmed or failed, in entry order, and the adds to send again; the state CHANGE_WANTED asks for `begin_change`.
+The caller sends packets, keeps time, completes the application's futures, and changes the metadata
+(`ensemble_change`).
 
 Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum in
 the current ensemble, and adds are confirmed in entry order. P1: an acknowledgement counts only from a member of the
@@ -29,6 +30,7 @@ Not its job: time, packets, placement, and storing the ledger's metadata.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,11 +48,51 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.quorum import write_set
+from bookgate.ledger.transitions import Transitions
 
 FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpException, ClientClosedException)
 """Errors of which a single response ends the ledger for this writer
 (docs/protocol/client-protocol.md#responses-to-adds).
 """
+
+
+class WriterState(enum.Enum):
+    """What a writer's ledger is in."""
+
+    STEADY = "adds are confirmed as their ack quorums are reached"
+    CHANGE_WANTED = "members have failed, and the caller has to begin a change; nothing is confirmed"
+    CHANGING = "a change is being stored; nothing is confirmed"
+    ENDED = "`error` says why nothing more is accepted"
+
+
+class WriterEvent(enum.Enum):
+    """What moves a writer from state to state."""
+
+    MEMBER_FAILED = "a failure that needs a change, or a member that can be replaced now"
+    CHANGE_BEGUN = "`begin_change`"
+    CHANGE_STORED = "`finish_change`"
+    LOST = "a fatal error, an entry that can't reach its ack quorum any more, or `abort`"
+
+
+_STEADY, _CHANGE_WANTED, _CHANGING, _ENDED = WriterState
+
+WRITER = Transitions(
+    _STEADY,
+    {
+        _STEADY: {WriterEvent.MEMBER_FAILED: _CHANGE_WANTED, WriterEvent.LOST: _ENDED},
+        _CHANGE_WANTED: {
+            WriterEvent.MEMBER_FAILED: _CHANGE_WANTED,
+            WriterEvent.CHANGE_BEGUN: _CHANGING,
+            WriterEvent.LOST: _ENDED,
+        },
+        _CHANGING: {
+            WriterEvent.MEMBER_FAILED: _CHANGE_WANTED,
+            WriterEvent.CHANGE_STORED: _STEADY,
+            WriterEvent.LOST: _ENDED,
+        },
+        _ENDED: {WriterEvent.LOST: _ENDED},
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +196,7 @@ class LedgerWriter:
         self._ensemble_size = len(ensemble)
         # The write set of entry e depends on e mod E only; stored without the failed indexes.
         self._write_sets = self._make_write_sets()
-        self.changing = False
-        """An ensemble change is in progress; nothing is confirmed."""
-        self.change_wanted = False
-        """The caller must call `begin_change`, now or when the change in progress has been stored."""
+        self.state = WRITER.initial
         self.last_add_confirmed = last_add_confirmed
         self.last_add_pushed = last_add_confirmed
         self.previous_last_add_confirmed = last_add_confirmed
@@ -171,6 +210,16 @@ class LedgerWriter:
         self.confirmed_length = length
         """Payload bytes of the entries up to the LAC."""
         self.error: BKException | None = None
+
+    @property
+    def changing(self) -> bool:
+        """An ensemble change is wanted or in progress; nothing is confirmed."""
+        return self.state is _CHANGING or self.state is _CHANGE_WANTED
+
+    @property
+    def change_wanted(self) -> bool:
+        """The caller must call `begin_change`, now or when the change in progress has been stored."""
+        return self.state is _CHANGE_WANTED
 
     @property
     def pending_count(self) -> int:
@@ -218,6 +267,7 @@ class LedgerWriter:
             self.want_change()
         if len(indexes) < self._ack_quorum_size and not self.changing:
             self.error = self._too_many_failures(entry_id)
+            self._on(WriterEvent.LOST)
             raise self.error
 
     def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
@@ -319,13 +369,12 @@ class LedgerWriter:
     def want_change(self) -> None:
         """Starts a change for the members that are out, without a new failure."""
         self._noted.clear()
-        self.changing = True
-        self.change_wanted = True
+        self._on(WriterEvent.MEMBER_FAILED)
 
     def abort(self, error: BKException) -> Sequence[PendingAdd]:
         """Ends the ledger for this writer (the first reason stays). Returns what was pending, failed now."""
         self.error = self.error or error
-        self.change_wanted = False
+        self._on(WriterEvent.LOST)
         failed = list(self._waiting())
         self._clear_pending()
         return failed
@@ -334,7 +383,7 @@ class LedgerWriter:
 
     def begin_change(self) -> dict[int, str]:
         """The failed bookies by index that a change is to replace. Raises WriteException after too many changes."""
-        self.change_wanted = False
+        self._on(WriterEvent.CHANGE_BEGUN)
         self._changes += 1
         if self._changes > self._rules.max_ensemble_changes:
             raise WriteException(
@@ -356,7 +405,7 @@ class LedgerWriter:
             self._errors.pop(index, None)
         self._noted.clear()
         self._write_sets = self._make_write_sets()
-        self.changing = False
+        self._on(WriterEvent.CHANGE_STORED)
         if self._failed and (self._rules.require_replacement and not new):
             return Changed((), (), self.abort(self._too_many_failures(self.sequence_head + 1)))
         resend = self._unset(new)
@@ -389,6 +438,9 @@ class LedgerWriter:
         for add in lacking:
             add.failures &= ~bit
         return [(add, index) for add in lacking]
+
+    def _on(self, event: WriterEvent) -> None:
+        self.state = WRITER.after(self.state, event)
 
     # What is pending, for writers that keep it otherwise
 

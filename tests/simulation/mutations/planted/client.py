@@ -161,8 +161,8 @@ MUTATIONS = (
         ("P3",),
         "recovery closes the ledger behind entries without writing them to the ack quorum",
         "thinclient/core/recovery.py",
-        "        if not self._end_found or writer is None or writer.pending_count or self._sizing is not None:\n",
-        "        if not self._end_found or writer is None or self._sizing is not None:\n",
+        "        if self.state is not RecoveryState.STORING or writer is None or writer.pending_count:\n",
+        "        if self.state is not RecoveryState.STORING or writer is None:\n",
     ),
     # The reader
     Mutation(
