@@ -19,7 +19,7 @@ from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.metadata import LedgerState
-from bookgate.ledger.metadata_store import LedgerManager, StoredLedger
+from bookgate.ledger.metadata_store import LedgerManager, RawLedgerRecord
 from bookgate.runtime.cooperative_yield import giving_way
 from bookgate.runtime.logs import log_event
 
@@ -125,7 +125,7 @@ def census_route(census: Census) -> Route:
 
 def _state_of(listed: Listed) -> Iterator[str]:
     """None of a ledger that is gone by now."""
-    if isinstance(listed.outcome, StoredLedger):
+    if isinstance(listed.outcome, RawLedgerRecord):
         try:
             yield listed.outcome.record().metadata.state.name
         except BKException:

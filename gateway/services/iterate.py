@@ -30,7 +30,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.id_set import encode_ids
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import stored_format
-from bookgate.ledger.metadata_store import LedgerManagerFactory, StoredLedger
+from bookgate.ledger.metadata_store import LedgerManagerFactory, RawLedgerRecord
 from bookgate.ledger.varint import encode_varint
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -196,7 +196,7 @@ async def _next(pages: AsyncGenerator[list[Listed], None]) -> list[Listed] | Non
     return await anext(pages, None)
 
 
-def _answer(ledger_id: LedgerId, outcome: StoredLedger | BKException, revision: int) -> LedgerMetadataResponse:
+def _answer(ledger_id: LedgerId, outcome: RawLedgerRecord | BKException, revision: int) -> LedgerMetadataResponse:
     """Like `messages.success`, with the metadata as stored, or with the status code of what is wrong with it."""
     if isinstance(outcome, BKException):
         return failure(outcome, ledger_id, revision)

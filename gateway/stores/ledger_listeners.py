@@ -43,7 +43,7 @@ _STARTED_A_SLICE = 50
 """Reads that begin together when all ledgers are to be read: others on the loop are not to wait for all of them."""
 
 
-class Stored(NamedTuple):
+class IncarnatedRecord(NamedTuple):
     """A ledger as read, and the number of its creation (the store's own, never reused)."""
 
     record: LedgerRecord
@@ -119,7 +119,7 @@ class LedgerListeners:
 
     def __init__(
         self,
-        read: Callable[[LedgerId], Awaitable[Stored | None]],
+        read: Callable[[LedgerId], Awaitable[IncarnatedRecord | None]],
         released: Callable[[LedgerId], None] = lambda _: None,
         parallel_reads: int = 64,
         retry_delay_seconds: float = 0.2,
@@ -293,7 +293,7 @@ class LedgerListeners:
         if self._ledgers.get(ledger_id) is watched:
             self._start_read(ledger_id, watched)
 
-    def _tell(self, ledger_id: LedgerId, watched: _Watched, stored: Stored | None) -> None:
+    def _tell(self, ledger_id: LedgerId, watched: _Watched, stored: IncarnatedRecord | None) -> None:
         if watched.incarnation is None and stored is not None:
             watched.incarnation = stored.incarnation
         if stored is None or stored.incarnation != watched.incarnation:

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from bookgate.ledger.errors import BKException, MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerManager, StoredLedger
+from bookgate.ledger.metadata_store import LedgerManager, RawLedgerRecord
 
 PAGE_BYTES = 256 * 1024
 """Of the metadata of one page; a single ledger may have more."""
 
 _MOST_A_PAGE = 1000
 
-Outcome = StoredLedger | BKException
+Outcome = RawLedgerRecord | BKException
 
 
 class Listed(NamedTuple):

@@ -241,7 +241,7 @@ class BookieStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLedger:
+class RawLedgerRecord:
     """What a bookie holds of one ledger: entry ids with what they contain, ascending."""
 
     ledger: str
@@ -254,7 +254,7 @@ class BookieHolds(Event):
     """Everything that a bookie holds: after a start, and at the end of the run."""
 
     bookie: str
-    ledgers: tuple[StoredLedger, ...]
+    ledgers: tuple[RawLedgerRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def decode(value: dict[str, Any]) -> Event:
     kind = EVENTS[value["event"]]
     if kind is BookieHolds:
         fields["ledgers"] = tuple(
-            StoredLedger(**{name: _tuples(part) for name, part in one.items()}) for one in value["ledgers"]
+            RawLedgerRecord(**{name: _tuples(part) for name, part in one.items()}) for one in value["ledgers"]
         )
     return kind(**fields)
 

@@ -412,8 +412,8 @@ def _about(answer: BookieAnswered) -> tuple[int, int]:
     return int(answer.ledger), answer.entry_id
 
 
-def _stored_ledger(number: int, state: StoredLedgerState) -> events.StoredLedger:
-    return events.StoredLedger(str(number), state.fenced, tuple(_contents(number, state)))
+def _stored_ledger(number: int, state: StoredLedgerState) -> events.RawLedgerRecord:
+    return events.RawLedgerRecord(str(number), state.fenced, tuple(_contents(number, state)))
 
 
 def _contents(number: int, state: StoredLedgerState) -> Iterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOn
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
-from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, StoredLedger
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, RawLedgerRecord
 from bookgate.runtime.cooperative_yield import giving_way
 
 PAGE = 100
@@ -156,7 +156,7 @@ def _member(listed: Listed, decoded: bool) -> Iterator[str]:
     if isinstance(listed.outcome, NoSuchLedgerExistsOnMetadataServerException):
         return
     told: Any = None
-    if isinstance(listed.outcome, StoredLedger):
+    if isinstance(listed.outcome, RawLedgerRecord):
         with suppress(MetadataFormatException):
             record = listed.outcome.record()
             told = shown(record) if decoded else _stored(record.metadata)

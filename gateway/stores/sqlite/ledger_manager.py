@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
-from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
 from bookgate.gateway.stores.sqlite.change_feed import ledger_id_of, ledger_key
 from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction
 from bookgate.ledger.errors import (
@@ -25,7 +25,7 @@ from bookgate.ledger.metadata_store import (
     LedgerManager,
     LedgerMetadataListener,
     LedgerRecord,
-    StoredLedger,
+    RawLedgerRecord,
 )
 
 _RUN = 10_000
@@ -75,9 +75,9 @@ class SqliteLedgerManager(LedgerManager):
             results += [_record_or_error(ledger_id, row) for ledger_id, row in zip(part, rows, strict=True)]
         return results
 
-    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[RawLedgerRecord | BKException]:
         """One query for each `_TOGETHER`: what lies between two listed ledgers was listed, or created since."""
-        results: list[StoredLedger | BKException] = []
+        results: list[RawLedgerRecord | BKException] = []
         size = 0
         for start in range(0, len(ledger_ids), _TOGETHER):
             part = ledger_ids[start : start + _TOGETHER]
@@ -88,7 +88,9 @@ class SqliteLedgerManager(LedgerManager):
                 if key > read_to:
                     return results
                 row = rows.get(key)
-                results.append(_missing(ledger_id) if row is None else StoredLedger(ledger_id, row[1], row[0], row[2]))
+                results.append(
+                    _missing(ledger_id) if row is None else RawLedgerRecord(ledger_id, row[1], row[0], row[2])
+                )
             if size >= max_bytes:
                 return results
         return results
@@ -134,7 +136,7 @@ class SqliteLedgerManager(LedgerManager):
         self.listeners.remove(ledger_id, listener)
         self._interest_changed()
 
-    async def _read_stored(self, ledger_id: LedgerId) -> Stored | None:
+    async def _read_stored(self, ledger_id: LedgerId) -> IncarnatedRecord | None:
         row = await self._store.read(lambda connection: _row(connection, ledger_id))
         return None if row is None else _stored(ledger_id, row)
 
@@ -168,9 +170,9 @@ def _rows(connection: sqlite3.Connection, ledger_ids: Sequence[LedgerId]) -> lis
     return [_row(connection, ledger_id) for ledger_id in ledger_ids]
 
 
-def _stored(ledger_id: LedgerId, row: _Row) -> Stored:
+def _stored(ledger_id: LedgerId, row: _Row) -> IncarnatedRecord:
     version, created_revision, data, created_ms = row
-    return Stored(StoredLedger(ledger_id, data, version, created_ms).record(), created_revision)
+    return IncarnatedRecord(RawLedgerRecord(ledger_id, data, version, created_ms).record(), created_revision)
 
 
 def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BKException:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
-from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
 from bookgate.gateway.stores.zookeeper.create_queue import CreateQueue
 from bookgate.gateway.stores.zookeeper.id_blocks import IdBlocks
 from bookgate.gateway.stores.zookeeper.id_generator import IdGenerator
@@ -50,7 +50,7 @@ from bookgate.ledger.metadata_store import (
     LedgerManager,
     LedgerMetadataListener,
     LedgerRecord,
-    StoredLedger,
+    RawLedgerRecord,
 )
 
 T = TypeVar("T")
@@ -159,9 +159,9 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)
 
-    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[StoredLedger | BKException]:
+    async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[RawLedgerRecord | BKException]:
         """As many at a time as are likely to fit, as large as those were that were read last."""
-        results: list[StoredLedger | BKException] = []
+        results: list[RawLedgerRecord | BKException] = []
         size = 0
         while len(results) < len(ledger_ids) and size < max_bytes:
             count = self._listed.fitting(max_bytes - size)
@@ -249,7 +249,7 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self.listeners.remove(ledger_id, listener)
 
-    async def _read_and_watch(self, ledger_id: LedgerId) -> Stored | None:
+    async def _read_and_watch(self, ledger_id: LedgerId) -> IncarnatedRecord | None:
         try:
             return await self._read_stored(ledger_id, _LedgerWatch(self.listeners, ledger_id))
         except NoSuchLedgerExistsOnMetadataServerException:
@@ -270,7 +270,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         _check_scope(ledger_id.scope_id)
         return self._paths.path(ledger_id.ledger_id)
 
-    async def _read_stored(self, ledger_id: LedgerId, watch: NodeWatch | None) -> Stored:
+    async def _read_stored(self, ledger_id: LedgerId, watch: NodeWatch | None) -> IncarnatedRecord:
         try:
             return _stored(ledger_id, await self._session.get(self._path(ledger_id), watch))
         except NoNodeError:
@@ -386,15 +386,15 @@ def _content(ledger_id: LedgerId, content: NodeContent | Exception) -> NodeConte
     return content
 
 
-def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> StoredLedger:
+def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> RawLedgerRecord:
     data, stat = _content(ledger_id, content)
-    return StoredLedger(ledger_id, data, stat.version, stat.ctime)
+    return RawLedgerRecord(ledger_id, data, stat.version, stat.ctime)
 
 
-def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Stored:
+def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> IncarnatedRecord:
     """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
     data, stat = _content(ledger_id, content)
-    return Stored(StoredLedger(ledger_id, data, stat.version, stat.ctime).record(), stat.czxid)
+    return IncarnatedRecord(RawLedgerRecord(ledger_id, data, stat.version, stat.ctime).record(), stat.czxid)
 
 
 def _check_scope(scope_id: int) -> None:

@@ -19,7 +19,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import decode
-from bookgate.ledger.metadata_store import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, StoredLedger
+from bookgate.ledger.metadata_store import BookieSet, CreateRequest, LedgerManagerFactory, LedgerRecord, RawLedgerRecord
 from tests.integration.gateway.conftest import ALL_STORES, Recorder, all_ids, some_metadata, unscoped, unused_store
 from tests.stores import made
 
@@ -165,7 +165,7 @@ class TestManyLedgers:
         assert [
             (found.ledger_id, decode(found.data), found.version, found.created_ms)
             for found in listed
-            if isinstance(found, StoredLedger)
+            if isinstance(found, RawLedgerRecord)
         ] == [
             (record.ledger_id, record.metadata, record.version, record.created_ms)
             for record in records
@@ -180,15 +180,15 @@ class TestManyLedgers:
         sizes = [large if n % 5 == 3 else small for n in range(30)]
         await first.ledger_manager.create_many([CreateRequest(unscoped(n), each) for n, each in enumerate(sizes)])
         await first.ledger_manager.remove(unscoped(0))
-        wanted, found = [unscoped(n) for n in range(30)], list[StoredLedger | BKException]()
+        wanted, found = [unscoped(n) for n in range(30)], list[RawLedgerRecord | BKException]()
         while len(found) < 30:
             page = await second.ledger_manager.read_listed(wanted[len(found) :], 60_000)
-            sizes_read = [len(each.data) for each in page if isinstance(each, StoredLedger)]
+            sizes_read = [len(each.data) for each in page if isinstance(each, RawLedgerRecord)]
             # A store that does not know the sizes before it reads may go over, by few ledgers.
             assert sum(sizes_read) < 60_000 + 9 * 51_000
             found += page
         assert isinstance(found[0], NoSuchLedgerExistsOnMetadataServerException)
-        assert [each.ledger_id for each in found if isinstance(each, StoredLedger)] == wanted[1:]
+        assert [each.ledger_id for each in found if isinstance(each, RawLedgerRecord)] == wanted[1:]
         one = await second.ledger_manager.read_listed(wanted[3:], 1)
         assert 1 <= len(one) <= 16
 

@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
 from bookgate.ledger.errors import (
     LedgerExistException,
     MetadataVersionException,
@@ -15,7 +15,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
-from bookgate.ledger.metadata_store import LedgerManager, LedgerMetadataListener, LedgerRecord, StoredLedger
+from bookgate.ledger.metadata_store import LedgerManager, LedgerMetadataListener, LedgerRecord, RawLedgerRecord
 
 from .state import State, StateFile
 
@@ -73,9 +73,9 @@ class TinyLedgerManager(LedgerManager):
     async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self.listeners.remove(ledger_id, listener)
 
-    async def _read_stored(self, ledger_id: LedgerId) -> Stored | None:
+    async def _read_stored(self, ledger_id: LedgerId) -> IncarnatedRecord | None:
         row = self._file.read()["ledgers"].get(_key(ledger_id))
-        return None if row is None else Stored(_stored(ledger_id, row), row["incarnation"])
+        return None if row is None else IncarnatedRecord(_stored(ledger_id, row), row["incarnation"])
 
 
 def _key(ledger_id: LedgerId) -> str:
@@ -87,7 +87,7 @@ def _text(metadata: LedgerMetadata) -> str:
 
 
 def _stored(ledger_id: LedgerId, row: dict[str, Any]) -> LedgerRecord:
-    return StoredLedger(ledger_id, b64decode(row["data"]), row["version"]).record()
+    return RawLedgerRecord(ledger_id, b64decode(row["data"]), row["version"]).record()
 
 
 def _found(state: State, ledger_id: LedgerId, expected_version: int | None = None) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from tests.history.events import (
     History,
     LedgerCreated,
     MetadataSeen,
+    RawLedgerRecord,
     ReadDone,
     Recovered,
     RecoveryAsked,
-    StoredLedger,
     WriterLac,
 )
 
@@ -43,7 +43,7 @@ def answered(bookie: str, entry_id: int, operation: str = "add", status: str = "
 
 
 def holds(bookie: str, *, fenced: bool = True, entries: tuple[str, ...] = CONTENTS) -> BookieHolds:
-    return BookieHolds(0.0, bookie, (StoredLedger("7", fenced, tuple(enumerate(entries))),))
+    return BookieHolds(0.0, bookie, (RawLedgerRecord("7", fenced, tuple(enumerate(entries))),))
 
 
 def good_history() -> History:

@@ -57,7 +57,7 @@ from bookgate.ledger.wire.v3 import decode_request, encode_response
 
 
 @dataclass
-class StoredLedger:
+class RawLedgerRecord:
     """What a fake bookie keeps of a ledger."""
 
     master_key: bytes
@@ -71,7 +71,7 @@ class FakeBookie:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.ledgers: dict[int, StoredLedger] = {}
+        self.ledgers: dict[int, RawLedgerRecord] = {}
         self.requests: list[Request] = []
         self.silent = False
         """Requests are taken in and not answered."""
@@ -190,7 +190,7 @@ class FakeBookie:
             self._answer(parked[0], None, *parked[1:])
 
     @staticmethod
-    def _lac(ledger: StoredLedger) -> int:
+    def _lac(ledger: RawLedgerRecord) -> int:
         return max(decode_header(body).last_add_confirmed for body in ledger.entries.values())
 
     def _answer(
@@ -216,7 +216,9 @@ class FakeBookie:
             case ReadLacRequest():
                 return self._read_lac(request)
             case WriteLacRequest():
-                self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key)).explicit_lac = request.body
+                self.ledgers.setdefault(
+                    request.ledger_id, RawLedgerRecord(request.master_key)
+                ).explicit_lac = request.body
                 return WriteLacResponse(request.txn_id, Status.EOK, request.ledger_id)
             case ForceLedgerRequest():
                 return ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id)
@@ -225,7 +227,7 @@ class FakeBookie:
         return error_response(request, Status.EBADREQ)
 
     def _add(self, request: AddRequest) -> Response:
-        ledger = self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key))
+        ledger = self.ledgers.setdefault(request.ledger_id, RawLedgerRecord(request.master_key))
         if ledger.master_key != request.master_key:
             return error_response(request, Status.EUA)
         if ledger.fenced and not request.recovery:
@@ -237,7 +239,7 @@ class FakeBookie:
         if request.fence:
             if request.master_key is None:
                 return error_response(request, Status.EUA)
-            ledger = self.ledgers.setdefault(request.ledger_id, StoredLedger(request.master_key))
+            ledger = self.ledgers.setdefault(request.ledger_id, RawLedgerRecord(request.master_key))
             if ledger.master_key != request.master_key:
                 return error_response(request, Status.EUA)
             ledger.fenced = True
@@ -254,7 +256,7 @@ class FakeBookie:
             request.txn_id, Status.EOK, request.ledger_id, request.entry_id, entries[entry_id], max_lac=lac
         )
 
-    def _piggyback(self, request: ReadRequest, ledger: StoredLedger) -> Response:
+    def _piggyback(self, request: ReadRequest, ledger: RawLedgerRecord) -> Response:
         lac, wanted = self._lac(ledger), (-1 if request.previous_lac is None else request.previous_lac) + 1
         body = ledger.entries.get(wanted) if lac >= wanted else None
         entry_id = -1 if body is None else wanted

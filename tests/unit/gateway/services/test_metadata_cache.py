@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from bookgate.gateway.services.metadata_cache import BYTES_BESIDES, MetadataCache
-from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
 from bookgate.ledger.errors import (
     MetadataFormatException,
     MetaStoreException,
@@ -60,14 +60,14 @@ class Store:
         del self.versions[ledger_id]
         self.listeners.changed(ledger_id)
 
-    async def _read(self, ledger_id: LedgerId) -> Stored | None:
+    async def _read(self, ledger_id: LedgerId) -> IncarnatedRecord | None:
         self.reads += 1
         found = self.versions.get(ledger_id)
         self.started.release()
         await self.open.wait()
         if self.error is not None:
             raise self.error
-        return Stored(LedgerRecord(ledger_id, METADATA, found[0]), found[1]) if found else None
+        return IncarnatedRecord(LedgerRecord(ledger_id, METADATA, found[0]), found[1]) if found else None
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         self.direct_reads += 1

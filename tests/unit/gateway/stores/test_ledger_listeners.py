@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from bookgate.gateway.stores.ledger_listeners import LedgerListeners, Stored
+from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
 from bookgate.ledger.errors import MetaStoreException, ZKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -35,7 +35,7 @@ class Store:
         self.released.append(ledger_id)
         self.release_seen.set()
 
-    async def read(self, ledger_id: LedgerId) -> Stored | None:
+    async def read(self, ledger_id: LedgerId) -> IncarnatedRecord | None:
         self.reads += 1
         self.running += 1
         self.most_running = max(self.running, self.most_running)
@@ -49,7 +49,7 @@ class Store:
         if self.state is None:
             return None
         version, incarnation = self.state
-        return Stored(LedgerRecord(ledger_id, METADATA, version), incarnation)
+        return IncarnatedRecord(LedgerRecord(ledger_id, METADATA, version), incarnation)
 
 
 class Listener:
@@ -133,7 +133,7 @@ async def test_failed_read_is_tried_again(store: Store, listeners: LedgerListene
 async def test_ledger_that_can_never_be_read_keeps_nobody_waiting(store: Store, listeners: LedgerListeners) -> None:
     broken, sound = LedgerId.unscoped(2), Listener()
 
-    async def read(ledger_id: LedgerId) -> Stored | None:
+    async def read(ledger_id: LedgerId) -> IncarnatedRecord | None:
         if ledger_id == broken:
             raise ZKException("not authorised")
         return await store.read(ledger_id)

@@ -25,7 +25,7 @@ from bookgate.ledger.wire.v3 import encode_request, encode_response
 from bookgate.thinclient.bookies.connection import GIVEN_UP_AFTER, Address, BookieConnection, ConnectionSettings
 from bookgate.thinclient.bookies.reconnect_backoff import FIRST_PAUSE, LONGEST_PAUSE, ReconnectPauses
 from bookgate.thinclient.bookies.wire import Wire
-from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, StoredLedger, fake_cluster
+from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, RawLedgerRecord, fake_cluster
 
 
 def resolver(port: int) -> Callable[[str], Awaitable[Address]]:
@@ -248,7 +248,7 @@ async def test_the_room_for_a_large_answer_is_given_back() -> None:
         settings = ConnectionSettings(5, 1 << 21, 1 << 16)
         connection = BookieConnection("b", resolver(bookie.port), settings)
         body = encode_entry(digest_for(DigestType.CRC32C, b""), 1, 0, -1, 1 << 20, bytes(1 << 20))
-        bookie.ledgers[1] = StoredLedger(b"", {0: body})
+        bookie.ledgers[1] = RawLedgerRecord(b"", {0: body})
         answer = await Asked(connection).ask()
         assert isinstance(answer, ReadLacResponse)
         assert answer.last_entry_body == body

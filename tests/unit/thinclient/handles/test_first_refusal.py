@@ -13,7 +13,7 @@ from bookgate.ledger.errors import (
     UnauthorizedAccessException,
 )
 from bookgate.ledger.metadata import LedgerState
-from tests.unit.thinclient.fakes import FakeCluster, StoredLedger, fake_cluster
+from tests.unit.thinclient.fakes import FakeCluster, RawLedgerRecord, fake_cluster
 
 OTHER_KEY = b"another"
 
@@ -21,7 +21,7 @@ OTHER_KEY = b"another"
 def hold(cluster: FakeCluster, ledger_id: int, key: bytes, *, fenced: bool = False) -> None:
     """Has every bookie hold a ledger of this id."""
     for bookie in cluster.bookies:
-        bookie.ledgers[ledger_id] = StoredLedger(key, fenced=fenced)
+        bookie.ledgers[ledger_id] = RawLedgerRecord(key, fenced=fenced)
 
 
 @pytest.mark.asyncio
