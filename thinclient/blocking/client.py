@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
+from bookgate.ledger.bookie_registry import ClusterInfo, RegisteredBookie
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_manager import CreateRequest, LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import BookieSet, ClusterInfo, CreateRequest, LedgerRecord, RegisteredBookie
+from bookgate.ledger.metadata_store import BookieSet, LedgerRecord, RegisteredBookie
 from bookgate.thinclient.blocking.facades import (
     AdvancedWriteHandleFacade,
     BookKeeperFacade,

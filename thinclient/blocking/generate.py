@@ -41,14 +41,13 @@ class Source:
 
 
 _HANDLES = "bookgate.thinclient.handles"
-_STORE = "bookgate.ledger.metadata_store"
 _BASE = (f"{_HANDLES}.base_write_handle", "BaseWriteHandle")
 _SOURCES = (
     Source("WriteHandle", (_BASE, (f"{_HANDLES}.write_handle", "WriteHandle"))),
     Source("AdvancedWriteHandle", (_BASE, (f"{_HANDLES}.advanced_write_handle", "AdvancedWriteHandle"))),
     Source("ReadHandle", ((f"{_HANDLES}.read_handle", "ReadHandle"),)),
-    Source("ServiceDiscovery", ((_STORE, "ServiceDiscovery"),)),
-    Source("LedgerManager", ((_STORE, "LedgerManager"),)),
+    Source("ServiceDiscovery", (("bookgate.ledger.bookie_registry", "ServiceDiscovery"),)),
+    Source("LedgerManager", (("bookgate.ledger.ledger_manager", "LedgerManager"),)),
     Source("BookKeeper", (("bookgate.thinclient.client", "BookKeeper"),)),
 )
 _FACADES = {source.name for source in _SOURCES}
