@@ -17,7 +17,7 @@ from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.ledger_manager import CreateRequest, LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import BookieSet, LedgerRecord, RegisteredBookie
+from bookgate.ledger.metadata_store import BookieSet
 from bookgate.thinclient.blocking.facades import (
     AdvancedWriteHandleFacade,
     BookKeeperFacade,

@@ -106,7 +106,9 @@ class _Generator:
     def module(self) -> str:
         """The generated module, not yet formatted."""
         classes = "\n\n".join(map(self._class, _SOURCES))
-        imports = "\n".join(f"from {module} import {name}" for module, name in sorted(self._imports))
+        # A name that is also re-exported elsewhere is imported once.
+        origins = {name: module for module, name in sorted(self._imports, reverse=True)}
+        imports = "\n".join(f"from {module} import {name}" for name, module in origins.items())
         return f"{_HEADER}{imports}\n\n\n{classes}\n"
 
     def _class(self, source: Source) -> str:
