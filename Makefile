@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 # More than cores: tests wait for processes most of the time.
 TEST_WORKERS ?= 4
 
-.PHONY: help run test docs test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test docs lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test-deploy: env-dev java prometheus ## all of deploy/ and the steps of the oper
 test-spark: env-dev java ## the Spark tests at full size: ten million entries, ten thousand ledgers (many minutes)
 	BOOKGATE_SPARK_FULL=1 $(BIN)/python -m pytest tests/spark -o timeout=3600 $(PYTEST_ARGS)
 
+test-dependencies: env-dev ## the client, the gateway and the formats with the lowest and the newest dependencies, on every Python here (many minutes)
+	$(BIN)/python -m tests.dependencies $(if $(ONLY),--only $(ONLY))
+
 fuzz: env-dev ## a million bad inputs to everything that reads bytes (some minutes; `make test` has 30,000)
 	BOOKGATE_FUZZ_INPUTS=$${BOOKGATE_FUZZ_INPUTS:-1000000} BOOKGATE_FUZZ_SEED=$${BOOKGATE_FUZZ_SEED:-$$(date +%s)} \
 		$(BIN)/python -m pytest tests/fuzz $(PYTEST_ARGS)
@@ -69,6 +72,10 @@ reference: env-dev ## docs/reference and the dashboards, from the code
 	$(BIN)/python deploy/grafana/generate.py
 	$(BIN)/python -m bookgate.bookie.commands.config show --markdown > docs/reference/configuration.md
 
+lock: env-dev ## requirements-dev.lock: the newest versions of what is developed with, for every Python from 3.11 on
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --upgrade --extra dev \
+		--custom-compile-command "make lock" pyproject.toml --output-file requirements-dev.lock
+
 protos: env-dev ## regenerate the stubs from the .proto files
 	$(BIN)/python -m bookgate.protos.generate
 
@@ -84,7 +91,7 @@ bench-%: env-dev ## one benchmark, beside its peer
 	$(BIN)/python -m benchmarks.$*
 
 env:
-	@deploy/setup/ensure-python-env.sh $(VENV) bookie,spark,zookeeper
+	@deploy/setup/ensure-python-env.sh $(VENV) bookie,spark-local,zookeeper
 
 env-dev:
 	@deploy/setup/ensure-python-env.sh $(VENV) dev

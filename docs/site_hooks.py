@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 # Path in the repository: path in the site.
 PAGES_OUTSIDE = {
     "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "benchmarks.md",
     "tests/simulation/MUTATIONS.md": "mutations.md",

@@ -216,7 +216,7 @@ def _class_path() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise LocalZooKeeperError(
-            "a local ZooKeeper uses the jars that PySpark ships; install it with: pip install 'bookgate[spark]'"
+            "a local ZooKeeper uses the jars that PySpark ships; install it with: pip install 'bookgate[spark-local]'"
         )
     directory = Path(spec.origin).parent / "jars"
     jars = sorted({str(jar) for pattern in _JARS for jar in directory.glob(pattern)})

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Makes the virtual environment $1 with this project and its extras $2 ("bookie,spark"), unless it is up to date.
+# With "dev" it takes the versions of requirements-dev.lock; where the registry has not all of them, those it has.
 # Needs Python 3.11 or later; installs Debian's venv module when run as root, else says what to install.
 set -eu
 venv=$1
@@ -7,7 +8,8 @@ extras=$2
 root=$(cd "$(dirname "$0")/../.." && pwd)
 stamp="$venv/.installed-$extras"
 
-if [ -f "$stamp" ] && [ "$stamp" -nt "$root/pyproject.toml" ]; then
+lock="$root/requirements-dev.lock"
+if [ -f "$stamp" ] && [ "$stamp" -nt "$root/pyproject.toml" ] && { [ "$extras" != dev ] || [ "$stamp" -nt "$lock" ]; }; then
     exit 0
 fi
 
@@ -36,5 +38,15 @@ if [ ! -x "$venv/bin/python" ]; then
     "$python" -m venv "$venv"
 fi
 echo "installing bookgate[$extras] into $venv (the first time takes a minute or two)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extras]"
+install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extras]" "$@"
+}
+if [ "$extras" = dev ]; then
+    install --constraint "$lock" || {
+        echo "warning: not all versions of $lock can be had here; taking others that fit" >&2
+        install
+    }
+else
+    install
+fi
 touch "$stamp"

@@ -27,7 +27,7 @@ from bookgate.runtime.command_line.output import (
     tell_failure,
 )
 
-_EXTRAS = {"pyarrow": "bookie,spark", "pyspark": "bookie,spark"}
+_EXTRAS = {"pyarrow": "bookie,spark-local", "pyspark": "bookie,spark-local"}
 """The extra that brings a module, where it is not `bookie`."""
 
 _OWN_OPTIONS = ("--help", "--install-completion", "--show-completion")

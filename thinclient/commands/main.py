@@ -20,7 +20,7 @@ from bookgate.thinclient.gateways.uri import TlsFiles
 
 _ENTRY_POINTS = "bookgate.commands"
 
-_EXTRAS = {"run": "bookie,spark", "spark": "spark"}
+_EXTRAS = {"run": "bookie,spark-local", "spark": "spark-local"}
 
 
 def mounted_commands() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The data pipeline: ledgers as Spark tables (`spark.read.format("bookkeeper")`).
 
-Needs the extra `spark`: `pip install 'bookgate[spark]'`.
+Needs PySpark, which a cluster brings, and the extra `spark`; `pip install 'bookgate[spark-local]'` brings both.
 
 Spark finds the source by itself wherever this distribution is installed; `register` is for sessions that look no
 modules up.

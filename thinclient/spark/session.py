@@ -45,7 +45,7 @@ def require_spark() -> None:
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise SparkUnavailable("PySpark is not installed: pip install 'bookgate[bookie,spark]'") from error
+        raise SparkUnavailable("PySpark is not installed: pip install 'bookgate[bookie,spark-local]'") from error
     java = _java()
     if java is None:
         raise SparkUnavailable(f"no Java was found. {_INSTALL_JAVA}")

@@ -5,7 +5,7 @@ import warnings
 
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -3,8 +3,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as _serv
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -45,7 +44,7 @@ class RegisterRequest(_message.Message):
     read_only: bool
     lease: Lease
     unregister: bool
-    def __init__(self, sequence: _Optional[int] = ..., bookie: _Optional[_Union[_service_discovery_pb2.Bookie, _Mapping]] = ..., read_only: _Optional[bool] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., unregister: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., bookie: _Optional[_Union[_service_discovery_pb2.Bookie, _Mapping]] = ..., read_only: bool = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., unregister: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("code", "sequence", "state", "lease_ms", "message")

@@ -4,8 +4,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -28,7 +27,7 @@ class AttendRequest(_message.Message):
     sequence: int
     session_id: str
     resume: bool
-    def __init__(self, sequence: _Optional[int] = ..., session_id: _Optional[str] = ..., resume: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., session_id: _Optional[str] = ..., resume: bool = ...) -> None: ...
 
 class AttendResponse(_message.Message):
     __slots__ = ("code", "message", "sequence", "lease_ms", "marks_changed", "enabled", "delay_written", "lock_lost", "vote_changed", "draining", "drains_changed")
@@ -54,7 +53,7 @@ class AttendResponse(_message.Message):
     vote_changed: VoteChanged
     draining: bool
     drains_changed: bool
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., sequence: _Optional[int] = ..., lease_ms: _Optional[int] = ..., marks_changed: _Optional[bool] = ..., enabled: _Optional[bool] = ..., delay_written: _Optional[_Union[DelayWritten, _Mapping]] = ..., lock_lost: _Optional[str] = ..., vote_changed: _Optional[_Union[VoteChanged, _Mapping]] = ..., draining: _Optional[bool] = ..., drains_changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., sequence: _Optional[int] = ..., lease_ms: _Optional[int] = ..., marks_changed: bool = ..., enabled: bool = ..., delay_written: _Optional[_Union[DelayWritten, _Mapping]] = ..., lock_lost: _Optional[str] = ..., vote_changed: _Optional[_Union[VoteChanged, _Mapping]] = ..., draining: bool = ..., drains_changed: bool = ...) -> None: ...
 
 class DelayWritten(_message.Message):
     __slots__ = ("seconds",)
@@ -136,7 +135,7 @@ class DeleteMarkResponse(_message.Message):
     code: _status_pb2.StatusCode
     message: str
     deleted: bool
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., deleted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., deleted: bool = ...) -> None: ...
 
 class ClaimRequest(_message.Message):
     __slots__ = ("session_id", "number", "try_lock", "release_lock", "check_lock", "stand", "withdraw", "end")
@@ -156,7 +155,7 @@ class ClaimRequest(_message.Message):
     stand: str
     withdraw: int
     end: bool
-    def __init__(self, session_id: _Optional[str] = ..., number: _Optional[int] = ..., try_lock: _Optional[_Union[TryLock, _Mapping]] = ..., release_lock: _Optional[_Union[ReleaseLock, _Mapping]] = ..., check_lock: _Optional[str] = ..., stand: _Optional[str] = ..., withdraw: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., number: _Optional[int] = ..., try_lock: _Optional[_Union[TryLock, _Mapping]] = ..., release_lock: _Optional[_Union[ReleaseLock, _Mapping]] = ..., check_lock: _Optional[str] = ..., stand: _Optional[str] = ..., withdraw: _Optional[int] = ..., end: bool = ...) -> None: ...
 
 class TryLock(_message.Message):
     __slots__ = ("ledger_id", "holder")
@@ -182,7 +181,7 @@ class ClaimResponse(_message.Message):
     message: str
     token: str
     held: bool
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., token: _Optional[str] = ..., held: _Optional[bool] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., token: _Optional[str] = ..., held: bool = ...) -> None: ...
 
 class ListClaimsRequest(_message.Message):
     __slots__ = ()
@@ -253,7 +252,7 @@ class GetSettingsResponse(_message.Message):
     enabled: bool
     lost_bookie_delay_seconds: int
     check_times: _containers.ScalarMap[str, int]
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., enabled: _Optional[bool] = ..., lost_bookie_delay_seconds: _Optional[int] = ..., check_times: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., enabled: bool = ..., lost_bookie_delay_seconds: _Optional[int] = ..., check_times: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ChangeSettingsRequest(_message.Message):
     __slots__ = ("enabled", "lost_bookie_delay_seconds", "check_ended", "only_if_absent")
@@ -265,7 +264,7 @@ class ChangeSettingsRequest(_message.Message):
     lost_bookie_delay_seconds: int
     check_ended: CheckEnded
     only_if_absent: bool
-    def __init__(self, enabled: _Optional[bool] = ..., lost_bookie_delay_seconds: _Optional[int] = ..., check_ended: _Optional[_Union[CheckEnded, _Mapping]] = ..., only_if_absent: _Optional[bool] = ...) -> None: ...
+    def __init__(self, enabled: bool = ..., lost_bookie_delay_seconds: _Optional[int] = ..., check_ended: _Optional[_Union[CheckEnded, _Mapping]] = ..., only_if_absent: bool = ...) -> None: ...
 
 class CheckEnded(_message.Message):
     __slots__ = ("check", "ctime_ms")
@@ -375,4 +374,4 @@ class WatchLedgersResponse(_message.Message):
     began: bool
     ledger_ids: _containers.RepeatedScalarFieldContainer[int]
     answered: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., lost: _Optional[bool] = ..., began: _Optional[bool] = ..., ledger_ids: _Optional[_Iterable[int]] = ..., answered: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., lost: bool = ..., began: bool = ..., ledger_ids: _Optional[_Iterable[int]] = ..., answered: _Optional[_Iterable[int]] = ...) -> None: ...

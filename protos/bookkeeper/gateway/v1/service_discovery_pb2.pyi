@@ -3,8 +3,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -52,7 +51,7 @@ class Bookie(_message.Message):
     properties: _containers.ScalarMap[str, str]
     writable: bool
     read_only: bool
-    def __init__(self, bookie_id: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., writable: _Optional[bool] = ..., read_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, bookie_id: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., writable: bool = ..., read_only: bool = ...) -> None: ...
 
 class ListBookiesRequest(_message.Message):
     __slots__ = ("bookie_set",)
@@ -110,7 +109,7 @@ class GetClusterInfoRequest(_message.Message):
     __slots__ = ("catch_up",)
     CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     catch_up: bool
-    def __init__(self, catch_up: _Optional[bool] = ...) -> None: ...
+    def __init__(self, catch_up: bool = ...) -> None: ...
 
 class GetClusterInfoResponse(_message.Message):
     __slots__ = ("code", "instance_id", "ledger_manager", "features", "message", "revision")

@@ -22,7 +22,7 @@ def test_the_installed_commands_and_drivers_are_those_of_the_project() -> None:
     for group, expected in project["entry-points"].items():
         installed = {entry.name: entry.value for entry in entry_points(group=group)}
         assert installed == expected, "the environment was installed before: make env-dev"
-    assert project["scripts"]["bookgate"] == "bookgate.thinclient.commands.main:main"
+    assert project["scripts"]["bookgate"] == "bookgate.thinclient.commands.entry:main"
 
 
 def test_every_command_has_help() -> None:
@@ -40,7 +40,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
     result = CliRunner().invoke(main.app, ["bookie", "--port", "0", "extra"])
     assert result.exit_code == 1
     assert "`bookgate bookie` needs no_such_package, which is not installed" in result.stderr
-    assert "pip install 'bookgate[bookie,spark]'" in CliRunner().invoke(main.app, ["run"]).stderr
+    assert "pip install 'bookgate[bookie,spark-local]'" in CliRunner().invoke(main.app, ["run"]).stderr
 
 
 @pytest.mark.parametrize(
