@@ -34,7 +34,7 @@ def generate(target: Path) -> None:
     sources = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.proto"))
     tools = Path(sys.executable).parent
     well_known = tools / "include"
-    messages = [tools / "protoc", f"-I{ROOT}", f"-I{well_known}", f"--python_out={target}", f"--pyi_out={target}"]
+    messages = [str(tools / "protoc"), f"-I{ROOT}", f"-I{well_known}", f"--python_out={target}", f"--pyi_out={target}"]
     if subprocess.run([*messages, *sources], check=False).returncode != 0:
         raise RuntimeError("protoc failed; its own message stands above")
     services = [
