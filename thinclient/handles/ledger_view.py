@@ -27,6 +27,7 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 from bookgate.thinclient.handles.lac_reads import LongPoll, try_read_last_confirmed
 from bookgate.thinclient.handles.range_read import ReadSession
 from bookgate.thinclient.handles.recovery import read_last_confirmed
+from bookgate.thinclient.handles.single_read import SingleReads
 
 _Piece = TypeVar("_Piece", list[Entry], EntryColumns)
 
@@ -53,6 +54,7 @@ class LedgerView:
         self.without_batches: set[str] = set()
         """Bookies that don't know batch reads."""
         self._secrets = secrets
+        self._singles: SingleReads | None = None
         self._asks_metadata = asks_metadata
         self._listening = False
         self._deleted = False
@@ -201,6 +203,12 @@ class LedgerView:
     ) -> AsyncGenerator[_Piece, None]:
         if check is not None:
             check(first, last, max_entries)
+        if first == last and not columns:
+            found = await self._single_reads().read(first)
+            if found is not None:
+                self._learn(found.max_lac)
+                yield [found.entry]  # type: ignore[misc]  # not columns
+                return
         while first <= last:
             session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches, columns)
             try:
@@ -213,6 +221,12 @@ class LedgerView:
             finally:
                 session.close()
             await self._look_again(session, first)
+
+    def _single_reads(self) -> SingleReads:
+        reads = self._singles
+        if reads is None or reads.record is not self.record:
+            reads = self._singles = SingleReads(self.context, self.record, self._secrets)
+        return reads
 
     async def _look_again(self, session: ReadSession, first: int) -> None:
         """Returns if there are newer metadata to read the rest of a range by; else raises why it can't be read."""

@@ -24,6 +24,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest, ReadResponse, Request, Response, Status
+from bookgate.thinclient.handles.read_handle import ReadHandle
 from tests.unit.thinclient.fakes import fake_cluster, ledger_of, payloads
 
 
@@ -230,6 +231,41 @@ async def test_reads_fail_over_from_dead_missing_damaged_and_silent_replicas() -
         assert await payloads(await client.open_ledger(ledger.ledger_id, b"p")) == expected
         await first.stop()
         assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"p")) == expected
+
+
+async def single(reader: ReadHandle, entry_id: int) -> bytes:
+    (entry,) = [entry async for entry in reader.read(entry_id, entry_id)]
+    return entry.payload
+
+
+@pytest.mark.asyncio
+async def test_a_read_of_one_entry_is_one_request_and_fails_over_as_ranges_do() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await ledger_of(cluster, 4)
+        await ledger.close()
+        number = ledger.ledger_id.ledger_id
+        first = cluster.ensemble(ledger.metadata)[number % 3]
+
+        def reads() -> int:
+            return sum(isinstance(request, ReadRequest) for bookie in cluster.bookies for request in bookie.requests)
+
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        assert [await single(reader, entry_id) for entry_id in (2, 0, 2)] == [b"2", b"0", b"2"]
+        assert reads() == 3
+        kept, first.ledgers[number].entries = first.ledgers[number].entries, {}
+        assert await single(reader, 1) == b"1"
+        first.ledgers[number].entries = kept
+        first.tamper = lambda response: (
+            response._replace(body=response.body[:-1] + b"\xff")
+            if isinstance(response, ReadResponse) and response.body
+            else response
+        )
+        assert await single(reader, 3) == b"3"
+        first.tamper, first.silent = lambda response: response, True
+        impatient = await cluster.client(speculative_read_timeout_seconds=0.05).open_ledger(ledger.ledger_id, b"p")
+        assert await single(impatient, 0) == b"0"
+        await first.stop()
+        assert await single(await cluster.client().open_ledger(ledger.ledger_id, b"p"), 3) == b"3"
 
 
 @pytest.mark.asyncio
