@@ -24,16 +24,37 @@ Generated from the commands by `make reference`; `bookgate COMMAND --help` says 
 
 Every command
 
-- prints its result on standard output, and with `--json` as one JSON document on one line (or an object a line, where
-  it says so);
-- tells a failure in one line on standard error, `error: …`, with `--json` as
+- prints its result on standard output, in the form that `--output` (`-o`) names (below);
+- tells a failure in one line on standard error, `error: …`, in the JSON forms as
   `{"error": message, "type": class of the error, "code": BookKeeper's code or null}`;
-- ends with exit code 0 when done, 1 when it failed or found something wrong, 2 for wrong usage, 130 when interrupted;
+- ends with one of the exit codes below;
+- has `--timeout SECONDS` where it asks gateways: how long they are asked, all attempts together, and how long a
+  connection may take to be made;
 - asks before it destroys something: `--yes` (or `--force`) answers; where nobody can be asked it is refused without;
 - shows a progress bar on standard error if that is a terminal and the work is long.
 
-`bookgate --install-completion` sets up completion in bash, zsh and fish. `--gateways` (`BOOKGATE_GATEWAYS`) names the
-gateways of the cluster, or a metadata store; its TLS files stand before the command, `bookgate --tls-ca ca.pem …`."""
+`--output` is
+
+- `table`: for a person, laid out for the width of the terminal; the default on a terminal;
+- `tsv`: a row a line, cells separated by tabs, the names of the columns in the first line; facts are a name, a tab and
+  the value. A tab, a line end and a backslash within a cell are `\\t`, `\\n`, `\\r` and `\\\\`. The default in a pipe;
+- `json`: one JSON document on one line, or an object a line where the command says so; `--json` is the same;
+- `jsonl`: each element of a list on a line of its own.
+
+`ledger list` prints ledgers as they arrive; where it fails midway, its JSON array has no end. Commands that have an
+`--output` of their own, a file or a directory, have `--json` only.
+
+Exit codes:
+
+- 0: done, and nothing wrong was found;
+- 1: it failed (the cluster, a bookie or a file said no or is out of reach), or what was looked at has something wrong;
+- 2: wrong usage (an unknown command or option, a value that can't be, settings that contradict each other): nothing was
+  done;
+- 130: interrupted by Ctrl-C; `bench` has told what it had measured.
+
+`bookgate --version` prints the version, and `-h` is `--help`. `bookgate --install-completion` sets up completion in
+bash, zsh and fish. `--gateways` (`BOOKGATE_GATEWAYS`) names the gateways of the cluster, or a metadata store; its TLS
+files stand before the command, `bookgate --tls-ca ca.pem …`."""
 
 _MAPPING = """## Coming from BookKeeper
 

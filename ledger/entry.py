@@ -17,6 +17,7 @@ docs/protocol/entry-format.md#explicit-lac-packet, docs/protocol/scoped-ledgers.
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Sequence
 from hmac import compare_digest
 from typing import NamedTuple
@@ -67,15 +68,29 @@ class EntryHeader(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An entry whose digest and ids were verified. `length` counts the ledger's payload bytes up to and including
-    it. `ledger_id` is the lower half of the ledger's id: the handle it was read by knows the scope.
+    """An entry whose digest and ids were verified.
+
+    `ledger_length` counts the ledger's payload bytes up to and including it; `size` are its own. `length`, the former
+    name of `ledger_length`, warns. `ledger_id` is the lower half of the ledger's id: the handle it was read by knows the
+    scope.
     """
 
     ledger_id: int
     entry_id: int
     last_add_confirmed: int
-    length: int
+    ledger_length: int
     payload: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return len(self.payload)
+
+    @property
+    def length(self) -> int:
+        """The former name of `ledger_length`."""
+        warnings.warn("Entry.length is now called ledger_length", DeprecationWarning, stacklevel=2)
+        return self.ledger_length
 
 
 def is_scoped_packet(packet: bytes | memoryview) -> bool:

@@ -55,7 +55,7 @@ class EntryColumns(Sequence[Entry]):
             ledger_id,
             first_entry_id,
             array("q", [entry.last_add_confirmed for entry in entries]),
-            array("q", [entry.length for entry in entries]),
+            array("q", [entry.ledger_length for entry in entries]),
             array("i", [len(entry.payload) for entry in entries]),
             b"".join([entry.payload for entry in entries]),
         )

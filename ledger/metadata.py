@@ -142,6 +142,10 @@ class LedgerMetadata:
         """All bookies that any ensemble names."""
         return {bookie_id for fragment in self.fragments for bookie_id in fragment.ensemble}
 
+    def names(self, bookie_id: str) -> bool:
+        """Whether any ensemble names this bookie."""
+        return any(bookie_id in fragment.ensemble for fragment in self.fragments)
+
     @property
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]

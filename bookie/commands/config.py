@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.configuration.migrate import migrate_properties
@@ -19,6 +17,7 @@ from bookgate.bookie.tools.configuration.reference import render
 from bookgate.bookie.tools.configuration.schema import GATEWAY, PARTS, Part, assignments, effective
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
+from bookgate.runtime.command_line.tables import Table
 from bookgate.runtime.settings_loader import Gathered, gather, read_file
 from bookgate.runtime.settings_problems import Problem
 
@@ -80,12 +79,12 @@ def _show(parts: list[Part], config: Path | None, options: list[str], as_json: b
         for told in (*_all_problems(part, gathered), *gathered.renamed()) if gathered.given else ():
             print(f"{part.name}: {told}", file=sys.stderr)
         if not as_json:
-            table = Table("key", "value", "from", title=part.name, title_justify="left")
+            table = Table("key", "value", "from", title=part.name)
             for line in lines:
                 value = (
                     "" if line.value is None else line.value if isinstance(line.value, str) else json.dumps(line.value)
                 )
-                table.add_row(line.key, escape(value), escape(line.source))
+                table.add_row(line.key, value, line.source)
             print_table(table)
     if as_json:
         print_json(shown)

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from bookgate.bookie.commands.local_options import Config, Settings, own_bookie_id, read_settings, with_own_metadata
 from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
@@ -17,6 +15,7 @@ from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, Vers
 from bookgate.ledger.replication_control import require_unregistered
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
 
 app = new_group("Cookies in the metadata store: what ties a bookie to its directories and its cluster.")
@@ -169,8 +168,7 @@ def generate(
 
 
 def _cell(value: object) -> str:
-    shown = "" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
-    return escape(shown)
+    return "" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
 
 
 async def _stored(factory: LedgerManagerFactory, bookie: str) -> Versioned[bytes]:

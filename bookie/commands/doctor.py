@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.doctor.diagnosis import judge
@@ -16,6 +14,7 @@ from bookgate.bookie.tools.doctor.probe import look
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
+from bookgate.runtime.command_line.tables import Styled, Table
 from bookgate.runtime.settings_loader import gather, read_file
 from bookgate.thinclient.commands.client_options import Gateways, client_config, run_async
 from bookgate.thinclient.gateways.uri import is_gateway_uri
@@ -74,10 +73,9 @@ def _print(findings: list[Finding], as_json: bool) -> None:
         ]
         print_json({"healthy": not any(each.level is Level.ERROR for each in findings), "findings": described})
         return
-    table = Table("", "about", "found", "what to do")
+    table = Table("level", "about", "found", "what to do")
     for each in findings:
-        level = f"[{_STYLES[each.level]}]{each.level.value}[/]"
-        table.add_row(level, escape(each.subject), escape(each.what), escape(each.advice))
+        table.add_row(Styled(each.level.value, _STYLES[each.level]), each.subject, each.what, each.advice)
     print_table(table)
 
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table as RichTable
 
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
@@ -33,6 +33,7 @@ from bookgate.bookie.tools.inspection.contents import (
 )
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json, print_table
+from bookgate.runtime.command_line.tables import Table
 
 inspect_app = new_group(
     "Print journals, entry logs and indexes, also those of Apache BookKeeper. Reads only, also beside a running "
@@ -87,9 +88,9 @@ class Printer:
         if hidden:
             self._console.print(f"… and {hidden} more; --limit 0 prints all")
 
-    def _table(self, rows: list[Row]) -> Table:
+    def _table(self, rows: list[Row]) -> RichTable:
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        table = Table(box=None, header_style="bold")
+        table = RichTable(box=None, header_style="bold")
         for column in columns:
             numbers = all(isinstance(row.get(column, 0), int) for row in rows)
             table.add_column(column, justify="right" if numbers else "left", overflow="fold")
@@ -307,7 +308,7 @@ def last_mark(paths: Directories, as_json: AsJson = False) -> None:
         return
     table = Table("file", "journal", "offset")
     for file, each in marks:
-        table.add_row(escape(str(file)), f"{each.journal_id:x}.txn", str(each.offset))
+        table.add_row(str(file), f"{each.journal_id:x}.txn", str(each.offset))
     print_table(table)
 
 
@@ -336,7 +337,7 @@ def files(
     if as_json:
         print_json([{"kind": name, "file": str(file), "bytes": file.stat().st_size} for name, file in found])
         return
-    table = Table("kind", "file", Column("bytes", justify="right"))
+    table = Table("kind", "file", "bytes", right=("bytes",))
     for name, file in found:
-        table.add_row(name, escape(str(file)), str(file.stat().st_size))
+        table.add_row(name, str(file), str(file.stat().st_size))
     print_table(table)

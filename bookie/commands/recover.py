@@ -15,7 +15,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.copies.copying import Copied
@@ -25,6 +24,7 @@ from bookgate.ledger import replication_control as control
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways, client_config, with_metadata
 from bookgate.thinclient.commands.draining import duration
 from bookgate.thinclient.config import ClientConfig

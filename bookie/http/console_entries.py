@@ -130,7 +130,7 @@ def _shown(entry: Entry, bookies: list[str], most: int) -> dict[str, Any]:
         "id": str(entry.entry_id),
         "digest": "ok",
         "size": len(payload),
-        "ledgerLength": str(entry.length),
+        "ledgerLength": str(entry.ledger_length),
         "lastAddConfirmed": str(entry.last_add_confirmed),
         "payload": base64.b64encode(payload[:most]).decode(),
         "bookies": bookies,
@@ -160,7 +160,7 @@ _MISSING = {Status.ENOENTRY.name, Status.ENOLEDGER.name}
 
 def _copy_shown(bookie_id: str, answer: Entry | BKException | str, good: Entry | None) -> dict[str, str]:
     if isinstance(answer, Entry):
-        same = good is None or (answer.payload, answer.length) == (good.payload, good.length)
+        same = good is None or (answer.payload, answer.ledger_length) == (good.payload, good.ledger_length)
         return {"bookie": bookie_id, "state": "ok" if same else "differs"}
     if isinstance(answer, DigestMatchException):
         return {"bookie": bookie_id, "state": "bad digest", "problem": str(answer)}

@@ -63,7 +63,7 @@ def init(
             await _recover_by_default(settings)
         return await admin.summary()
 
-    _print(_with_admin(metadata_uri, config, work), as_json)
+    print_summary(with_admin(metadata_uri, config, work), as_json)
 
 
 async def _recover_by_default(settings: GatewayConfig) -> None:
@@ -75,18 +75,6 @@ async def _recover_by_default(settings: GatewayConfig) -> None:
             await make_default(factory.replication_metadata)
     finally:
         await factory.close()
-
-
-@app.command()
-def info(metadata_uri: MetadataUri = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Shows the cluster's instance id, its layout, and how many ledgers and bookies it has, from the store itself.
-
-    JSON: {"instance_id", "ledger_manager", "ledgers", "writable_bookies", "read_only_bookies", "known_bookies"}.
-
-    \b
-    Example: bookgate cluster info --metadata-uri sqlite:///var/lib/bookgate/metadata.db
-    """
-    _print(_with_admin(metadata_uri, config, lambda admin: admin.summary()), as_json)
 
 
 @app.command("format")
@@ -107,7 +95,7 @@ def format_cluster(
         await admin.format()
         return await admin.summary()
 
-    _print(_with_admin(metadata_uri, config, work), as_json)
+    print_summary(with_admin(metadata_uri, config, work), as_json)
 
 
 @app.command("advance-ids")
@@ -128,7 +116,7 @@ def advance_ids(
     \b
     Example: bookgate cluster advance-ids --beyond 120345 --metadata-uri zk+hierarchical://zk-1:2181/ledgers
     """
-    print_result({"next_id": _with_admin(metadata_uri, config, lambda admin: admin.advance_ids(beyond))}, as_json)
+    print_result({"next_id": with_admin(metadata_uri, config, lambda admin: admin.advance_ids(beyond))}, as_json)
 
 
 @app.command()
@@ -149,7 +137,7 @@ def nuke(metadata_uri: MetadataUri = None, config: Config = None, yes: Yes = Fal
         await admin.nuke()
         return summary
 
-    summary = _with_admin(metadata_uri, config, work)
+    summary = with_admin(metadata_uri, config, work)
     instance_id = summary.instance_id if summary else None
     if as_json:
         print_result({"removed": instance_id}, as_json)
@@ -173,7 +161,7 @@ def _confirm(action: str, summary: ClusterSummary | None, yes: bool) -> None:
     confirm(f"{action} {what}", yes)
 
 
-def _with_admin(metadata_uri: str | None, config: Path | None, work: Callable[[ClusterAdmin], Awaitable[T]]) -> T:
+def with_admin(metadata_uri: str | None, config: Path | None, work: Callable[[ClusterAdmin], Awaitable[T]]) -> T:
     """Connects, works, disconnects. Raises BKException."""
 
     async def run() -> T:
@@ -184,7 +172,8 @@ def _with_admin(metadata_uri: str | None, config: Path | None, work: Callable[[C
     return asyncio.run(run())
 
 
-def _print(summary: ClusterSummary, as_json: bool) -> None:
+def print_summary(summary: ClusterSummary, as_json: bool) -> None:
+    """Prints what a cluster is and has."""
     print_result(asdict(summary), as_json)
 
 

@@ -1,4 +1,7 @@
-"""Command groups: uniform failures, a default command, and nouns whose commands come from several packages.
+"""Command groups: uniform failures and options, a default command, and nouns whose commands come from several packages.
+
+A command that has `--json` has `--output` as well, unless it has an option of that name; one that asks gateways
+(`--gateways`) has `--timeout`. `time_limit` is what was given there.
 
 A group that is run itself (not as part of another) ends the process: an exception of a command becomes one line and an
 exit code (see `output`); only an unexpected one keeps its traceback. typer's own classes differ between its versions,
@@ -7,10 +10,12 @@ hence Any in some places.
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 import typer.core
@@ -20,8 +25,10 @@ from bookgate.runtime.command_line.output import (
     FORESEEN,
     INTERRUPTED,
     WRONG_USAGE,
-    CommandFailed,
+    OutputForm,
+    choose_form,
     end_quietly,
+    exit_code_of,
     fail,
     tell_error,
     tell_failure,
@@ -30,8 +37,105 @@ from bookgate.runtime.command_line.output import (
 _EXTRAS = {"pyarrow": "bookie,spark-local", "pyspark": "bookie,spark-local"}
 """The extra that brings a module, where it is not `bookie`."""
 
-_OWN_OPTIONS = ("--help", "--install-completion", "--show-completion")
+_OWN_OPTIONS = ("-h", "--help", "--install-completion", "--show-completion")
 """Options of a group that defines no others."""
+
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+_TIMEOUT = "bookgate.timeout"
+_JSON_FORMS = (OutputForm.JSON, OutputForm.JSONL)
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
+"""What stands for a value in help texts, by the value's type; choices show what there is to choose."""
+
+
+@cache
+def _common_options() -> tuple[Any, Any]:
+    """`--output` and `--timeout`, as typer makes them."""
+    probe = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @probe.command()
+    def take(
+        output_form: Annotated[
+            OutputForm | None,
+            typer.Option(
+                "--output", "-o", metavar="FORM", help="table, tsv, json or jsonl. [default: table; tsv in a pipe]"
+            ),
+        ] = None,
+        time_limit: Annotated[
+            float | None,
+            typer.Option(
+                "--timeout", metavar="SECONDS", min=0.01, help="How long gateways are asked and connections made."
+            ),
+        ] = None,
+    ) -> None: ...
+
+    first, second, *_ = typer.main.get_command(probe).params
+    return first, second
+
+
+def _names(parameters: Sequence[Any]) -> set[str]:
+    return {name for each in parameters for name in each.opts}
+
+
+def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
+    """A command's parameters, with those that all such commands have."""
+    found = list(parameters)
+    output, timeout = _common_options()
+    for common, beside in ((output, "--json"), (timeout, "--gateways")):
+        if beside in _names(found) and common.opts[0] not in _names(found):
+            place = next(number for number, each in enumerate(found) if beside in each.opts)
+            found.insert(place, common)
+    for each in found:
+        if each.metavar is None:
+            is_argument = each.param_type_name == "argument"
+            each.metavar = str(each.name).upper() if is_argument else _metavar(each)
+    return found
+
+
+def _metavar(option: Any) -> str | None:
+    """None leaves it to typer: for choices, flags, and versions that tell the type in another way."""
+    annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+    inner = next(iter(get_args(annotation)), annotation)
+    return _METAVARS.get(getattr(inner, "__name__", ""))
+
+
+def _take_common_options(context: Any, names: Sequence[str]) -> None:
+    """Removes the common options from what the command's function gets, and applies them."""
+    given = context.params
+    form = given.pop("output_form", None) if "output_form" in names else None
+    if "time_limit" in names and (limit := given.pop("time_limit", None)) is not None:
+        context.meta[_TIMEOUT] = limit
+    if given.get("as_json") and form is None:
+        form = OutputForm.JSON
+    if form in _JSON_FORMS and "as_json" in given:
+        given["as_json"] = True
+    choose_form(form)
+
+
+def time_limit(context: Any) -> float | None:
+    """Seconds that `--timeout` gave; None where it was not given."""
+    limit = context.meta.get(_TIMEOUT)
+    return float(limit) if limit is not None else None
+
+
+class Command(typer.core.TyperCommand):
+    """A command with the common options; see the module."""
+
+    def __init__(self, *arguments: Any, params: Sequence[Any] | None = None, **options: Any) -> None:
+        found = _with_common_options(params or ())
+        self._common = [str(each.name) for each in found if each in _common_options()]
+        super().__init__(*arguments, params=found, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        _take_common_options(ctx, self._common)
+        return super().invoke(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return _usage_pieces(super().collect_usage_pieces(ctx))
+
+
+def _usage_pieces(pieces: Sequence[str]) -> list[str]:
+    """An argument that must be given as plain `ID`, not `{ID}`."""
+    return [each.removeprefix("{").replace("}", "") if each.startswith("{") else each for each in pieces if each]
 
 
 class Group(typer.core.TyperGroup):
@@ -39,6 +143,34 @@ class Group(typer.core.TyperGroup):
 
     default_command: str | None = None
     """Runs if no command is named: `bookgate bookie --port 0` is `bookgate bookie start --port 0`."""
+
+    def __init__(self, *arguments: Any, params: Sequence[Any] | None = None, **options: Any) -> None:
+        found = _with_common_options(params or ())
+        self._common = [str(each.name) for each in found if each in _common_options()]
+        super().__init__(*arguments, params=found, **options)
+        # typer gives it to no group.
+        self.suggest_commands = False
+        if not self.commands and self.invoke_without_command:
+            self.subcommand_metavar = ""
+
+    def invoke(self, ctx: Any) -> Any:
+        _take_common_options(ctx, self._common)
+        return super().invoke(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return _usage_pieces(super().collect_usage_pieces(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if hasattr(error, "format_message") and args and not args[0].startswith("-"):
+                near = difflib.get_close_matches(args[0], self.list_commands(ctx), 3, 0.6)
+                meant = " or ".join(f"`{ctx.command_path} {name}`" for name in near)
+                known = ", ".join(self.list_commands(ctx))
+                hint = f"did you mean {meant}?" if near else f"there are {known}" if known else "it takes none"
+                error.message = f"no such command {args[0]!r}; {hint}"  # type: ignore[attr-defined]
+            raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # Shell completion of a line without a command lists the commands.
@@ -81,9 +213,21 @@ def new_group(help_text: str | None, cls: type[Group] = Group, *, asks_for_a_com
     """
     # typer does not accept None as a help text.
     given: dict[str, Any] = {} if help_text is None else {"help": help_text}
-    return typer.Typer(
-        cls=cls, no_args_is_help=asks_for_a_command, rich_markup_mode=None, add_completion=False, **given
+    return App(
+        cls=cls,
+        no_args_is_help=asks_for_a_command,
+        rich_markup_mode=None,
+        add_completion=False,
+        context_settings=_HELP_OPTIONS,
+        **given,
     )
+
+
+class App(typer.Typer):
+    """A typer app whose commands have the common options."""
+
+    def command(self, *arguments: Any, cls: Any = None, **options: Any) -> Any:
+        return super().command(*arguments, cls=cls or Command, **options)
 
 
 def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
@@ -94,7 +238,7 @@ def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
         if isinstance(error, BrokenPipeError):
             end_quietly()
         tell_failure(error, as_json=as_json)
-        sys.exit(error.exit_code if isinstance(error, CommandFailed) else FAILED)
+        sys.exit(exit_code_of(error))
     except ModuleNotFoundError as error:
         missing = (error.name or str(error)).partition(".")[0]
         install = f"pip install 'bookgate[{_EXTRAS.get(missing, 'bookie')}]'"
@@ -125,9 +269,17 @@ def _end_for_wrong_usage(error: Any, as_json: bool) -> NoReturn:
 
 
 def _wants_json(args: Sequence[str]) -> bool:
-    """Whether `--json` is present; found before parsing, because usage errors are reported in the same form."""
-    options = args[: args.index("--")] if "--" in args else args
-    return "--json" in options
+    """Whether a JSON form is asked for; found before parsing, because usage errors are reported in the same form."""
+    options = list(args[: args.index("--")] if "--" in args else args)
+    return "--json" in options or any(form in ("json", "jsonl") for form in _forms_in(options))
+
+
+def _forms_in(options: Sequence[str]) -> Iterator[str]:
+    for option, following in zip(options, [*options[1:], ""], strict=False):
+        if option in ("--output", "-o"):
+            yield following
+        elif option.startswith(("--output=", "-o")):
+            yield option.removeprefix("--output=").removeprefix("-o")
 
 
 def load_command(target: str) -> Any:

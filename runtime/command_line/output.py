@@ -1,9 +1,10 @@
 """Output, prompts and failures of commands, uniform in all packages.
 
-Results go to standard output, everything else to standard error. With `--json` a result is one JSON document on one
-line (or one object per line where the command says so), and a failure is `{"error": message, "type": class, "code":
-number}` on standard error; without it, a failure is one line `error: message`. Exit codes: 0 done, 1 failed (or the
-inspected object has a problem), 2 wrong usage, 130 interrupted.
+Results go to standard output, everything else to standard error. `--output` chooses the form of a result: a `table` (on
+a terminal the default), `tsv` (the default elsewhere), `json`, one document on one line (or an object a line where the
+command says so), or `jsonl`, an element of a list a line. `--json` is `--output json`. A failure is one line
+`error: message`, and in the two JSON forms `{"error": message, "type": class, "code": number}`, on standard error. Exit
+codes: 0 done, 1 failed (or the inspected object has a problem), 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,23 +13,39 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, NoReturn
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Generic, NoReturn, TypeVar
 
 import typer
 
-from bookgate.ledger.errors import BKException
-from bookgate.runtime.logs import LogFormat, log_event
+from bookgate.ledger.errors import BKException, IncorrectParameterException
+from bookgate.runtime.command_line.tables import RowWriter, Table
+
+if TYPE_CHECKING:
+    from bookgate.runtime.logs import LogFormat
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 
-_WIDTH = 200
-"""Columns of a table written to a file or a pipe."""
+
+class OutputForm(str, Enum):  # noqa: UP042  typer shows the values of this form
+    """The form of a result; see the module."""
+
+    TABLE = "table"
+    TSV = "tsv"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+_FORM: ContextVar[OutputForm | None] = ContextVar("_FORM", default=None)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "--force", "-y", "-f", help="Do not ask.")]
@@ -44,6 +61,29 @@ class CommandFailed(Exception):
 
 FORESEEN = (CommandFailed, BKException, OSError)
 """Exceptions that end a command with one line; any other is a bug and keeps its traceback."""
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code for one of the FORESEEN: a wrong parameter is wrong usage."""
+    if isinstance(error, CommandFailed):
+        return error.exit_code
+    return WRONG_USAGE if isinstance(error, IncorrectParameterException) else FAILED
+
+
+def choose_form(form: OutputForm | None) -> None:
+    """Sets the form of what the command prints; None for the default."""
+    _FORM.set(form)
+
+
+def chosen_form() -> OutputForm | None:
+    """The form that was asked for by `--output` or `--json`; None for the default."""
+    return _FORM.get()
+
+
+def laid_out() -> bool:
+    """Whether a table is to be printed for a person."""
+    form = _FORM.get()
+    return form is OutputForm.TABLE or (form is None and sys.stdout.isatty())
 
 
 def fail(message: str, exit_code: int = FAILED) -> NoReturn:
@@ -84,20 +124,82 @@ def ends_in_the_log(form: LogFormat) -> Iterator[None]:
     except FORESEEN as error:
         if form == "text":
             raise
+        from bookgate.runtime.logs import log_event
+
         log_event(_LOG, "process_failed", logging.CRITICAL, error=error_text(error), type=type(error).__name__)
-        raise typer.Exit(FAILED) from error
+        raise typer.Exit(exit_code_of(error)) from error
 
 
 def print_json(value: object) -> None:
-    """Prints one JSON document on one line."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """Prints one JSON document on one line; in the form `jsonl` each element of a list on a line of its own."""
+    for each in value if isinstance(value, list) and _FORM.get() is OutputForm.JSONL else [value]:
+        print(json.dumps(each, ensure_ascii=False), flush=True)
 
 
-def print_table(table: object) -> None:
-    """Prints a rich table, as wide as needed if the output is not a terminal."""
-    from rich.console import Console
+def print_table(table: Table) -> None:
+    """Prints a table, for a person or tab-separated."""
+    if laid_out():
+        table.print_laid_out()
+    else:
+        table.print_separated()
 
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+
+def print_note(text: str) -> None:
+    """A remark after a table: beside it for a person, on standard error where the table is for a program."""
+    print(text, file=sys.stdout if laid_out() else sys.stderr, flush=True)
+
+
+def shown_time(milliseconds: int | None, absent: str = "") -> str:
+    """A point in time, from milliseconds since 1970."""
+    if not milliseconds or milliseconds < 0:
+        return absent
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Listing(Generic[T]):
+    """A listing of any length, printed page by page in the form that was asked for.
+
+    As JSON it is one array, which a listing that fails leaves without its end.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Callable[[T], str]],
+        describe: Callable[[T], object],
+        *,
+        as_json: bool,
+        right: frozenset[str] = frozenset(),
+    ) -> None:
+        """`columns`: the columns of a table and their cells; `describe`: an element of the array."""
+        self._cells = tuple(columns.values())
+        self._describe = describe
+        self._as_json = as_json
+        self._lines = chosen_form() is OutputForm.JSONL
+        self._rows = RowWriter(tuple(columns), laid_out(), right)
+        self._between = "["
+
+    def write(self, items: Sequence[T]) -> None:
+        """Prints a page."""
+        if not self._as_json:
+            self._rows.write([[cell(item) for cell in self._cells] for item in items])
+            return
+        documents = [json.dumps(self._describe(item), ensure_ascii=False) for item in items]
+        if self._lines:
+            sys.stdout.write("".join(f"{each}\n" for each in documents))
+        else:
+            sys.stdout.write("".join(self._joined(each) for each in documents))
+        sys.stdout.flush()
+
+    def _joined(self, document: str) -> str:
+        between, self._between = self._between, ", "
+        return between + document
+
+    def end(self) -> None:
+        """Ends what was begun, after the last page."""
+        if not self._as_json:
+            self._rows.end()
+        elif not self._lines:
+            print("[]" if self._between == "[" else "]", flush=True)
 
 
 def print_result(value: dict[str, object], as_json: bool) -> None:
@@ -105,14 +207,26 @@ def print_result(value: dict[str, object], as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(show_header=False)
+    table = Table("name", "value", header=False)
     for name, each in value.items():
-        shown = "" if each is None else each if isinstance(each, str) else json.dumps(each, ensure_ascii=False)
-        table.add_row(name.replace("_", " "), escape(shown))
+        label = name.replace("_", " ") if laid_out() else name
+        if isinstance(each, list) and each and all(isinstance(inner, dict) for inner in each):
+            for number, inner in enumerate(each):
+                table.add_row(f"{label}{' ' if laid_out() else '.'}{number}", _facts_in_a_line(inner))
+        else:
+            table.add_row(label, _fact(each))
     print_table(table)
+
+
+def _fact(value: object) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _facts_in_a_line(facts: dict[str, object]) -> str:
+    texts = {
+        name: ",".join(map(_fact, each)) if isinstance(each, list) else _fact(each) for name, each in facts.items()
+    }
+    return " ".join(f"{name}={text}" for name, text in texts.items() if text)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import (
+    AsJson,
+    Yes,
+    confirm,
+    fail,
+    print_json,
+    print_note,
+    print_result,
+    print_table,
+)
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import (
     Gateways,
@@ -20,7 +29,7 @@ from bookgate.thinclient.commands.client_options import (
     with_client,
     with_metadata,
 )
-from bookgate.thinclient.commands.ledger import describe
+from bookgate.thinclient.commands.ledger_output import describe
 from bookgate.thinclient.tools.adoption import adopt as adopt_ledger
 from bookgate.thinclient.tools.held_ledgers import HeldLedgers, held_ledgers, unknown_to_metadata
 
@@ -56,7 +65,7 @@ def orphans(context: typer.Context, gateways: Gateways = None, as_json: AsJson =
             table.add_row(str(number), ", ".join(bookies))
         print_table(table)
         for bookie_id, why in held.not_asked.items():
-            print(f"not asked: {bookie_id}: {why}")
+            print_note(f"not asked: {bookie_id}: {why}")
     if held.not_asked:
         raise typer.Exit(1)
 

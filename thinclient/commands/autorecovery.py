@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -20,7 +17,15 @@ from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.ledger.replication_survey import survey
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import (
+    AsJson,
+    print_json,
+    print_note,
+    print_result,
+    print_table,
+    shown_time,
+)
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways, with_metadata
 
 autorecovery_app = new_group("Auto-recovery: copies again what lost bookies held.")
@@ -92,9 +97,11 @@ def under_replicated(
         replicas, marked = row["missing_replicas"], row["marked_ms"]
         names = ", ".join(replicas) if isinstance(replicas, list) else ""
         holder, notes = str(row["locked_by"] or ""), _notes(row)
-        table.add_row(str(row["ledger_id"]), names, _time(marked), escape(holder), escape(notes))
+        table.add_row(
+            str(row["ledger_id"]), names, shown_time(marked if isinstance(marked, int) else None), holder, notes
+        )
     print_table(table)
-    print(f"{len(rows)} ledgers")
+    print_note(f"{len(rows)} ledgers")
 
 
 def _notes(row: Mapping[str, Any]) -> str:
@@ -124,14 +131,14 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
             "enabled": await store.is_enabled(),
             "auditor": await store.auditor(),
             "under_replicated_ledgers": found.marked,
-            "oldest_mark": None if found.oldest_mark_ms is None else _time(found.oldest_mark_ms),
+            "oldest_mark": None if found.oldest_mark_ms is None else shown_time(found.oldest_mark_ms),
             "locked_ledgers": len(await store.lock_holders()),
             "unrecoverable_ledgers": found.unrecoverable,
             "corrupt_ledgers": found.corrupt,
             "missed_bookies": sorted(found.missed_since),
             "draining_bookies": sorted(found.draining),
             "lost_bookie_delay_seconds": await store.lost_bookie_delay(),
-            **{name: None if time is None else _time(time) for name, time in times.items()},
+            **{name: None if time is None else shown_time(time) for name, time in times.items()},
         }
 
     print_result(with_metadata(context, gateways, work), as_json)
@@ -231,9 +238,3 @@ def trigger(context: typer.Context, gateways: Gateways = None, as_json: AsJson =
 
     auditor = with_metadata(context, gateways, lambda factory: control.order_audit(factory.replication_metadata))
     print_result({"auditor": auditor}, as_json)
-
-
-def _time(milliseconds: object) -> str:
-    if not isinstance(milliseconds, int):
-        return ""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from bookgate.ledger.metadata import DigestType
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, print_json, progress
+from bookgate.runtime.command_line.output import INTERRUPTED, AsJson, laid_out, print_result, progress
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, Password, with_client
 from bookgate.thinclient.commands.ledger import Digests
@@ -43,8 +48,10 @@ def bench_write(
 ) -> None:
     """Writes to a ledger of its own, closes it, and deletes it unless told to keep it.
 
-    JSON: {"ledger_id" (with --keep), "payload_bytes", "outstanding", "quorums", "entries", "bytes", "seconds",
-    "entries_per_second", "megabytes_per_second", and latencies in milliseconds}.
+    Ctrl-C ends it early and tells what was measured so far; a second Ctrl-C ends it at once.
+
+    JSON: {"interrupted" (if it was), "ledger_id" (with --keep), "payload_bytes", "outstanding", "quorums", "entries",
+    "bytes", "seconds", "entries_per_second", "megabytes_per_second", and latencies in milliseconds}.
 
     \b
     Example: bookgate bench write --size 1024 --seconds 10 --keep
@@ -55,7 +62,9 @@ def bench_write(
         handle = await bookkeeper.create_ledger(*quorums, DigestType[digest.name], password.encode())
         try:
             async with handle:
-                with progress("writing", entries, "entries") as done:
+                with progress("writing", entries, "entries") as done, interruption.heard():
+                    if keep:
+                        print(f"ledger {handle.ledger_id}", file=sys.stderr, flush=True)
                     result = await write_load(
                         handle,
                         b"b" * size,
@@ -63,16 +72,18 @@ def bench_write(
                         entries=entries,
                         seconds=None if entries else seconds,
                         progress=done,
+                        stop=interruption.is_set,
                     )
         finally:
             if not keep:
                 await bookkeeper.delete_ledger(handle.ledger_id)
         return handle.ledger_id.ledger_id, result
 
+    interruption = _Interruption()
     ledger_id, result = with_client(context, gateways, work)
     facts: dict[str, Any] = {"ledger_id": ledger_id} if keep else {}
     facts |= {"payload_bytes": size, "outstanding": outstanding, "quorums": "/".join(map(str, quorums))}
-    _print(facts | result.summary(), as_json)
+    _print(facts | result.summary(), as_json, interruption)
 
 
 @bench_app.command("read")
@@ -98,19 +109,54 @@ def bench_read(
     async def work(bookkeeper: BookKeeper) -> LoadResult:
         async with await bookkeeper.open_ledger(ledger_id, password.encode()) as handle:
             wanted = entries or (10_000 if order is Order.RANDOM else handle.last_add_confirmed + 1)
-            with progress("reading", wanted, "entries") as done:
+            stop = interruption.is_set
+            with progress("reading", wanted, "entries") as done, interruption.heard():
                 if order is Order.SEQUENTIAL:
-                    return await sequential_load(handle, batch=batch, entries=entries, progress=done)
-                return await random_load(handle, outstanding=outstanding, entries=wanted, width=batch, progress=done)
+                    return await sequential_load(handle, batch=batch, entries=entries, progress=done, stop=stop)
+                return await random_load(
+                    handle, outstanding=outstanding, entries=wanted, width=batch, progress=done, stop=stop
+                )
 
+    interruption = _Interruption()
     result = with_client(context, gateways, work)
-    _print({"ledger_id": ledger_id, "order": order.value, "batch": batch} | result.summary(), as_json)
+    _print({"ledger_id": ledger_id, "order": order.value, "batch": batch} | result.summary(), as_json, interruption)
 
 
-def _print(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-        return
-    for name, value in facts.items():
-        shown = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
-        print(f"{name.replace('_', ' '):24}{shown}")
+class _Interruption:
+    """Ctrl-C ends the load and not the command; a second one is the ordinary Ctrl-C again."""
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def is_set(self) -> bool:
+        return self._came
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        before = signal.getsignal(signal.SIGINT)
+
+        def on_interrupt() -> None:
+            self._came = True
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, before)
+
+        loop.add_signal_handler(signal.SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            if not self._came:
+                loop.remove_signal_handler(signal.SIGINT)
+                signal.signal(signal.SIGINT, before)
+
+
+def _print(facts: dict[str, Any], as_json: bool, interruption: _Interruption) -> None:
+    if interruption.is_set():
+        facts = {"interrupted": True, **facts}
+    if as_json or not laid_out():
+        print_result(facts, as_json)
+    else:
+        shown = {name: f"{value:,}" if isinstance(value, int) else value for name, value in facts.items()}
+        print_result({k: f"{v:,.1f}" if isinstance(v, float) else v for k, v in shown.items()}, False)
+    if interruption.is_set():
+        raise typer.Exit(INTERRUPTED)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie
@@ -23,6 +22,7 @@ from bookgate.ledger.wire.messages import (
 )
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, client_config, with_client, with_pool

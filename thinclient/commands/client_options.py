@@ -7,29 +7,20 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.runtime.command_line.groups import time_limit
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.commands.global_options import ClientOptions
 from bookgate.thinclient.config import ClientConfig, load_config
-from bookgate.thinclient.gateways.uri import TlsFiles
 from bookgate.thinclient.metadata_source import metadata_factory
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """What stands before the command: the configuration file and the TLS files."""
-
-    file: Path | None = None
-    tls: TlsFiles = field(default=TlsFiles())
 
 
 Gateways = Annotated[
@@ -54,7 +45,16 @@ def client_config(context: typer.Context, gateways: str | None) -> ClientConfig:
     """The settings of a command's client. Raises IncorrectParameterException."""
     options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
     tls = options.tls
-    return load_config(options.file, gateways=gateways, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
+    limit = time_limit(context)
+    return load_config(
+        options.file,
+        gateways=gateways,
+        tls_ca=tls.ca,
+        tls_cert=tls.cert,
+        tls_key=tls.key,
+        metadata_timeout_seconds=limit,
+        connect_timeout_seconds=limit,
+    )
 
 
 def with_client(context: typer.Context, gateways: str | None, work: Callable[[BookKeeper], Awaitable[T]]) -> T:

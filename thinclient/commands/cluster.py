@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import typer
-from rich.table import Table
 
 from bookgate.ledger.bookie_info import GATEWAY_GRPC
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways, with_client, with_metadata
 
 cluster_app = new_group("The cluster as a whole.")

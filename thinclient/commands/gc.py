@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table, shown_time
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways
 from bookgate.thinclient.commands.http_options import BookieName, HttpAddress, Token, TokenFile, admin_of
 from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException
@@ -110,15 +109,17 @@ def _row(store: dict[str, Any]) -> list[str]:
     kinds = [kind for kind in ("major", "minor") if store[f"{kind}Compacting"]]
     return [
         ", ".join(kinds) or "no",
-        _time(store["lastMajorCompactionTime"]),
-        _time(store["lastMinorCompactionTime"]),
+        _last_time(store, "Major"),
+        _last_time(store, "Minor"),
         str(store["majorCompactionCounter"]),
         str(store["minorCompactionCounter"]),
     ]
 
 
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds") if milliseconds > 0 else "never"
+def _last_time(store: dict[str, Any], kind: str) -> str:
+    """What the bookie tells before the first compaction is the time of its start."""
+    ended = store[f"{kind.lower()}CompactionCounter"]
+    return shown_time(store[f"last{kind}CompactionTime"], "never") if ended else "never"
 
 
 @gc_app.command()

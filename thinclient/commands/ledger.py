@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import enum
-import json
 import os
+import stat
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import (
+    WRONG_USAGE,
     AsJson,
     Yes,
     confirm,
@@ -28,10 +25,13 @@ from bookgate.runtime.command_line.output import (
     fail,
     print_json,
     print_result,
-    print_table,
+    progress,
 )
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, Password, in_daemon_thread, with_client
+from bookgate.thinclient.commands.entry_output import EntriesAsJson, EntryFormat, form_of, print_batches
+from bookgate.thinclient.commands.ledger_output import describe, pairs_of
+from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
 
 _CHUNK = 256 * 1024
@@ -47,14 +47,6 @@ class Digests(enum.StrEnum):
     CRC32C = "crc32c"
     HMAC = "hmac"
     DUMMY = "dummy"
-
-
-class EntryFormat(enum.StrEnum):
-    """How entries are printed."""
-
-    TEXT = "text"
-    RAW = "raw"
-    JSON = "json"
 
 
 @ledger_app.command()
@@ -79,7 +71,7 @@ def create(
     \b
     Example: bookgate ledger create --ensemble-size 5 -m owner=me
     """
-    pairs = _pairs(custom_metadata or [])
+    pairs = pairs_of(custom_metadata or [])
 
     async def work(bookkeeper: BookKeeper) -> LedgerRecord:
         handle = await bookkeeper.create_ledger(
@@ -120,10 +112,10 @@ def write(
     """
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, int]:
-        with _open_input(file) as source:
+        with _open_input(file) as source, progress("writing", _size_of(source), "bytes") as done:
             handle = await bookkeeper.reopen_empty_ledger(ledger_id, password.encode())
             async with handle:
-                await handle.append_all(_entries(source))
+                await handle.append_all(_entries(source, done))
             return handle.last_add_confirmed + 1, handle.length
 
     entries, size = with_client(context, gateways, work)
@@ -142,31 +134,43 @@ def read(
     recover: Annotated[bool, typer.Option("--recover", help="Take an open ledger over and close it.")] = False,
     bookie: Annotated[str | None, typer.Option("--bookie", "-b", help="Read from this bookie alone.")] = None,
     entry_format: Annotated[
-        EntryFormat, typer.Option("--format", help="text: a line an entry; raw: payloads only; json: an object a line.")
+        EntryFormat,
+        typer.Option(
+            "--format", help="text: a line an entry; raw: payloads only; json: an object a line; tsv: a row each."
+        ),
     ] = EntryFormat.TEXT,
     password: Password = "",
     gateways: Gateways = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: EntriesAsJson = False,
 ) -> None:
     """Prints the entries of a ledger.
 
     With --bookie only what that bookie holds is read, from it alone: what another would give does not count.
 
-    JSON, an object a line: {"entry_id", "length", "payload"}, or "payload_base64" where it is no text.
+    JSON, an object a line: {"entry_id", "size", "ledger_length", "payload", "encoding": "text"}. The payload is base64
+    where it is no text, and "encoding" says so. "ledger_length" counts the ledger's bytes up to this entry. The former
+    names "length" and "payload_base64" are there as well.
 
     \b
     Example: bookgate ledger read 7 --from 10 --to 19
     """
-    chosen = EntryFormat.JSON if as_json else entry_format
+    chosen = form_of(entry_format, as_json)
+    if last is not None and last < first:
+        fail(f"--from {first} --to {last}: the first entry comes after the last one", WRONG_USAGE)
 
     async def work(bookkeeper: BookKeeper) -> None:
         async with await bookkeeper.open_ledger(ledger_id, password.encode(), recover) as reader:
-            end = max(reader.last_add_confirmed if last is None else last, first - 1)
+            confirmed = reader.last_add_confirmed
+            if first > max(confirmed, 0) or (last is not None and last > confirmed):
+                asked = first if first > confirmed else last
+                until = f"its last confirmed entry is {confirmed}" if confirmed >= 0 else "it has no confirmed entry"
+                fail(f"there is no entry {asked} to read: ledger {ledger_id} is {_state(reader)}, and {until}")
+            end = confirmed if last is None else last
             if bookie is None:
-                await _print_batches(reader.read_batches(first, end), chosen)
+                await print_batches(reader.read_batches(first, end), chosen)
                 return
             record = reader.record
-        await _print_batches(batches_of_bookie(bookkeeper, record, password.encode(), bookie, first, end), chosen)
+        await print_batches(batches_of_bookie(bookkeeper, record, password.encode(), bookie, first, end), chosen)
 
     try:
         with_client(context, gateways, work)
@@ -182,11 +186,14 @@ def tail(
     new: Annotated[bool, typer.Option("--new", help="Only entries after those that are confirmed now.")] = False,
     poll: Annotated[bool, typer.Option("--poll", help="Ask at intervals instead of long polls.")] = False,
     entry_format: Annotated[
-        EntryFormat, typer.Option("--format", help="text: a line an entry; raw: payloads only; json: an object a line.")
+        EntryFormat,
+        typer.Option(
+            "--format", help="text: a line an entry; raw: payloads only; json: an object a line; tsv: a row each."
+        ),
     ] = EntryFormat.TEXT,
     password: Password = "",
     gateways: Gateways = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: EntriesAsJson = False,
 ) -> None:
     """Prints the entries of a ledger as they are confirmed, until it is closed. Its writer is left alone.
 
@@ -195,54 +202,17 @@ def tail(
     \b
     Example: bookgate ledger tail 7 --new
     """
-    chosen = EntryFormat.JSON if as_json else entry_format
+    chosen = form_of(entry_format, as_json)
 
     async def work(bookkeeper: BookKeeper) -> None:
         async with await bookkeeper.open_ledger(ledger_id, password.encode()) as reader:
             start = reader.last_add_confirmed + 1 if new else first
-            await _print_batches(reader.tail_batches(start, long_poll=not poll), chosen)
+            await print_batches(reader.tail_batches(start, long_poll=not poll), chosen)
 
     try:
         with_client(context, gateways, work)
     except BrokenPipeError:
         end_quietly()
-
-
-@ledger_app.command("list")
-def list_ledgers(
-    context: typer.Context,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
-    start_after: Annotated[int | None, typer.Option(min=0, help="Only ids above this one.")] = None,
-    bookie: Annotated[
-        str | None, typer.Option("--bookie", "-b", help="Only those with entries on this bookie, as metadata tells.")
-    ] = None,
-    gateways: Gateways = None,
-    as_json: AsJson = False,
-) -> None:
-    """Lists ledgers in ascending order of their ids.
-
-    JSON: a list of ledgers, each as `bookgate ledger show` has it.
-
-    \b
-    Example: bookgate ledger list --limit 10 --bookie bookie-1
-    """
-
-    async def work(bookkeeper: BookKeeper) -> list[LedgerRecord]:
-        records: list[LedgerRecord] = []
-        async for page in bookkeeper.list_ledgers(start_after=start_after, page_size=min(limit or 0, 1000)):
-            records += page if bookie is None else [record for record in page if bookie in record.metadata.bookies]
-            if limit is not None and len(records) >= limit:
-                break
-        return records[:limit]
-
-    records = with_client(context, gateways, work)
-    if as_json:
-        print_json([describe(record) for record in records])
-        return
-    table = Table("ledger", "state", "entries", "bytes", "E/Qw/Qa", "custom metadata")
-    for record in records:
-        table.add_row(str(record.ledger_id), *_row(record))
-    print_table(table)
 
 
 @ledger_app.command()
@@ -317,47 +287,6 @@ def delete(
         print(f"ledger {ledger_id} is deleted")
 
 
-def describe(record: LedgerRecord) -> dict[str, Any]:
-    """A ledger for a program: everything but the password."""
-    metadata = record.metadata
-    closed = metadata.is_closed
-    return {
-        "ledger_id": record.ledger_id.ledger_id,
-        "scope_id": record.ledger_id.scope_id,
-        "version": record.version,
-        "state": metadata.state.name,
-        "last_entry_id": metadata.last_entry_id if closed else None,
-        "length": metadata.length if closed else None,
-        "ensemble_size": metadata.ensemble_size,
-        "write_quorum_size": metadata.write_quorum_size,
-        "ack_quorum_size": metadata.ack_quorum_size,
-        "digest_type": metadata.digest_type.name if metadata.digest_type else None,
-        "fragments": [{"first_entry_id": f.first_entry_id, "bookies": list(f.ensemble)} for f in metadata.fragments],
-        "custom_metadata": {
-            key: value.decode(errors="backslashreplace") for key, value in metadata.custom_metadata.items()
-        },
-        "created_ms": record.creation_ms,
-    }
-
-
-def _row(record: LedgerRecord) -> list[str]:
-    metadata = record.metadata
-    custom = ", ".join(f"{k}={v.decode(errors='backslashreplace')}" for k, v in metadata.custom_metadata.items())
-    quorums = f"{metadata.ensemble_size}/{metadata.write_quorum_size}/{metadata.ack_quorum_size}"
-    counts = [str(metadata.last_entry_id + 1), str(metadata.length)] if metadata.is_closed else ["", ""]
-    return [metadata.state.name, *counts, quorums, custom]
-
-
-def _pairs(texts: list[str]) -> dict[str, bytes]:
-    pairs = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not key or not separator:
-            raise IncorrectParameterException(f"--custom-metadata {text!r} is not KEY=VALUE")
-        pairs[key] = value.encode()
-    return pairs
-
-
 @contextmanager
 def _open_input(file: str) -> Iterator[int]:
     """A file descriptor."""
@@ -372,14 +301,23 @@ def _open_input(file: str) -> Iterator[int]:
         yield opened.fileno()
 
 
-async def _entries(source: int) -> AsyncIterator[bytes]:
-    """A line without its end is an entry; an empty line is an empty entry.
+def _size_of(source: int) -> int | None:
+    """Bytes of a file; None for what has no end yet."""
+    found = os.fstat(source)
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+async def _entries(source: int, progressed: Callable[[int], None] = lambda done: None) -> AsyncIterator[bytes]:
+    """A line without its end is an entry; an empty line is an empty entry. `progressed` takes the bytes read so far.
 
     The source may be slow (a terminal, the end of a log): it is read beside the event loop, so that what was read goes
     out meanwhile and an interrupt is heard.
     """
     rest = bytearray()
+    taken = 0
     while chunk := await in_daemon_thread(os.read, source, _CHUNK):
+        taken += len(chunk)
+        progressed(taken)
         lines = chunk.split(b"\n")
         rest += lines[0]
         if len(lines) == 1:
@@ -392,21 +330,5 @@ async def _entries(source: int) -> AsyncIterator[bytes]:
         yield bytes(rest)
 
 
-async def _print_batches(source: AsyncGenerator[list[Entry], None], form: EntryFormat) -> None:
-    async with aclosing(source) as batches:
-        async for batch in batches:
-            sys.stdout.buffer.write(b"".join(_rendered(entry, form) for entry in batch))
-            sys.stdout.buffer.flush()
-
-
-def _rendered(entry: Entry, entry_format: EntryFormat) -> bytes:
-    if entry_format is EntryFormat.RAW:
-        return entry.payload
-    if entry_format is EntryFormat.TEXT:
-        return entry.payload + b"\n"
-    described: dict[str, Any] = {"entry_id": entry.entry_id, "length": entry.length}
-    try:
-        described["payload"] = entry.payload.decode()
-    except UnicodeDecodeError:
-        described["payload_base64"] = base64.b64encode(entry.payload).decode()
-    return json.dumps(described, ensure_ascii=False).encode() + b"\n"
+def _state(reader: ReadHandle) -> str:
+    return reader.record.metadata.state.name.replace("_", " ").lower()

@@ -25,7 +25,7 @@ from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_result, progress
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, with_client, with_metadata
-from bookgate.thinclient.commands.ledger import describe
+from bookgate.thinclient.commands.ledger_output import describe
 from bookgate.thinclient.handles.metadata_cas import update
 from bookgate.thinclient.tools.sanity import simple_test as run_simple_test
 

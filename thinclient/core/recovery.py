@@ -278,7 +278,7 @@ class LedgerRecovery:
         self._coverage.mark_known(index)
         if isinstance(answer, Entry):
             self._best_lac = max(self._best_lac, answer.last_add_confirmed)
-            self._last_entry_lengths[answer.entry_id + 1] = answer.length
+            self._last_entry_lengths[answer.entry_id + 1] = answer.ledger_length
 
     def _fail_fencing(self) -> Sequence[Effect]:
         reasons = "; ".join(map(str, self._fence_errors.values()))
@@ -372,15 +372,15 @@ class LedgerRecovery:
 
     def _add_again(self, entry: Entry) -> Effect:
         assert self._writer is not None
-        if entry.entry_id != self._next_to_add or entry.length < len(entry.payload):
+        if entry.entry_id != self._next_to_add or entry.ledger_length < len(entry.payload):
             error = UnexpectedConditionException(
-                f"ledger {self._ledger_id}: entry {entry.entry_id} of length {entry.length} came where entry "
+                f"ledger {self._ledger_id}: entry {entry.entry_id} of length {entry.ledger_length} came where entry "
                 f"{self._next_to_add} was read"
             )
             return self._fail(error)[0]
         self._next_to_add += 1
         # The packet's length is the ledger's up to this entry; the entries before it may add up to another sum.
-        self._writer.length = entry.length - len(entry.payload)
+        self._writer.length = entry.ledger_length - len(entry.payload)
         try:
             add = self._writer.begin_add(len(entry.payload))
         except BKException as error:
@@ -388,7 +388,7 @@ class LedgerRecovery:
         # Not the current LAC: what is confirmed now holds only in this recovery's ensemble, and only if it closes the
         # ledger.
         add.last_add_confirmed = self._start
-        self._closing_length = entry.length
+        self._closing_length = entry.ledger_length
         self._bytes_of_adds += add.size
         self._largest = max(self._largest, add.size, 1)
         add.token = entry.payload
@@ -458,7 +458,7 @@ class LedgerRecovery:
 
     def _sized(self, read: _ReplicaRead) -> Sequence[Effect]:
         if isinstance(read.answer, Entry):
-            return self._finish(self._start, read.answer.length)
+            return self._finish(self._start, read.answer.ledger_length)
         error = read.answer.error if isinstance(read.answer, Unreadable) else read.read.error
         return self._fail_at(self._start, error or NoSuchEntryException())
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-import grpc
-
 from bookgate.ledger.errors import IncorrectParameterException
+
+if TYPE_CHECKING:
+    import grpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class TlsFiles:
         """Reads the files. Raises IncorrectParameterException, which names an unusable file."""
         if (self.cert is None) != (self.key is None):
             raise IncorrectParameterException("a client certificate needs both its certificate and its key file")
+        import grpc  # Commands that only print their help do without.
+
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
 
 

@@ -95,7 +95,7 @@ class EntryLike(Protocol):
     @property
     def last_add_confirmed(self) -> int: ...
     @property
-    def length(self) -> int: ...
+    def ledger_length(self) -> int: ...
     @property
     def payload(self) -> bytes: ...
 
@@ -163,7 +163,7 @@ class EntryBatches:
         self._scope_ids.extend(repeat(ledger_id.scope_id, len(entries)))
         self._ledger_ids.extend(repeat(ledger_id.ledger_id, len(entries)))
         self._entry_ids.extend([entry.entry_id for entry in entries])
-        self._lengths.extend([entry.length for entry in entries])
+        self._lengths.extend([entry.ledger_length for entry in entries])
         self._last_adds_confirmed.extend([entry.last_add_confirmed for entry in entries])
         if self._include_payload:
             payloads = [entry.payload for entry in entries]

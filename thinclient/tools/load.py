@@ -21,6 +21,9 @@ from bookgate.thinclient.handles.write_handle import WriteHandle
 Progress = Callable[[int], None]
 """Called now and then with what is done so far."""
 
+Stop = Callable[[], bool]
+"""Whether a load is to end early, with what it has measured so far."""
+
 _TURN = 128
 
 
@@ -92,12 +95,14 @@ async def write_load(
     entries: int | None = None,
     seconds: float | None = None,
     progress: Progress | None = None,
+    stop: Stop = lambda: False,
 ) -> LoadResult:
     """Appends `payload` so many times, or for so long. Raises what an append raises."""
     appends = _Appends(handle, outstanding)
     began = time.perf_counter()
     written = 0
-    while (entries is None or written < entries) and (seconds is None or time.perf_counter() - began < seconds):
+    until = float("inf") if seconds is None else began + seconds
+    while (entries is None or written < entries) and time.perf_counter() < until and not stop():
         await appends.append(payload)
         written += 1
         if not written % _TURN:
@@ -112,7 +117,12 @@ async def write_load(
 
 
 async def sequential_load(
-    handle: ReadHandle, *, batch: int = 1000, entries: int | None = None, progress: Progress | None = None
+    handle: ReadHandle,
+    *,
+    batch: int = 1000,
+    entries: int | None = None,
+    progress: Progress | None = None,
+    stop: Stop = lambda: False,
 ) -> LoadResult:
     """Reads from the first entry on, in lists of `batch`; the latency is that of a list."""
     end = handle.last_add_confirmed if entries is None else min(handle.last_add_confirmed, entries - 1)
@@ -127,6 +137,8 @@ async def sequential_load(
         size += sum(len(entry.payload) for entry in found)
         if progress is not None:
             progress(count)
+        if stop():
+            break
     return LoadResult(count, size, time.perf_counter() - began, latencies)
 
 
@@ -138,6 +150,7 @@ async def random_load(
     width: int = 1,
     rng: random.Random | None = None,
     progress: Progress | None = None,
+    stop: Stop = lambda: False,
 ) -> LoadResult:
     """Reads ranges of `width` entries at random places, `outstanding` at a time, until `entries` were read."""
     chance = rng or random.Random()
@@ -148,7 +161,7 @@ async def random_load(
 
     async def reader() -> None:
         nonlocal left, count, size
-        while left > 0:
+        while left > 0 and not stop():
             left -= width
             first = chance.randint(0, last_start)
             started = time.perf_counter()

@@ -232,7 +232,7 @@ class Bookies:
         deadline = loop.time() + self._config.add_timeout_seconds
         for entry in entries:
             packet = encode_entry(
-                secrets.digest, ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
+                secrets.digest, ledger_id, entry.entry_id, entry.last_add_confirmed, entry.ledger_length, entry.payload
             )
             txn_id = self._pool.next_txn_id()
             frame = encoder.encode(txn_id, entry.entry_id, packet)

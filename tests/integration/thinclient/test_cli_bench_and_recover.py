@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -29,6 +30,22 @@ def test_write_and_read(standalone_cluster: StandaloneCluster) -> None:
     assert (read["entries"], read["bytes"]) == (2000, 200_000)
     read = bench(standalone_cluster, "read", ledger_id, "--order", "random", "--entries", "300", "--batch", "1")
     assert read["entries"] == 300
+
+
+def test_an_interrupted_measurement_tells_what_it_has(standalone_cluster: StandaloneCluster) -> None:
+    command = [sys.executable, "-m", "bookgate", "bench", "write", "--seconds", "600", "--keep", "--json"]
+    process = subprocess.Popen(
+        [*command, "-g", standalone_cluster.gateway_uri], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stderr is not None
+        ledger_id = int(process.stderr.readline().removeprefix("ledger "))
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    result = json.loads(told)
+    assert (result["interrupted"], result["ledger_id"]) == (True, ledger_id)
+    assert bench(standalone_cluster, "read", str(ledger_id))["entries"] == result["entries"]
 
 
 def test_a_ledger_that_is_not_kept_is_deleted(standalone_cluster: StandaloneCluster) -> None:

@@ -14,11 +14,19 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_json, print_table, progress
+from bookgate.runtime.command_line.output import (
+    AsJson,
+    Yes,
+    confirm,
+    fail,
+    print_json,
+    print_note,
+    print_table,
+    progress,
+)
+from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways, Password
 from bookgate.thinclient.spark.session import (
     SparkUnavailable,
@@ -374,16 +382,19 @@ def _tell(summary: Mapping[str, Any], rows: Sequence[Row], as_json: bool, *, row
     if plain:
         print_table(_table(plain))
     if summary:
-        typer.echo(", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in summary.items()))
+        print_note(", ".join(f"{_label(name)}: {value}" for name, value in summary.items()))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table()
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="right" if isinstance(rows[0][name], int) else "left")
+    numbers = [name for name, value in rows[0].items() if isinstance(value, int)]
+    table = Table(*(_label(name) for name in rows[0]), right=[_label(name) for name in numbers])
     for row in rows:
-        table.add_row(*(escape(_shown_value(value)) for value in row.values()))
+        table.add_row(*(_shown_value(value) for value in row.values()))
     return table
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _shown_value(value: Any) -> str:

@@ -232,7 +232,7 @@ class CopyReader:
             return 0
         try:
             with self._open(record) as handle:
-                return next(iter(handle.read(first - 1, first - 1))).length
+                return next(iter(handle.read(first - 1, first - 1))).ledger_length
         except (BKException, StopIteration):
             return None
 

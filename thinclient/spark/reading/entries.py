@@ -196,6 +196,6 @@ def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options
 def length_at(entries: Iterator[Entry]) -> int:
     """The ledger's length as its last entry tells it; 0 when it can't be read, for the plan needs no more than that."""
     try:
-        return max((entry.length for entry in entries), default=0)
+        return max((entry.ledger_length for entry in entries), default=0)
     except BKException:
         return 0

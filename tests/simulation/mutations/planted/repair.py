@@ -70,8 +70,8 @@ MUTATIONS = (
         ("R1",),
         "copies carry a higher last add confirmed than the writer's",
         _BOOKIES,
-        "entry.entry_id, entry.last_add_confirmed, entry.length",
-        "entry.entry_id, entry.last_add_confirmed + 1, entry.length",
+        "entry.entry_id, entry.last_add_confirmed, entry.ledger_length",
+        "entry.entry_id, entry.last_add_confirmed + 1, entry.ledger_length",
         REPAIR,
     ),
     Mutation(

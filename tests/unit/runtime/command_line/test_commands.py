@@ -105,7 +105,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2() -> None:
 
 def test_failures_have_one_shape() -> None:
     result = CliRunner().invoke(app, ["ledger", "show", "1", "-g", "etcd://x", "--json"])
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     answer = json.loads(result.stderr)
     assert answer.keys() == {"error", "type", "code"}
     assert (answer["type"], answer["code"]) == ("IncorrectParameterException", -14)

@@ -9,8 +9,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import bookgate
 from bookgate.thinclient.commands import main
 from bookgate.thinclient.commands.ledger import _entries
 
@@ -33,6 +35,40 @@ def test_every_command_has_help() -> None:
         assert "Usage" in result.output
 
 
+def test_the_summaries_are_those_of_the_commands() -> None:
+    group = typer.main.get_command(main.app)
+    context = group.make_context("bookgate", [], resilient_parsing=True)
+    said = {}
+    for noun in main.parts_of_nouns(main.mounted_commands()):
+        text = group.get_command(context, noun).help  # type: ignore[attr-defined]
+        said[noun] = " ".join(text.partition("\n\n")[0].split())
+    assert {noun: summary for noun, (summary, _) in main.SUMMARIES.items()} == said
+
+
+def test_the_help_loads_no_command() -> None:
+    code = (
+        "import sys; sys.argv = ['bookgate', '--help']; from bookgate.thinclient.commands.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'grpc', 'rich', 'pydantic', 'asyncio', 'google'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "ledger" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"], ["version"]])
+def test_the_version(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main.app, arguments)
+    assert (result.exit_code, result.stdout) == (0, f"bookgate {bookgate.__version__}\n")
+
+
+def test_a_short_option_asks_for_help_everywhere() -> None:
+    for command in ([], ["ledger"], ["ledger", "list"], ["doctor"]):
+        result = CliRunner().invoke(main.app, [*command, "-h"])
+        assert result.exit_code == 0
+        assert result.stdout.startswith(f"Usage: {' '.join(['bookgate', *command])} [OPTIONS]") or not command
+
+
 def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "mounted_commands", lambda: {"bookie": "no_such_package.cli:app", "run": "nothing:app"})
     result = CliRunner().invoke(main.app, ["--help"])
@@ -44,16 +80,20 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (["ledger", "show", "1"], "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"),
-        (["ledger", "list", "--gateways", "etcd://x:1/y"], "no driver for scheme 'etcd'"),
-        (["ledger", "create", "-m", "x"], "--custom-metadata 'x' is not KEY=VALUE"),
-        (["ledger", "delete", "1"], "Delete ledger 1: not confirmed; use --yes where nobody can be asked"),
-        (["--config", "/nonexistent.toml", "bookie", "list"], "/nonexistent.toml can't be read"),
+        (["ledger", "show", "1"], 2, "no metadata gateway is named; pass grpc://host:port or set BOOKGATE_GATEWAYS"),
+        (["ledger", "list", "--gateways", "etcd://x:1/y"], 2, "no driver for scheme 'etcd'"),
+        (["ledger", "create", "-m", "x"], 2, "--custom-metadata 'x' is not KEY=VALUE"),
+        (["ledger", "list", "--min-size", "much"], 2, "--min-size 'much' is no size"),
+        (["ledger", "read", "1", "--from", "5", "--to", "2"], 2, "the first entry comes after the last one"),
+        (["ledger", "delete", "1"], 1, "Delete ledger 1: not confirmed; use --yes where nobody can be asked"),
+        (["--config", "/nonexistent.toml", "bookie", "list"], 2, "/nonexistent.toml can't be read"),
+        (["ledgr"], 2, "no such command 'ledgr'; did you mean `bookgate ledger`?"),
+        (["ledger", "lst"], 2, "no such command 'lst'; did you mean `bookgate ledger list`?"),
     ],
 )
-def test_errors_are_one_line(arguments: list[str], message: str) -> None:
+def test_errors_are_one_line_with_the_exit_code_of_their_kind(arguments: list[str], code: int, message: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bookgate", *arguments],
         cwd=ROOT,
@@ -63,7 +103,7 @@ def test_errors_are_one_line(arguments: list[str], message: str) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == code
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

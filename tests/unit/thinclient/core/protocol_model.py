@@ -179,7 +179,7 @@ class World:
         for bookie in self.bookies.values():
             for entry_id, entry in bookie.entries.items():
                 assert entry.payload == payload_of(entry_id)
-                assert entry.length == length_at(entry_id)
+                assert entry.ledger_length == length_at(entry_id)
                 assert entry.last_add_confirmed < entry_id
         if metadata.is_closed:
             assert metadata.last_entry_id >= writer.acknowledged_at_close, "P2"

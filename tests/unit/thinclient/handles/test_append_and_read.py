@@ -42,7 +42,7 @@ async def test_what_was_appended_is_read_back_in_order(digest_type: DigestType) 
         entries = [entry async for entry in reader.read(0, reader.last_add_confirmed)]
         assert [entry.payload for entry in entries] == payloads
         assert [entry.entry_id for entry in entries] == list(range(700))
-        assert entries[-1].length == ledger.length
+        assert entries[-1].ledger_length == ledger.length
 
 
 @pytest.mark.asyncio

@@ -33,7 +33,7 @@ LEDGER = LedgerId.unscoped(7)
 class FakeEntry:
     entry_id: int
     payload: bytes
-    length: int = 0
+    ledger_length: int = 0
     last_add_confirmed: int = -1
 
 

@@ -169,9 +169,9 @@ def test_a_valid_file_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
-    assert config("check", tmp_path / "missing.toml")[0::2][0] == 1
+    assert config("check", tmp_path / "missing.toml")[0::2][0] == 2
     code, output, errors = config("check", written(tmp_path, "port = \n"))
-    assert (code, output) == (1, "")
+    assert (code, output) == (2, "")
     assert "line 1" in errors
     assert errors.count("\n") == 1
 

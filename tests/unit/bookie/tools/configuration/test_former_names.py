@@ -342,7 +342,7 @@ def test_what_can_not_be_rewritten_is_left_to_the_operator(text: str, tmp_path: 
         # A bookie has no add_timeout: the text in the string is left alone, and the setting is rewritten.
         assert (code, output) == (0, text.replace("tls_certificate", "tls_cert"))
         return
-    assert (code, output) == (1, "")
+    assert (code, output) == (2, "")
     assert "by hand" in errors
 
 
@@ -350,10 +350,10 @@ def test_migrate_refuses_both_names_and_a_file_that_is_no_toml(tmp_path: Path) -
     file = tmp_path / "client.toml"
     file.write_text("add_timeout = 1\nadd_timeout_seconds = 1\n")
     code, output, errors = config("migrate", file)
-    assert (code, output) == (1, "")
+    assert (code, output) == (2, "")
     assert "is the same setting as add_timeout_seconds" in errors
     file.write_text("add_timeout = \n")
-    assert config("migrate", file)[0] == 1
+    assert config("migrate", file)[0] == 2
     properties = tmp_path / "bk_server.conf"
     properties.write_text("bookiePort=3181\n")
     assert "port = 3181" in config("migrate", properties)[1]
