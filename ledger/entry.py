@@ -71,8 +71,8 @@ class Entry(NamedTuple):
     """An entry whose digest and ids were verified.
 
     `ledger_length` counts the ledger's payload bytes up to and including it; `size` are its own. `length`, the former
-    name of `ledger_length`, warns. `ledger_id` is the lower half of the ledger's id: the handle it was read by knows the
-    scope.
+    name of `ledger_length`, warns. `ledger_id` is the lower half of the ledger's id: the handle it was read by knows
+    the scope.
     """
 
     ledger_id: int

@@ -29,7 +29,9 @@ app = new_group("For tests.")
 
 @app.command()
 def rows(as_json: AsJson = False, fail: bool = False) -> None:
-    listing = Listing({"number": str, "text": lambda each: f"a\t{each}"}, lambda each: {"n": each}, as_json=as_json)
+    listing = Listing[int](
+        {"number": str, "text": lambda each: f"a\t{each}"}, lambda each: {"n": each}, as_json=as_json
+    )
     listing.write([1, 2])
     if fail:
         raise OSError(5, "lost")
