@@ -12,7 +12,7 @@ from typing import cast
 import grpc
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import Loaded, TlsFiles
+from bookgate.runtime.tls.files import LastGood, TlsFiles
 from bookgate.runtime.tls.server_context import load_context
 
 
@@ -24,7 +24,7 @@ class ServerCertificates:
         self._files = files
         # gRPC asks from its own threads.
         self._lock = threading.Lock()
-        self._loaded = Loaded(files, self._load)
+        self._loaded = LastGood(files, self._load)
 
     def credentials(self) -> grpc.ServerCredentials:
         return grpc.dynamic_ssl_server_credentials(

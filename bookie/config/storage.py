@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode
 
+from bookgate.bookie.journal.options import JournalOptions
 from bookgate.bookie.storage.options import StorageConfig
 from bookgate.runtime.settings import ConsistentSettings, Renamed, with_unit
 
@@ -133,14 +134,17 @@ class StorageSettings(BaseSettings, ConsistentSettings):
             ledger_directories=self.ledgers,
             index_directories=self.indexes,
             storage=self.storage_type,
-            journal_max_size_bytes=self.journal_max_size_mb * _MIB,
-            journal_pre_alloc_bytes=self.journal_pre_alloc_size_mb * _MIB,
-            journal_alignment=self.journal_alignment_size_bytes,
-            journal_max_group_wait_seconds=0
-            if self.journal_flush_when_queue_empty
-            else self.journal_max_group_wait_seconds,
-            journal_buffered_writes_bytes=self.journal_buffered_writes_threshold_bytes,
-            journal_buffered_entries=self.journal_buffered_entries_threshold,
+            journal=JournalOptions(
+                max_size_bytes=self.journal_max_size_mb * _MIB,
+                pre_alloc_bytes=self.journal_pre_alloc_size_mb * _MIB,
+                alignment_bytes=self.journal_alignment_size_bytes,
+                max_group_wait_seconds=0
+                if self.journal_flush_when_queue_empty
+                else self.journal_max_group_wait_seconds,
+                buffered_writes_bytes=self.journal_buffered_writes_threshold_bytes,
+                buffered_entries=self.journal_buffered_entries_threshold,
+                sync_data=self.journal_sync_data,
+            ),
             journal_max_backups=self.journal_max_backups,
             write_cache_bytes=self.write_cache_mb * _MIB,
             ledger_cache_bytes=self.ledger_cache_mb * _MIB,
@@ -149,7 +153,6 @@ class StorageSettings(BaseSettings, ConsistentSettings):
             ledger_state_limit=self.ledger_state_limit,
             flush_interval_seconds=self.flush_interval_seconds,
             entry_log_max_bytes=self.entry_log_max_mb * _MIB,
-            sync_data=self.journal_sync_data,
             journal_entries=self.journal_write_data,
             skip_invalid_records=self.skip_replay_journal_invalid_record,
         )

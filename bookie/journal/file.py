@@ -58,11 +58,11 @@ class JournalFile:
         for payload in payloads:
             chunk.append(payload)
             size += len(payload)
-            if size >= self._options.buffered_writes:
+            if size >= self._options.buffered_writes_bytes:
                 self._write(fmt.encode_records(chunk))
                 chunk, size = [], 0
         last = fmt.encode_records(chunk)
-        self._write(last + fmt.padding(self.position + len(last), self._options.alignment))
+        self._write(last + fmt.padding(self.position + len(last), self._options.alignment_bytes))
 
     def sync(self) -> None:
         if self._options.sync_data:
@@ -86,9 +86,9 @@ class JournalFile:
 
     def _allocate(self, end: int) -> None:
         """Reserves space up to `end`, and the rest of its unit where the disk has ample space left."""
-        unit = self._options.pre_alloc
+        unit = self._options.pre_alloc_bytes
         size = -(-end // unit) * unit
-        if self._files.free_bytes(self._fd) < size - self._allocated + self._options.ample:
+        if self._files.free_bytes(self._fd) < size - self._allocated + self._options.ample_bytes:
             size = end
         try:
             self._files.allocate(self._fd, size)

@@ -147,12 +147,12 @@ class Journal:
     @property
     def is_full(self) -> bool:
         """Whether more is queued than should be; `capacity_available` comes once it was taken."""
-        return self._queued_bytes >= self._options.queue_limit
+        return self._queued_bytes >= self._options.queue_limit_bytes
 
     @property
     def queued(self) -> tuple[int, int, int]:
         """Records and bytes that wait, and the bytes from which `is_full` says so."""
-        return len(self._payloads), self._queued_bytes, self._options.queue_limit
+        return len(self._payloads), self._queued_bytes, self._options.queue_limit_bytes
 
     @property
     def is_sound(self) -> bool:
@@ -249,12 +249,12 @@ class Journal:
             if remaining <= 0:
                 self.statistics.flushes_after_max_wait += 1
                 return
-            self._wait(remaining, wake_at=0 if options.buffered_entries else options.buffered_writes)
+            self._wait(remaining, wake_at=0 if options.buffered_entries else options.buffered_writes_bytes)
         self.statistics.flushes_of_full_group += 1
 
     def _group_is_full(self) -> bool:
         entries = self._options.buffered_entries
-        return self._queued_bytes >= self._options.buffered_writes or 0 < entries <= len(self._payloads)
+        return self._queued_bytes >= self._options.buffered_writes_bytes or 0 < entries <= len(self._payloads)
 
     def _wait(self, timeout: float | None, *, wake_at: float) -> None:
         self._wake_at = wake_at
@@ -348,7 +348,7 @@ class Journal:
 
     def _roll_if_full(self) -> None:
         """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""
-        if self._file is None or self._file.position <= self._options.max_size:
+        if self._file is None or self._file.position <= self._options.max_size_bytes:
             return
         started = self._monotonic()
         following = JournalFile(self._files, self._directory, self._file.journal_id + 1, self._options)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_MIB = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Sizes in bytes. `max_group_wait_seconds` 0: flush as soon as the thread is free. `queue_limit`: see `is_full`.
+    """The limits of each journal of a bookie."""
 
-    `buffered_writes` bytes or `buffered_entries` records (0: any number) end a group wait. Files are allocated ahead
-    while at least `ample` bytes are free on the disk beyond that.
-    """
-
-    max_size: int
-    pre_alloc: int
-    alignment: int
-    buffered_writes: int
-    max_group_wait_seconds: float
-    queue_limit: int
-    sync_data: bool
+    max_size_bytes: int = 512 * _MIB
+    """Size at which the next file is begun."""
+    pre_alloc_bytes: int = 16 * _MIB
+    alignment_bytes: int = 512
+    """Multiple to which each flush is padded."""
+    max_group_wait_seconds: float = 0.0
+    """How long a flush waits for more requests; 0: it begins whenever the journal thread is free."""
+    buffered_writes_bytes: int = 512 * 1024
+    """Bytes that end that wait."""
     buffered_entries: int = 0
-    ample: int = 0
+    """Records that end that wait; 0: any number."""
+    queue_limit_bytes: int = 64 * _MIB
+    """Queued bytes from which on the journal is full."""
+    ample_bytes: int = 0
+    """Files are allocated ahead while so much is free on the disk beyond that."""
+    sync_data: bool = True
+    """False acknowledges before the journal is synced: a loss of power takes back what was acknowledged."""

@@ -104,7 +104,7 @@ class LedgerStorage:
         self._limbo = Limbo(files, config.ledger_directories)
         self._cache = WriteCache(config.write_cache_bytes)
         self._journals = tuple(
-            Journal(files, directories.current(path), config.journal(), self._events, threads)
+            Journal(files, directories.current(path), config.each_journal(), self._events, threads)
             for path in config.journal_directories
         )
         self._checkpointer: Checkpointer | None = None

@@ -1,18 +1,20 @@
-"""Reloads a server's TLS certificates when their files change.
+"""Certificate files that may change while a process runs: what was made of them is made again when they have changed.
 
-Files that can't be loaded, or that are half replaced (a certificate without its key), are logged once for each state of
-the files, and the last valid certificates stay in use. Password-protected keys are not supported, because nobody could
-enter the password.
+Two rules for files that can't be used, on one `Reloader`. A client fails with the reason (`Reloader.current`), since a
+withdrawn certificate must not stay in use. A server keeps the last valid certificates (`LastGood`) and logs the reason
+once for each state of the files, since a half replaced pair must not end its service.
+
+Password-protected keys are not supported, because nobody could enter the password.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.runtime.file_marks import FileMark, mark_of
 from bookgate.runtime.logs import log_event
 
@@ -34,38 +36,59 @@ class TlsFiles:
         return (self.cert, self.key, *([self.client_ca] if self.client_ca else []))
 
 
-class Loaded(Generic[_T]):
-    """The value that `load` builds from the files; `load` raises IncorrectParameterException for unusable files."""
+class Reloader(Generic[_T]):
+    """The value that `load` makes of the files, made again when one of them has changed."""
+
+    def __init__(self, paths: Sequence[str], load: Callable[[], _T], refused: type[BKException]) -> None:
+        """`load` raises `refused` for unusable files; so does `current` for files that can't be looked at."""
+        self._paths = paths
+        self._load = load
+        self._refused = refused
+        self._value: _T | None = None
+        self.marks: tuple[FileMark, ...] = ()
+        """State of the files that were looked at last; empty when one of them could not be."""
+
+    def current(self) -> _T:
+        """The value for the files as they are now. Raises the error that `refused` is."""
+        before, self.marks = self.marks, ()
+        self.marks = self._read_marks()
+        if self._value is None or self.marks != before:
+            self._value = None
+            self._value = self._load()
+        return self._value
+
+    def _read_marks(self) -> tuple[FileMark, ...]:
+        try:
+            return tuple(mark_of(path) for path in self._paths)
+        except OSError as error:
+            raise self._refused(f"TLS file {error.filename} can't be read: {error.strerror or error}") from error
+
+
+class LastGood(Generic[_T]):
+    """The value of the last usable files of a server."""
 
     def __init__(self, files: TlsFiles, load: Callable[[], _T]) -> None:
         """Raises IncorrectParameterException."""
         self._files = files
-        self._load = load
-        self._marks: tuple[FileMark, ...] = self._read_marks()
-        self.value = load()
+        self._reloader = Reloader(files.paths, load, IncorrectParameterException)
+        self.value = self._reloader.current()
+        self._seen = self._reloader.marks
 
     def refresh(self) -> bool:
         """Reloads the files if they changed; returns whether there is a new value since the last call."""
-        before = self._marks
-        # Recorded before the files are used, so that bad files are not retried until they change again.
-        self._marks = ()
+        before, was = self._seen, self.value
         try:
-            self._marks = self._read_marks()
-            if self._marks == before:
-                return False
-            self.value = self._load()
+            self.value = self._reloader.current()
         except IncorrectParameterException as error:
-            if self._marks != before:
+            if self._reloader.marks != before:
                 log_event(_LOG, "tls", logging.ERROR, state="kept-old", reason=error)
+            return False
+        finally:
+            self._seen = self._reloader.marks
+        if self.value is was:
             return False
         log_event(_LOG, "tls", state="renewed", cert=self._files.cert)
         return True
-
-    def _read_marks(self) -> tuple[FileMark, ...]:
-        try:
-            return tuple(mark_of(path) for path in self._files.paths)
-        except OSError as error:
-            raise IncorrectParameterException(f"TLS file {error.filename}: {error.strerror}") from error
 
 
 def no_password() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import Loaded, TlsFiles, no_password
+from bookgate.runtime.tls.files import LastGood, TlsFiles, no_password
 
 
 class ServerContexts:
@@ -18,7 +18,7 @@ class ServerContexts:
         """Raises IncorrectParameterException for unusable files."""
         self._files = files
         self._required = require_client_certificate
-        self._loaded = Loaded(files, self._load)
+        self._loaded = LastGood(files, self._load)
 
     def context(self) -> ssl.SSLContext:
         """The context for a new connection."""

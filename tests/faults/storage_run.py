@@ -10,7 +10,6 @@ arrived: the journal's records have no checksum, the entry's digest says it to r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from tests.unit.bookie.storage.storage_support import (
     Acknowledgements,
     Disks,
     TokenWriter,
+    changed,
     lac_packet,
     packet,
     small_config,
@@ -56,7 +56,7 @@ class StorageRun:
     """One life of a storage. `history` is what earlier lives were asked and acknowledged."""
 
     def __init__(self, root: Path, files: FileSystem, history: Moment | None = None, /, **changes: object) -> None:
-        self.config: StorageConfig = replace(small_config(root), **changes)  # type: ignore[arg-type]
+        self.config: StorageConfig = changed(small_config(root), changes)
         self.acks = Acknowledgements()
         self._asked = list(history.asked) if history else []
         self._before = history.acknowledged if history else frozenset()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,6 +13,7 @@ from bookgate.bookie.storage.options import StorageConfig
 from bookgate.gateway.config import GatewayConfig
 from bookgate.runtime.settings import only_arguments
 from bookgate.thinclient.config import ClientConfig
+from tests.unit.bookie.storage.storage_support import changed
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -65,7 +65,7 @@ class SimulatedBookieConfig(BookieConfig):
     limits: dict[str, int]
 
     def storage(self) -> StorageConfig:
-        return replace(super().storage(), **self.limits)  # type: ignore[arg-type]
+        return changed(super().storage(), self.limits)
 
     def own_client(self) -> ClientConfig:
         return client_settings({})

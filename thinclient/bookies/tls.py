@@ -12,11 +12,10 @@ Source: docs/protocol/wire.md#start_tls. Not its job: the steps on the wire (`ha
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
+from functools import partial
 
 from bookgate.ledger.errors import SecurityException
-from bookgate.runtime.file_marks import FileMark, mark_of
-from bookgate.runtime.tls.files import no_password
+from bookgate.runtime.tls.files import Reloader, no_password
 from bookgate.thinclient.config import BookieTls
 
 
@@ -24,25 +23,12 @@ class TlsContexts:
     """The SSL context for the current files."""
 
     def __init__(self, settings: BookieTls) -> None:
-        self._settings = settings
-        self._marks: tuple[FileMark | None, ...] | None = None
-        self._context: ssl.SSLContext | None = None
+        paths = [str(path) for path in (settings.ca, settings.cert, settings.key) if path is not None]
+        self._reloader = Reloader(paths, partial(_make, settings), SecurityException)
 
     def current(self) -> ssl.SSLContext:
         """A context, rebuilt when a file has changed. Raises SecurityException, which names an unusable file."""
-        marks = tuple(_mark(path) for path in (self._settings.ca, self._settings.cert, self._settings.key))
-        if self._context is None or marks != self._marks:
-            self._context = None
-            self._context = _make(self._settings)
-            self._marks = marks
-        return self._context
-
-
-def _mark(path: Path | None) -> FileMark | None:
-    try:
-        return None if path is None else mark_of(path)
-    except OSError as error:
-        raise SecurityException(f"TLS file {path} can't be read: {error.strerror or error}") from error
+        return self._reloader.current()
 
 
 def _make(settings: BookieTls) -> ssl.SSLContext:

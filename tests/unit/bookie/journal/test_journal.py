@@ -152,7 +152,7 @@ def test_acknowledgements_follow_the_sync_of_their_file_also_across_rolls(tmp_pa
 
 def test_without_sync_nothing_is_synced(tmp_path: Path) -> None:
     files = FailingFileSystem(".txn")
-    with opened(tmp_path, files, sync_data=False) as bookie:
+    with opened(tmp_path, files, journal_sync_data=False) as bookie:
         bookie.add(1, 0)
         assert files.syncs == 0
 

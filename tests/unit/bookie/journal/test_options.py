@@ -148,7 +148,7 @@ def test_a_damaged_journal_is_read_up_to_the_damage_where_configured(tmp_path: P
 
 
 def test_alignment_and_allocation(tmp_path: Path) -> None:
-    changes = {"journal_alignment": 4096, "journal_pre_alloc_bytes": 3 * 4096}
+    changes = {"journal_alignment_bytes": 4096, "journal_pre_alloc_bytes": 3 * 4096}
     with opened(tmp_path, **changes) as bookie:  # type: ignore[arg-type]
         bookie.add(1, 0)
         bookie.add(1, 1, size=3 * 4096)  # more than one allocation at once

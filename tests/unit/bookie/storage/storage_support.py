@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+from bookgate.bookie.journal.options import JournalOptions
 from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import LedgerState
@@ -153,9 +155,19 @@ def small_config(root: Path) -> StorageConfig:
     return StorageConfig(
         journal_directories=(root / "journal",),
         ledger_directories=(root / "ledgers",),
-        journal_pre_alloc_bytes=16 * 1024,
+        journal=JournalOptions(pre_alloc_bytes=16 * 1024),
         flush_interval_seconds=3600,
     )
+
+
+_OF_JOURNALS = {f"journal_{field.name}" for field in fields(JournalOptions)}
+
+
+def changed(config: StorageConfig, changes: Mapping[str, Any]) -> StorageConfig:
+    """The configuration with changes; `journal_…` are those of its journals that have the rest of the name."""
+    journal = {name.removeprefix("journal_"): changes[name] for name in changes if name in _OF_JOURNALS}
+    others = {name: changes[name] for name in changes if name not in _OF_JOURNALS}
+    return replace(config, journal=replace(config.journal, **journal), **others)
 
 
 class OpenStorage:
@@ -163,7 +175,7 @@ class OpenStorage:
 
     def __init__(self, root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) -> None:
         self.acks = Acknowledgements()
-        config = replace(small_config(root), **changes)  # type: ignore[arg-type]
+        config = changed(small_config(root), changes)
         self.disks = Disks(config)
         self.storage = LedgerStorage(config, self.acks, files, disks=self.disks)
         self.storage.open()

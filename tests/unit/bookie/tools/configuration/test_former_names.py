@@ -162,7 +162,7 @@ def test_milliseconds_become_seconds(tmp_path: Path) -> None:
         as_toml(REQUIRED[BOOKIE]) + "journal_max_group_wait_ms = 2\nminor_compaction_max_time_millis = -1\n"
     )
     settings = load_config(file)
-    assert settings.storage().journal_max_group_wait_seconds == 0.002
+    assert settings.storage().journal.max_group_wait_seconds == 0.002
     assert settings.minor_compaction_max_time_seconds < 0
     file.write_text(as_toml(REQUIRED[BOOKIE]) + 'journal_max_group_wait_ms = "soon"\n')
     with pytest.raises(IncorrectParameterException, match=r"journal_max_group_wait_seconds .*number.*it is 'soon'"):
