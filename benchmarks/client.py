@@ -1,8 +1,7 @@
 """The thin client on a cluster of this machine: `make bench-client`.
 
-One process is the client, one a bookie; all share the cores, as the Java figures did. Beside each row stands the Java
-client's figure on the Java bookie where one was recorded, else a limit: frames that were encoded beforehand and sent to
-the same bookie, or the least that the same work takes.
+One process is the client, one a bookie; all share the cores. Beside each row stands a limit: frames that were encoded
+beforehand and sent to the same bookie in the same run, or the least that the same work takes.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.entry_load import encoded_adds, requests_per_second
-from benchmarks.harness import PAIRS, QUICK, Row, beside_recorded, figures, report
+from benchmarks.entry_load import encoded_adds, encoded_batch_reads, encoded_reads, requests_per_second
+from benchmarks.harness import PAIRS, QUICK, Row, figures, report
 from bookgate import BookKeeper, ClientConfig
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.ledger_id import LedgerId
@@ -30,16 +29,16 @@ from bookgate.thinclient.tools.load import LoadResult, random_load, sequential_l
 ONE = 1, 1, 1
 THREE = 3, 3, 2
 
-WRITES: tuple[tuple[tuple[int, int, int], int, int, int, float | None, float | None], ...] = (
-    # quorums, payload bytes, outstanding, entries, Java's appends/s, Java's p99 in ms
-    (ONE, 100, 1000, 40_000, 51_600, 51),
-    (ONE, 1024, 1000, 30_000, 31_500, 79),
-    (ONE, 65536, 64, 1_500, 1_420, 181),
-    (ONE, 1024, 1, 500, 592, 16),
-    (THREE, 100, 1000, 20_000, 19_500, 110),
-    (THREE, 1024, 1000, 15_000, 11_900, None),
-    (THREE, 65536, 64, 600, 400, None),
-    (THREE, 1024, 1, 400, None, None),
+WRITES = (
+    # quorums, payload bytes, outstanding, entries
+    (ONE, 100, 1000, 40_000),
+    (ONE, 1024, 1000, 30_000),
+    (ONE, 65536, 64, 1_500),
+    (ONE, 1024, 1, 500),
+    (THREE, 100, 1000, 20_000),
+    (THREE, 1024, 1000, 15_000),
+    (THREE, 65536, 64, 600),
+    (THREE, 1024, 1, 400),
 )
 
 
@@ -67,20 +66,15 @@ async def _repeated(run: Callable[[], Awaitable[LoadResult]]) -> tuple[list[Load
 
 async def _writes(client: BookKeeper, bookie_port: int) -> list[Row]:
     rows = []
-    for quorums, size, outstanding, count, java_rate, java_p99 in WRITES:
+    for quorums, size, outstanding, count in WRITES:
         entries = max(50, count // 5) if QUICK else count
         results, costs = await _repeated(lambda: _written(client, quorums, size, outstanding, entries))  # noqa: B023
         name = f"append, {quorums[0]} bookie{'s' * (quorums[0] > 1)}, {size} B, {outstanding} outstanding"
         rates = [result.entries_per_second for result in results]
-        tails = [result.latencies.quantile(0.99) for result in results]
-        if java_rate:
-            rows.append(beside_recorded(name, "entries/s", rates, java_rate))
-        if java_p99:
-            rows.append(beside_recorded(f"{name}: p99", "ms", tails, java_p99, up=False))
-        if quorums == ONE and outstanding > 1:
+        if outstanding > 1:
             limits = [requests_per_second(bookie_port, encoded_adds(size, entries), outstanding)[0] for _ in results]
-            rows.append(figures(name, "entries/s", rates, limits, "limit"))
-        elif not java_rate:
+            rows.append(figures(name, "entries/s", rates, limits, "encoded beforehand, one bookie"))
+        else:
             single = [1000 / result.latencies.quantile(0.5) for result in results]
             rows.append(figures(name, "entries/s", rates, single, "1 / p50"))
         rows.append(
@@ -89,39 +83,40 @@ async def _writes(client: BookKeeper, bookie_port: int) -> list[Row]:
     return rows
 
 
-async def _reads(client: BookKeeper, singly: BookKeeper) -> list[Row]:
+async def _reads(client: BookKeeper, singly: BookKeeper, bookie_ports: Mapping[str, int]) -> list[Row]:
     entries = 20_000 if QUICK else 100_000
     async with await client.create_ledger(*ONE) as handle:
         await handle.append_all(b"y" * 1024 for _ in range(entries))
+    [bookie_id] = handle.metadata.last_fragment.ensemble
+    number, port = handle.ledger_id.ledger_id, bookie_ports[bookie_id]
+    single_frames = encoded_reads(number, range(20_000))
+    batch_frames = encoded_batch_reads(number, 20_000, 100)
+    single_limit = [requests_per_second(port, single_frames, 100)[0] for _ in range(PAIRS)]
+    batch_limit = [100 * requests_per_second(port, batch_frames, 10)[0] for _ in range(PAIRS)]
     rows = []
-    for name, user, batch, outstanding, java in (
-        ("read 1 KiB singly, 100 outstanding", singly, 1, 100, 26_000.0),
-        ("read 1 KiB singly, 1 outstanding", singly, 1, 1, 1_580.0),
-        ("read 1 KiB, ranges of 100 singly, 10 ranges", singly, 100, 10, 37_300.0),
-        ("read 1 KiB, batches of 100, 10 batches", client, 100, 10, 78_600.0),
+
+    def add(name: str, results: Sequence[LoadResult], costs: Sequence[float], limit: Sequence[float]) -> None:
+        rates = [result.entries_per_second for result in results]
+        rows.append(figures(name, "entries/s", rates, limit, "encoded beforehand"))
+        walls = [1e6 / rate for rate in rates]
+        rows.append(figures(f"{name}: client CPU", "µs an entry", costs, walls, "wall clock", up=False))
+
+    for name, user, batch, outstanding, limit in (
+        ("read 1 KiB singly, 100 outstanding", singly, 1, 100, single_limit),
+        ("read 1 KiB singly, 1 outstanding", singly, 1, 1, single_limit),
+        ("read 1 KiB, ranges of 100 singly, 10 ranges", singly, 100, 10, single_limit),
+        ("read 1 KiB, batches of 100, 10 batches", client, 100, 10, batch_limit),
     ):
         async with await user.open_ledger(handle.ledger_id) as reader:
             count = (entries // 10 if batch == 1 else entries) // (10 if outstanding == 1 else 1)
             load = lambda: random_load(reader, outstanding=outstanding, entries=count, width=batch)  # noqa: B023, E731
-            results, _ = await _repeated(load)
-            rows.append(beside_recorded(name, "entries/s", [r.entries_per_second for r in results], java))
-    for name, user in (("sequential, singly", singly), ("sequential, batched", client)):
+            add(name, *await _repeated(load), limit)
+    for name, user, limit in (
+        ("read 1 KiB, sequential, singly", singly, single_limit),
+        ("read 1 KiB, sequential, batched", client, batch_limit),
+    ):
         async with await user.open_ledger(handle.ledger_id) as reader:
-            results, costs = await _repeated(lambda: sequential_load(reader))
-            rates = [result.entries_per_second for result in results]
-            rows.append(
-                beside_recorded(f"read 1 KiB, {name}", "entries/s", rates, 78_600.0 if user is client else 37_300.0)
-            )
-            rows.append(
-                figures(
-                    f"read 1 KiB, {name}: client CPU",
-                    "µs an entry",
-                    costs,
-                    [1e6 / r for r in rates],
-                    "wall clock",
-                    up=False,
-                )
-            )
+            add(name, *await _repeated(lambda: sequential_load(reader)), limit)
     await client.delete_ledger(handle.ledger_id)
     return rows
 
@@ -206,14 +201,14 @@ async def _abandoned(uri: str, entries: int) -> LedgerId:
 
 async def _run(cluster: StandaloneCluster) -> list[Row]:
     uri = cluster.gateway_uri
-    port = int(cluster.bookies[0].rpartition(":")[2])
+    ports = {f"bookie-{number}": int(address.rpartition(":")[2]) for number, address in enumerate(cluster.bookies, 1)}
     async with (
         await BookKeeper.connect(uri) as client,
         await BookKeeper.connect(uri, ClientConfig(batch_reads=False)) as singly,
     ):
         return [
-            *await _writes(client, port),
-            *await _reads(client, singly),
+            *await _writes(client, ports["bookie-1"]),
+            *await _reads(client, singly, ports),
             *await asyncio.to_thread(_into_arrow, uri),
             await _tail(client),
             await _recovery(client, uri),

@@ -1,16 +1,19 @@
 """Runs ours and a peer alternately, and reports medians, spreads and ratios.
 
 Machines are noisy, so a figure is never quoted alone: each row holds at least five pairs, run one after the other, and
-the ratio is the median of the pairs' ratios. `QUICK=1` keeps a run under a minute. Results are written to
-`benchmarks/results/<name>.json`, one object a row.
+the ratio is the median of the pairs' ratios. A figure that was recorded elsewhere is no peer. `QUICK=1` keeps a run
+under a minute. Results are written to `benchmarks/results/<name>.json`, one object a row; those of full runs are also
+kept, with their date and commit, in `benchmarks/results/history/<name>.jsonl`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from statistics import median
 
@@ -73,25 +76,6 @@ def figures(
     return _row(name, unit, ours, peer, peer_name, up)
 
 
-def beside_recorded(name: str, unit: str, ours: Sequence[float], recorded: float, *, up: bool = True) -> Row:
-    """Figures of ours beside one of the Java client or bookie that was recorded on another machine of this kind."""
-    return _row(name, unit, ours, [recorded] * len(ours), "java (recorded)", up)
-
-
-def against_recorded(row: Row, recorded: float) -> Row:
-    """The same figure of ours beside one of the Java bookie that was recorded on another machine of this kind."""
-    return Row(
-        row.name,
-        row.unit,
-        row.ours,
-        row.ours_spread,
-        recorded,
-        (recorded, recorded),
-        "java (recorded)",
-        row.ours / recorded,
-    )
-
-
 def _row(
     name: str, unit: str, ours: Sequence[float], peer: Sequence[float], peer_name: str, higher_is_better: bool
 ) -> Row:
@@ -115,10 +99,25 @@ def report(name: str, rows: Sequence[Row], *, write: bool = True) -> None:
     Console().print(table)
     if not write:
         return
+    results = [asdict(row) for row in rows]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    path.write_text(json.dumps(results, indent=2) + "\n")
     print(f"written to {path}")
+    if not QUICK:
+        _keep(name, results)
+
+
+def _keep(name: str, results: Sequence[dict[str, object]]) -> None:
+    """Adds a line to the history: what a full run gave, when, and of which commit."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True, check=False
+    )
+    run = {"date": date.today().isoformat(), "commit": described.stdout.strip(), "rows": results}
+    history = RESULTS / "history"
+    history.mkdir(exist_ok=True)
+    with (history / f"{name}.jsonl").open("a") as file:
+        file.write(json.dumps(run) + "\n")
 
 
 def _figure(middle: float, spread: tuple[float, float]) -> str:

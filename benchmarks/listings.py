@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import os
 import sqlite3
 import tempfile
 import time
@@ -27,6 +26,7 @@ import grpc
 
 from benchmarks.entry_load import encoded_adds, encoded_reads, new_ledger_ids, requests_per_second
 from benchmarks.harness import PAIRS, QUICK, Row, figures, report
+from benchmarks.process_cpu import cpu_microseconds
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.gateway.stores.drivers import ensure_cluster
 from bookgate.gateway.stores.sqlite.change_feed import ledger_key
@@ -142,18 +142,13 @@ class Bookie:
         self.cpu_a_read.append(self._cpu_of(encoded_reads(ledger, range(CPU_OPERATIONS))))
 
     def _cpu_of(self, frames: list[bytes]) -> float:
-        before = _cpu_seconds(self._pid)
+        before = cpu_microseconds(self._pid)
         requests_per_second(self._port, frames, 1000)
-        return (_cpu_seconds(self._pid) - before) / len(frames) * 1e6
+        return (cpu_microseconds(self._pid) - before) / len(frames)
 
     def memory_mib(self) -> float:
         """Of its processes, what they share counted once."""
         return sum(_pss_mib(pid) for pid in (self._pid, *_children(self._pid)))
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _pss_mib(pid: int) -> float:
