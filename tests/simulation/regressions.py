@@ -189,4 +189,23 @@ REGRESSIONS: dict[str, Plan] = {
         gateways=0,
         auto_recovery=AutoRecoveryPlan(1, 2.0, 86400.0, 604800.0, 1.0, 1.0),
     ),
+    "drain-onto-a-bookie-whose-last-copy-is-damaged": Plan(
+        seed=200000990,
+        bookies=3,
+        duration=6.0,
+        writers=(
+            WriterPlan("w0", 0.7786719607539744, (3, 3, 2), (8, 5, 9, 3, 10), 100, 0.72, "close"),
+            WriterPlan("w1", 0.8559811683638664, (3, 2, 1), (2,), 1000, 3.5999999999999996, "close"),
+        ),
+        visits=(VisitPlan("v0", 1.1458939103426156, "read-unconfirmed", "w1"),),
+        faults=(
+            FaultPlan("p1", 1.1715899705100803, "pause-client", 21, 1.5),
+            FaultPlan("f-drain", 2.262447400417964, "drained", 2, 0.0),
+            FaultPlan("f0", 3.1088993347926293, "kill", 0, 1.2000000000000002),
+            FaultPlan("f-loss", 4.259871815781521, "corrupt", 0, 0.0),
+        ),
+        rates=(),
+        gateways=0,
+        auto_recovery=AutoRecoveryPlan(1, 2.0, 30.0, 5.0, 0.0, 1.0),
+    ),
 }

@@ -34,7 +34,6 @@ from bookgate.ledger.wire.fast_requests import AddRequestEncoder
 from bookgate.ledger.wire.messages import (
     ADD_ENTRY,
     HIGH_PRIORITY,
-    LAST_ENTRY,
     ListEntriesRequest,
     ListEntriesResponse,
     Operation,
@@ -195,17 +194,27 @@ class Bookies:
             await all_of(read(entry_id) for entry_id in some)
         return found
 
-    async def fence(self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets, *, in_limbo: bool = False) -> None:
+    async def fence(
+        self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets, *, behind: int, in_limbo: bool = False
+    ) -> None:
         """Makes the bookie take no add of a writer for a ledger, be it one that it has not heard of (R9).
 
         A bookie fences first and then looks for the entry, so one with the right master key has fenced a ledger in
         limbo too. Whether its key is right shows when it takes a copy; `in_limbo` is for places that the bookie has.
 
+        Args:
+            bookie_id: Who is asked.
+            ledger_id: The ledger.
+            secrets: Of the ledger.
+            behind: Its last entry. One behind it is asked for, which nobody has to hold: a damaged copy answers EIO,
+                which does not tell whether the fence holds.
+            in_limbo: Whether an answer that the ledger is in limbo will do.
+
         Raises:
             TargetRefusesException: The bookie will not take copies of this ledger.
             BKException: It is not fenced for certain.
         """
-        request = ReadRequest(self._pool.next_txn_id(), ledger_id, LAST_ENTRY, True, secrets.master_key)
+        request = ReadRequest(self._pool.next_txn_id(), ledger_id, behind + 1, True, secrets.master_key)
         response = await self._request(bookie_id, Operation.READ_ENTRY, request)
         status = response.status
         if status in (Status.EOK, *_NOTHING_HELD) or (in_limbo and status is Status.EUNKNOWNLEDGERSTATE):

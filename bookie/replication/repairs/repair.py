@@ -270,7 +270,8 @@ class LedgerRepair:
         tools, record = self._tools, self._record
         number = record.ledger_id.ledger_id
         if record.metadata.is_closed:
-            await tools.bookies.fence(target, number, self._secrets, in_limbo=in_place)
+            last = record.metadata.last_entry_id
+            await tools.bookies.fence(target, number, self._secrets, behind=last, in_limbo=in_place)
         missing = due - (await self._holding(target, due)).entries
         if missing:
             copier = Copier(tools.bookies, tools.budget, tools.copied)
