@@ -22,6 +22,7 @@ import socket
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.process.beside_bookie import Order
+from bookgate.gateway.process.handed_over import HandOver
 from bookgate.gateway.process.passed_on import PassedOn
 from bookgate.gateway.process.reported_metrics import ReportedMetrics
 from bookgate.runtime.background import keep_running
@@ -45,8 +46,10 @@ class GatewayProcess:
         self._child = ChildProcess("the gateway's process", "bookgate.gateway.process.beside_bookie")
         self._stack = contextlib.ExitStack()
         self._minder: asyncio.Task[None] | None = None
-        self._order = b""
+        self._hand_over = HandOver()
         self._listener: socket.socket | None = None
+        self._port = 0
+        self._secret = secrets.token_urlsafe()
         self.metrics = ReportedMetrics()
         self.listings: PassedOn | None = None
         """Answers those paths of HTTP that list; set by `start`."""
@@ -56,16 +59,11 @@ class GatewayProcess:
         settings = self._settings
         holder = self._stack.enter_context(contextlib.closing(await hold_shared_port(settings.host, settings.port)))
         listener = self._stack.enter_context(contextlib.closing(listen(_LOOPBACK, 0)))
-        port = int(holder.getsockname()[1])
-        secret = secrets.token_urlsafe()
-        self._listener = listener
-        self._order = Order(
-            settings=json.loads(settings.for_worker(0, port).as_json_line()),
-            bookie_id=self._bookie_id,
-            listener=listener.fileno(),
-            secret=secret,
-        ).as_line()
-        self.listings = PassedOn(_LOOPBACK, listener.getsockname()[1], secret, lambda: self.metrics.answers)
+        self._stack.callback(self._hand_over.close)
+        self._listener, self._port = listener, int(holder.getsockname()[1])
+        self.listings = PassedOn(
+            _LOOPBACK, listener.getsockname()[1], self._secret, self._hand_over, lambda: self.metrics.answers
+        )
         try:
             await self._begin()
         except BaseException:
@@ -73,7 +71,7 @@ class GatewayProcess:
             self._stack.close()
             raise
         self._minder = keep_running("minder of the gateway's process", self._mind)
-        return port
+        return self._port
 
     async def stop(self, grace: float) -> None:
         """Drains and ends it. A second call does nothing."""
@@ -87,7 +85,15 @@ class GatewayProcess:
 
     async def _begin(self) -> None:
         assert self._listener is not None
-        answer = await self._child.start(self._order, (self._listener.fileno(),))
+        with contextlib.closing(self._hand_over.renew()) as connections:
+            order = Order(
+                settings=json.loads(self._settings.for_worker(0, self._port).as_json_line()),
+                bookie_id=self._bookie_id,
+                listener=self._listener.fileno(),
+                connections=connections.fileno(),
+                secret=self._secret,
+            )
+            answer = await self._child.start(order.as_line(), (order.listener, order.connections))
         self.metrics.keep(json.dumps(answer).encode())
         log_event(_log, "gateway_process", state="serving", pid=self._child.pid, address=answer["grpc"])
 

@@ -3,6 +3,8 @@
 A connection has `REQUEST_SECONDS` from its beginning (the handshake of TLS included), or from the first byte behind an
 answer, until its request is whole. Where one is too many the oldest goes, first among those that wait for nothing. With
 certificates each connection begins with those that the files hold by then.
+
+A request finds its connection in its state, as `connection`, and may give it away, to be answered elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import itertools
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -33,8 +36,11 @@ class BoundedHttp(H11Protocol):
     max_connections: int
     contexts: ServerContexts | None
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, received: bytes = b"", **options: Any) -> None:
+        """`received` is what another process has read already."""
         super().__init__(*arguments, **options)
+        self.app_state = {**self.app_state, "connection": self}
+        self._received = received
         self._deadline: asyncio.TimerHandle | None = None
         self._tls: TlsTransport | None = None
         self._number = next(_NUMBERS)
@@ -45,10 +51,32 @@ class BoundedHttp(H11Protocol):
         if self.contexts is not None:
             transport = self._tls = TlsTransport(transport, self.contexts.context())
         super().connection_made(transport)
+        if self._received:
+            self._take(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._request_is_whole()
         super().connection_lost(exc)
+
+    def give_away(self, give: Callable[[int], None]) -> bool:
+        """Gives the connection, whose request will be answered elsewhere, away; nothing more is said here.
+
+        Args:
+            give: Gets the descriptor, which it has to copy.
+
+        Returns:
+            False if that can't be: it is encrypted here, or there is more to read or to write than this request.
+
+        Raises:
+            OSError: As `give` raises it; the connection stays then.
+        """
+        is_all = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.conn.trailing_data[0]
+        if self._tls is not None or not is_all or self.transport.get_write_buffer_size():
+            return False
+        give(self.transport.get_extra_info("socket").fileno())
+        self.cycle.disconnected = True
+        self.transport.abort()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._tls is None:

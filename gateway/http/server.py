@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -14,7 +16,7 @@ from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.tls.server_context import ServerContexts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _GRACE_SECONDS = 2
 
@@ -55,6 +57,15 @@ class AdminServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def adopt(self, connection: socket.socket, request: bytes) -> None:
+        """Answers at a connection that another process has accepted, and whose request it has read. Raises OSError."""
+        if not self.config.loaded:
+            self.config.load()
+        connection.setblocking(False)
+        kind: Callable[..., asyncio.BaseProtocol] = self.config.http_protocol_class
+        protocol = partial(kind, config=self.config, server_state=self.server_state, app_state={}, received=request)
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
     async def run_until_stopped(self) -> None:
         """Serves until `should_exit` is set."""

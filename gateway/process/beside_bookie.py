@@ -1,9 +1,9 @@
 """The gateway of a bookie in a process of its own, for `bookgate.bookie.gateway_process` only.
 
 It is one process: the gRPC services, at the port that the bookie holds for it, and the listings of the bookie's HTTP,
-which the bookie passes on to it. They are asked at a listening socket that is inherited, and only with the secret that
-came with the order: what may see them is the bookie's to decide. Once a second it reports its numbers, which also says
-that its event loop goes round.
+which the bookie passes on to it. They are asked at connections that the bookie hands over, or at a listening socket
+that is inherited, and only with the secret that came with the order: who may see them is the bookie's to decide. Once a
+second it reports its numbers, which also says that its event loop goes round.
 
 It ends when its standard input does. Signals for the whole service are the bookie's to follow, so it ignores them; when
 the bookie dies the kernel kills it, for its port is the next bookie's. Where memory is short, it is to go before the
@@ -34,6 +34,7 @@ from bookgate.gateway.http.api import create_app
 from bookgate.gateway.http.routes.autorecovery import auto_recovery_routes
 from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.server import AdminServer
+from bookgate.gateway.process.handed_over import HandedOver
 from bookgate.gateway.process.passed_on import LISTINGS
 from bookgate.gateway.process.reported_metrics import REPORT_SECONDS, report
 from bookgate.gateway.process.serve import run
@@ -45,6 +46,7 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
 from bookgate.runtime.logs import add_to_every_line, set_up_logging
+from bookgate.runtime.version import own_version
 
 _OOM_SCORE = "500"
 
@@ -56,6 +58,8 @@ class Order(BaseModel):
     bookie_id: str
     listener: int
     """The inherited descriptor at which listings are asked for."""
+    connections: int
+    """The inherited descriptor through which client connections are handed over."""
     secret: str
 
     def as_line(self) -> bytes:
@@ -82,7 +86,7 @@ class _Listings:
         served = [replace(row, need=Need.CONTENT) for row in rows if row.path in LISTINGS]
         listener = socket.socket(fileno=self.order.listener)
         app = create_app(served, Access(self.order.secret, loopback=True), {})
-        return AdminServer(app, listener)
+        return AdminServer(app, listener, own_version())
 
 
 async def _serve(order: Order, settings: GatewayConfig) -> None:
@@ -112,8 +116,11 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
         stack.push_async_callback(recovery.close)
         admin = _Listings(factory, census, recovery, order).server()
         listings = keep_running("HTTP listings", admin.run_until_stopped)
+        handed_over = HandedOver(order.connections, admin)
+        handed_over.start()
 
         async def stop_listings() -> None:
+            handed_over.close()
             admin.should_exit = True
             await listings
 

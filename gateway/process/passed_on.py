@@ -1,8 +1,11 @@
 """HTTP requests that another process answers: a listing must not take the turns of an event loop that has adds to do.
 
-The request has been checked already; its path and query go to the other process as they came, over a connection of its
-own, and the answer comes back part by part, as the client takes it. Who is not there, or says nothing for long, is told
-as a status of 503; an answer that breaks off breaks off here too, so that nobody takes it for complete.
+The request has been checked already; its path and query go to the other process as they came. The client's connection
+goes with them (`handed_over`) and ends with the answer, of which this process sees nothing. Where that can't be, as
+with TLS, they go over a connection of their own, and the answer comes back part by part, as the client takes it.
+
+Who is not there, or says nothing for long, is told as a status of 503; an answer that breaks off breaks off here too,
+so that nobody takes it for complete.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from starlette.responses import Response, StreamingResponse
 
 from bookgate.gateway.console.auto_recovery import RECOVERY
 from bookgate.gateway.console.paths import CONSOLE
+from bookgate.gateway.http.connections import BoundedHttp
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.autorecovery import LIST_MARKS
+from bookgate.gateway.process.handed_over import HandOver
 from bookgate.ledger.errors import MetaStoreException
 
 LISTINGS = ("/api/v1/ledger/list", LIST_MARKS, f"{CONSOLE}/ledgers", f"{CONSOLE}/ledger_counts", RECOVERY)
@@ -33,16 +38,19 @@ _AWAY = "the gateway's process, which lists the ledgers, is being started again 
 class PassedOn:
     """See the module. `answers`: whether the other process does, at the last look."""
 
-    def __init__(self, host: str, port: int, secret: str, answers: Callable[[], bool]) -> None:
+    def __init__(self, host: str, port: int, secret: str, hand_over: HandOver, answers: Callable[[], bool]) -> None:
         self._host = host
         self._port = port
         self._authorization = f"Bearer {secret}"
+        self._hand_over = hand_over
         self._answers = answers
 
     async def answer(self, request: Request) -> Response:
         """What the other process says. Raises HttpError."""
         if not self._answers():
             raise HttpError(503, _AWAY)
+        if self._handed_over(request):
+            return Response()  # to nobody
         received = self._ask(request)
         try:
             async with asyncio.timeout(_HEAD_SECONDS):
@@ -54,15 +62,28 @@ class PassedOn:
         headers = {name.decode(): value.decode() for name, value in head.headers if name in _KEPT}
         return StreamingResponse(_parts(received), head.status_code, headers)
 
+    def _handed_over(self, request: Request) -> bool:
+        connection = getattr(request.state, "connection", None)
+        if not isinstance(connection, BoundedHttp) or request.scope["http_version"] != "1.1":
+            return False
+        asked = self._asked(h11.Connection(h11.CLIENT), request, request.method)
+        try:
+            return connection.give_away(lambda descriptor: self._hand_over.give(descriptor, asked))
+        except OSError:  # it is too busy to take more, or has just ended
+            return False
+
+    def _asked(self, connection: h11.Connection, request: Request, method: str) -> bytes:
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        headers = [("Host", "localhost"), ("Authorization", self._authorization), ("Connection", "close")]
+        head = connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
+        return head + (connection.send(h11.EndOfMessage()) or b"")
+
     async def _ask(self, request: Request) -> AsyncGenerator[h11.Response | h11.Data, None]:
         """The head of the answer, then its parts."""
         connection = h11.Connection(h11.CLIENT)
-        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        headers = [("Host", "localhost"), ("Authorization", self._authorization), ("Connection", "close")]
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
-            writer.write(connection.send(h11.Request(method="GET", target=target, headers=headers)) or b"")
-            writer.write(connection.send(h11.EndOfMessage()) or b"")
+            writer.write(self._asked(connection, request, "GET"))
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:

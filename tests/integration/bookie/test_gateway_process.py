@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -169,6 +171,28 @@ def test_a_gateway_that_is_stopped_holds_up_neither_adds_nor_what_watches_the_bo
         wait_for(lambda: metric(process, "bookgate_gateway_process_up") == 1)
         assert gateway_pid(process) == pid
         assert over_http(process, "/api/v1/ledger/list")[0] == 200
+
+
+def test_no_byte_of_a_listing_passes_through_the_bookie(tmp_path: Path) -> None:
+    with bookie(tmp_path) as process:
+        with BookKeeper.connect(f"grpc://{process.addresses['gateway']}") as client:
+            for _ in range(20):
+                client.create_ledger(1, 1, 1, custom_metadata={"k": bytes(600_000)}).close()
+        assert process.process is not None
+        connection = http.client.HTTPConnection(process.addresses["http"], timeout=60)
+        with contextlib.closing(connection):
+            connection.connect()
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            connection.request("GET", "/api/v1/ledger/list?print_metadata=true")
+            answer = connection.getresponse()
+            begun = answer.read(1)
+            os.kill(process.process.pid, signal.SIGSTOP)
+            try:
+                listed = json.loads(begun + answer.read())
+            finally:
+                os.kill(process.process.pid, signal.SIGCONT)
+        assert len(listed) == 20
+        assert over_http(process, "/heartbeat") == (200, "OK\n")
 
 
 @pytest.mark.parametrize("stopped", [False, True])
