@@ -43,6 +43,7 @@ def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> Hosted
         bookmark_seconds=config.bookmark_seconds,
         limits=config.limits(),
         tls=config.tls_files(),
+        access=config.access(),
     )
 
 

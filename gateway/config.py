@@ -14,6 +14,8 @@ from bookgate.gateway.limits import Limits
 from bookgate.gateway.stores.settings import StoreSettings, settings_of_all_stores
 from bookgate.runtime.descriptors import descriptor_limit, gateway_share, http_share
 from bookgate.runtime.logs import LogSettings
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings_loader import Settings
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
@@ -26,7 +28,7 @@ else:
     _SettingsOfAllStores = settings_of_all_stores()
 
 
-class GatewayConfig(Settings, _SettingsOfAllStores, HttpSettings, LogSettings):
+class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettings, LogSettings):
     """Every key, with its meaning and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
@@ -116,6 +118,10 @@ class GatewayConfig(Settings, _SettingsOfAllStores, HttpSettings, LogSettings):
             return None
         return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
 
+    def access(self) -> AccessControl | None:
+        """Who may do what; None: everybody everything. Raises IncorrectParameterException for files of no use."""
+        return AccessControl.from_settings(self, certificates=self.tls_require_client_cert)
+
     def http_contexts(self) -> ServerContexts | None:
         """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
         if not self.http_tls or self.tls_cert is None or self.tls_key is None:
@@ -125,7 +131,10 @@ class GatewayConfig(Settings, _SettingsOfAllStores, HttpSettings, LogSettings):
     def for_worker(self, number: int, port: int) -> GatewayConfig:
         """The same for one of several workers: the shared port, and an HTTP port of its own."""
         http_port = self.http_port + number if self.http_port else self.http_port
-        return self.model_copy(update={"port": port, "http_port": http_port, "workers": 1})
+        # Files that begin anew when they get long are one process's.
+        audit = self.audit_file.with_stem(f"{self.audit_file.stem}-{number}") if self.audit_file and number else None
+        own = {"port": port, "http_port": http_port, "workers": 1, "audit_file": audit or self.audit_file}
+        return self.model_copy(update=own)
 
     def as_json_line(self) -> bytes:
         """Everything, secrets included, as `model_validate_json` reads it: for a pipe, not for a log."""

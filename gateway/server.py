@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.metrics import GatewayMetrics, Reading
+from bookgate.gateway.services.access import AccessInterceptor
 from bookgate.gateway.services.discovery import DiscoveryService
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
@@ -32,6 +33,7 @@ from bookgate.gateway.services.metadata_cache import MetadataCache
 from bookgate.gateway.services.registration import DEFAULT_LEASE_SECONDS, RegistrationService
 from bookgate.gateway.services.replication import ReplicationService
 from bookgate.gateway.services.store_budget import StoreBudget
+from bookgate.gateway.services.turns import Turns
 from bookgate.gateway.services.watch import BOOKMARK_SECONDS, WatchService
 from bookgate.gateway.tls import ServerCertificates
 from bookgate.ledger.errors import BKException
@@ -53,6 +55,8 @@ from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import address_of, check_bindable
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.rate_limits import PrincipalLimits
 from bookgate.runtime.tls.files import TlsFiles
 
 _LOG = logging.getLogger(__name__)
@@ -114,10 +118,13 @@ class GatewayServer:
         limits: Limits | None = None,
         tls: TlsFiles | None = None,
         share_port: bool = False,
+        access: AccessControl | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         make_server: Callable[..., grpc.aio.Server] = grpc.aio.server,
     ) -> None:
         """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call.
+
+        `access`: who may do what; None: everybody everything. It belongs to the caller.
 
         `share_port`: several processes serve at this port, which the caller has made sure is free. `make_server`: what
         carries the calls; a simulator passes its own.
@@ -125,7 +132,8 @@ class GatewayServer:
         self._factory = factory
         self._host = host
         self._port = port
-        self._interceptors = interceptors
+        self._interceptors = (*interceptors, *([] if access is None else [self._guard(access)]))
+        self._access = access
         self._make_server = make_server
         self._bookmark_seconds = bookmark_seconds
         self._lease_seconds = lease_seconds
@@ -143,6 +151,10 @@ class GatewayServer:
     def address(self) -> str:
         """`host:port` as bound, an IPv6 host in brackets."""
         return address_of(self._host, self._port)
+
+    def _guard(self, access: AccessControl) -> AccessInterceptor:
+        self._turns = Turns()
+        return AccessInterceptor(access, PrincipalLimits(), self._turns)
 
     async def start(self) -> int:
         """Serves; returns the port.

@@ -34,6 +34,9 @@ TLS only.
 LEASE_PROPERTY = "bookgate.lease"
 """Property of a registration that a gateway maintains for a bookie: `sha256:<digest of the lease id>/<epoch>`."""
 
+PRINCIPAL_PROPERTY = "bookgate.principal"
+"""Property of such a registration that names the principal who made it, where the gateway knows one."""
+
 VERSION_PROPERTY = "bookgate.version"
 """Property that holds the software version of the bookie."""
 
@@ -134,17 +137,36 @@ class BookieServiceInfo:
     def with_lease(self, lease: Lease) -> BookieServiceInfo:
         return replace(self, properties={**self.properties, LEASE_PROPERTY: lease.as_property})
 
+    @property
+    def principal(self) -> str | None:
+        """Who registered through a gateway, as it knew him."""
+        return self.properties.get(PRINCIPAL_PROPERTY)
+
+    def with_principal(self, principal: str | None) -> BookieServiceInfo:
+        """The registration with this principal, whatever it said itself."""
+        properties = {key: value for key, value in self.properties.items() if key != PRINCIPAL_PROPERTY}
+        return replace(
+            self, properties=properties if principal is None else {**properties, PRINCIPAL_PROPERTY: principal}
+        )
+
     def without_lease(self) -> BookieServiceInfo:
         """The registration as sent to clients. The lease concerns only bookie and gateways, and changes when the bookie
-        moves.
+        moves; so does whose it is.
         """
         if LEASE_PROPERTY not in self.properties:
             return self
-        return replace(self, properties={k: v for k, v in self.properties.items() if k != LEASE_PROPERTY})
+        hidden = (LEASE_PROPERTY, PRINCIPAL_PROPERTY)
+        return replace(self, properties={k: v for k, v in self.properties.items() if k not in hidden})
 
     def may_replace(self, stored: bytes) -> bool:
-        """Whether `stored`, a registration made by another process, is an earlier one of the same lease."""
-        return self.lease is not None and self.lease.may_replace(lease_of(stored))
+        """Whether `stored`, a registration made by another process, is an earlier one of the same lease and principal.
+
+        A gateway without security knows no principal; where one of the two has none, the lease alone counts.
+        """
+        if self.lease is None or not self.lease.may_replace(lease_of(stored)):
+            return False
+        before = principal_of(stored)
+        return before is None or self.principal is None or before == self.principal
 
     def superseded_by(self, stored: bytes) -> bool:
         """Whether `stored` is a later registration of the same lease: the bookie has since moved to another gateway."""
@@ -211,6 +233,14 @@ def lease_of(stored: bytes) -> Lease | None:
     """The lease in the content of a registration; None if there is none or the content can't be parsed."""
     try:
         return BookieServiceInfo.decode("", stored).lease
+    except MetadataFormatException:
+        return None
+
+
+def principal_of(stored: bytes) -> str | None:
+    """The principal in the content of a registration."""
+    try:
+        return BookieServiceInfo.decode("", stored).principal
     except MetadataFormatException:
         return None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum, auto
 
-from bookgate.ledger.metadata import CURRENT_FORMAT_VERSION, LedgerMetadata
+from bookgate.ledger.metadata import CURRENT_FORMAT_VERSION, OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 
 
@@ -29,13 +29,32 @@ def creator_of(stored: LedgerRecord, wanted: LedgerMetadata) -> Creator:
     """Decides who created `stored`, from the view of the create that was to write `wanted` (with a non-zero token)."""
     if stored.metadata.creator_token:
         return Creator.SELF if stored.metadata.creator_token == wanted.creator_token else Creator.ANOTHER
-    alike = comparable if stored.version == 0 else _unchangeable
-    return Creator.UNKNOWN if alike(stored.metadata) == alike(wanted) else Creator.ANOTHER
+    if stored.version == 0:
+        return Creator.UNKNOWN if is_as_written(stored.metadata, wanted) else Creator.ANOTHER
+    password = _password_of(stored.metadata, wanted)
+    alike = _unchangeable(replace(stored.metadata, password=password)) == _unchangeable(wanted)
+    return Creator.UNKNOWN if alike else Creator.ANOTHER
 
 
-def comparable(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The metadata without the fields that may differ between what was written and what is read back."""
-    return replace(metadata, creator_token=0, ctime_ms=None, format_version=CURRENT_FORMAT_VERSION)
+def is_as_written(stored: LedgerMetadata, written: LedgerMetadata) -> bool:
+    """Whether what is read back is what was written, but for what a gateway or store adds, keeps or withholds."""
+    return _comparable(replace(stored, password=_password_of(stored, written))) == _comparable(written)
+
+
+def _password_of(stored: LedgerMetadata, written: LedgerMetadata) -> bytes | None:
+    """The stored password; one that was withheld is the written one where it may be."""
+    check = stored.password_check
+    if check is None or written.password is None:
+        return stored.password
+    matches = written.password_check is not None or check.matches(written.password)
+    return written.password if matches else written.password + b"\0"
+
+
+def _comparable(metadata: LedgerMetadata) -> LedgerMetadata:
+    custom = {key: value for key, value in metadata.custom_metadata.items() if key != OWNER_KEY}
+    return replace(
+        metadata, creator_token=0, ctime_ms=None, custom_metadata=custom, format_version=CURRENT_FORMAT_VERSION
+    )
 
 
 def _unchangeable(metadata: LedgerMetadata) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.password_check import PasswordCheck
 
 
 class DigestType(enum.IntEnum):
@@ -54,6 +55,9 @@ class Fragment:
 
 CURRENT_FORMAT_VERSION = 3
 
+OWNER_KEY = "bookgate.owner"
+"""Key of the custom metadata that names the principal who created the ledger (docs/protocol/security.md#owners)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
@@ -78,6 +82,8 @@ class LedgerMetadata:
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     creator_token: int = 0
     format_version: int = CURRENT_FORMAT_VERSION
+    password_check: PasswordCheck | None = field(default=None, repr=False, compare=False)
+    """The password was withheld by a gateway, and this is known of it; `password` is empty then."""
 
     def __post_init__(self) -> None:
         problem = self._broken_rule()

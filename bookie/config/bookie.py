@@ -30,6 +30,7 @@ from bookgate.gateway.http.settings import HttpSettings
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.descriptors import descriptor_limit
 from bookgate.runtime.logs import LogSettings
+from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings import SECRET, Renamed, TableOf, with_unit
 from bookgate.runtime.tls.files import TlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
@@ -41,7 +42,15 @@ _ROCKSDB_FILES = 128
 """Of an index in RocksDB, about; it keeps them open."""
 
 
-class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientSettings, HttpSettings, LogSettings):
+class BookieConfig(
+    StorageSettings,
+    GcSettings,
+    AutoRecoverySettings,
+    OwnClientSettings,
+    SecuritySettings,
+    HttpSettings,
+    LogSettings,
+):
     """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
@@ -171,11 +180,21 @@ class BookieConfig(StorageSettings, GcSettings, AutoRecoverySettings, OwnClientS
         """
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
         hosted = GatewayConfig.load(None, {**self.gateway, **own})
+        hosted = hosted.model_copy(update=self._security_of_gateway(hosted))
         if self.gateway_process:
             # It has descriptors of its own, which it shares out itself.
             return hosted
         share = hosted.max_connections or self.descriptor_shares().gateway
         return hosted.model_copy(update={"max_connections": share})
+
+    def _security_of_gateway(self, hosted: GatewayConfig) -> dict[str, Any]:
+        """What the gateway takes over of this bookie's settings: those of security that it has not itself."""
+        own = {key: getattr(self, key) for key in SecuritySettings.model_fields if key not in hosted.model_fields_set}
+        if self.audit_file is not None and "audit_file" in own:
+            # A file is one process's; in this process the bookie's has the gateway's lines too.
+            path = self.audit_file
+            own["audit_file"] = path.with_stem(f"{path.stem}-gateway") if self.gateway_process else None
+        return own
 
     def descriptor_shares(self) -> DescriptorShares:
         """What the ports and storage get of the files that the process may have open."""

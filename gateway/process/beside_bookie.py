@@ -106,6 +106,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
             bookmark_seconds=settings.bookmark_seconds,
             limits=settings.limits(),
             tls=settings.tls_files(),
+            access=settings.access(),
             share_port=True,
         )
         await server.start()

@@ -42,6 +42,7 @@ async def serve(
             bookmark_seconds=settings.bookmark_seconds,
             limits=settings.limits(),
             tls=settings.tls_files(),
+            access=settings.access(),
             share_port=share_port,
         )
         await server.start()

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 
+from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
 from bookgate.gateway.services.encoded_responses import batch_item, batched_answer
+from bookgate.gateway.services.ledger_access import ScopeView
 from bookgate.gateway.services.messages import failure, ledger_id_from, success
 from bookgate.gateway.services.metadata_cache import CachedAnswer, MetadataCache
 from bookgate.gateway.services.store_budget import StoreBudget
@@ -23,6 +25,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
     LedgerMetadataResponse,
 )
+from bookgate.runtime.security.actions import Action
 
 _ANSWERS_A_MESSAGE = 512
 _BYTES_A_MESSAGE = 1024 * 1024
@@ -56,6 +59,21 @@ class BatchReader:
             yield message.take()
 
     async def _answers(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
+        """Yields what the caller may see."""
+        who = caller()
+        if who is None:
+            async with aclosing(self._found(request)) as answers:  # type: ignore[type-var]
+                async for answer in answers:
+                    yield answer
+            return
+        view = ScopeView(who, request.ledger_scope_id, Action.LEDGER_READ)
+        who.take("listed_ids_per_second", 0)
+        async with aclosing(self._found(request)) as answers:  # type: ignore[type-var]
+            async for answer in answers:
+                yield _as_seen(answer, who, view)
+                await who.pay("listed_ids_per_second", 1)
+
+    async def _found(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
         """Yields cached results first, then the others as they arrive."""
         others: list[LedgerId] = []
         scope_id, get = request.ledger_scope_id, self._cache.get
@@ -82,6 +100,22 @@ class BatchReader:
             raise
         except BKException as error:
             return _failed(ledger_id.scope_id, ledger_id.ledger_id, error, await self._factory.revision())
+
+
+def _as_seen(answer: _Answer, who: Caller, view: ScopeView) -> _Answer:
+    """The answer as the caller may have it."""
+    if not isinstance(answer, CachedAnswer):
+        return answer
+    ledger = answer.ledger
+    if not view.shows(ledger.owner):
+        try:
+            who.require_ledger(Action.LEDGER_READ, ledger.ledger_id, ledger.owner)
+        except AccessDeniedException as error:
+            return failure(error, ledger.ledger_id, answer.revision)
+    if view.shows_password(ledger.owner):
+        return answer
+    withheld = ledger.without_password()
+    return CachedAnswer(withheld, answer.revision, batch_item(withheld.answer(answer.revision)))
 
 
 class _Message:

@@ -8,8 +8,9 @@ may appear in any order. The gRPC server sends `bytes` unchanged (see `intercept
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from bookgate.gateway.services.ledger_access import owner_of_metadata, withhold
 from bookgate.gateway.services.messages import success
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -30,10 +31,25 @@ class EncodedLedger:
     """The serialisation version in which the store holds it."""
     data: bytes
     incarnation: int | None = None
+    owner: str | None = None
+    """The principal that created it, as it says."""
+    _withheld: EncodedLedger | None = field(default=None, init=False, compare=False, repr=False)
 
     def answer(self, revision: int) -> bytes:
         """The encoded response."""
         return self.data + _revision_field(revision)
+
+    def without_password(self) -> EncodedLedger:
+        """The same for who may not have the password; made once, at the first request."""
+        if self._withheld is None:
+            data = withhold(self.response()).SerializeToString()
+            object.__setattr__(self, "_withheld", replace(self, data=data))
+        assert self._withheld is not None
+        return self._withheld
+
+    def response(self) -> LedgerMetadataResponse:
+        """The response as a message, without a revision."""
+        return LedgerMetadataResponse.FromString(self.data)
 
     def batch_item(self, revision: int) -> bytes:
         """The same response as one item of a batched response."""
@@ -42,7 +58,9 @@ class EncodedLedger:
 
 def encode_ledger(record: LedgerRecord) -> EncodedLedger:
     data = success(record, 0).SerializeToString()
-    return EncodedLedger(record.ledger_id, record.version, record.metadata.format_version, data, record.incarnation)
+    metadata = record.metadata
+    owner = owner_of_metadata(metadata) if metadata.custom_metadata else None
+    return EncodedLedger(record.ledger_id, record.version, metadata.format_version, data, record.incarnation, owner)
 
 
 def batch_item(answer: bytes) -> bytes:

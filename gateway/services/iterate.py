@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 
+from bookgate.gateway.services.caller import Caller, caller
+from bookgate.gateway.services.ledger_access import ScopeView, owner_of, withhold
 from bookgate.gateway.services.messages import failure, ledger_id_from
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
@@ -39,6 +41,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataResponse,
 )
 from bookgate.runtime.cooperative_yield import giving_way
+from bookgate.runtime.security.actions import Action
 
 DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
@@ -70,6 +73,30 @@ class _Response:
         return b"".join((self.fields.SerializeToString(), *self.ledgers))
 
 
+class _Seen(ScopeView):
+    """What the caller may see of one listing, and how many ledgers were left out of it."""
+
+    def __init__(self, who: Caller, request: GetLedgerRangesRequest) -> None:
+        """Raises AccessDeniedException where the caller may see nothing."""
+        super().__init__(who, request.ledger_scope_id, Action.LEDGER_LIST, Action.LEDGER_READ)
+        self.administers = who.may_administer()
+        self.left_out = 0
+
+    def take(self, answer: LedgerMetadataResponse) -> bool:
+        """Whether the answer is in the listing; without its password where that is withheld."""
+        owner = owner_of(answer.metadata)
+        if not self.shows(owner):
+            self.left_out += 1
+            return False
+        if not self.shows_password(owner):
+            withhold(answer)
+        return True
+
+
+def sees_all(view: _Seen | None) -> bool:
+    return view is None or view.whole
+
+
 class Listing:
     """Serves Iterate; see the module. One per gateway."""
 
@@ -85,10 +112,15 @@ class Listing:
         Raises IncorrectParameterException for an invalid request, TooManyRequestsException, MetaStoreException.
         """
         _check(request)
-        with self._counted() if request.include_metadata else nullcontext():
-            async with aclosing(self._all(request)) as responses:
+        who = caller()
+        view = None if who is None else _Seen(who, request)
+        with self._counted() if request.include_metadata or not sees_all(view) else nullcontext():
+            async with aclosing(self._all(request, view)) as responses:
                 async for response in responses:
                     yield response.encode()
+                    if who is not None:
+                        await who.pay("listed_ids_per_second", response.fields.count)
+                        await who.pay("metadata_bytes_per_second", sum(map(len, response.ledgers)))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -102,17 +134,19 @@ class Listing:
         finally:
             self._with_metadata -= 1
 
-    async def _all(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
+    async def _all(self, request: GetLedgerRangesRequest, view: _Seen | None) -> AsyncGenerator[_Response, None]:
         """Yields responses, holding each back until it is known whether it is the last."""
         cluster = await self._cluster()
         held: _Response | None = None
-        async with aclosing(self._responses(request)) as responses:
+        async with aclosing(self._responses(request, view)) as responses:
             async for response in responses:
                 if held is not None:
                     yield held.of(cluster)
                 held = response
         held = held or _Response(GetLedgerRangesResponse(serialized_ranges=encode_ids([])), [])
         held.fields.end = True
+        if view is not None and view.administers:
+            held.fields.left_out = view.left_out
         held.fields.ledger_scope_id = request.ledger_scope_id
         if await self._cluster() != cluster:
             raise MetaStoreException("the cluster in the metadata store was replaced by another during the listing")
@@ -127,7 +161,7 @@ class Listing:
         except MetaStoreException:
             return None
 
-    async def _responses(self, request: GetLedgerRangesRequest) -> AsyncGenerator[_Response, None]:
+    async def _responses(self, request: GetLedgerRangesRequest, view: _Seen | None) -> AsyncGenerator[_Response, None]:
         limit = min(request.limit_per_response or DEFAULT_LEDGERS_A_RESPONSE, MAX_LEDGERS_A_RESPONSE)
         scope_id = request.ledger_scope_id
         ranges = self._factory.ledger_manager.ledger_ranges(
@@ -135,14 +169,16 @@ class Listing:
             request.start_after if request.HasField("start_after") else None,
             request.end_before if request.HasField("end_before") else None,
         )
-        if not request.include_metadata:
+        if not request.include_metadata and sees_all(view):
             async for ids in _regroup(ranges, limit):
                 yield _Response(_fields(scope_id, ids), [])
             return
         runs = _regroup(ranges, min(limit, MAX_METADATA_A_RESPONSE))
         async with aclosing(_one_ahead(self._pages(scope_id, runs))) as pages:
             async for page in pages:
-                response = await self._encoded(scope_id, page)
+                response = await self._encoded(scope_id, page, view)
+                if response is not None and not request.include_metadata:
+                    response.ledgers.clear()
                 if response is not None:
                     yield response
 
@@ -157,7 +193,7 @@ class Listing:
                         break
                     yield page
 
-    async def _encoded(self, scope_id: int, page: Sequence[Listed]) -> _Response | None:
+    async def _encoded(self, scope_id: int, page: Sequence[Listed], view: _Seen | None) -> _Response | None:
         """The ledgers of a page that still exist, in order, a damaged one with its status code. None if none exists."""
         revision = await self._factory.revision()
         ids: list[int] = []
@@ -171,7 +207,10 @@ class Listing:
                     start += 1
                     if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
                         continue
-                    ledger = _answer(LedgerId(scope_id, number), outcome, revision).SerializeToString()
+                    answer = _answer(LedgerId(scope_id, number), outcome, revision)
+                    if view is not None and not view.take(answer):
+                        continue
+                    ledger = answer.SerializeToString()
                     size += len(ledger)
                     ids.append(number)
                     ledgers += (bytes((_LEDGERS,)), encode_varint(len(ledger)), ledger)

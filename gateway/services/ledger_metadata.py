@@ -10,6 +10,7 @@ methods.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -19,9 +20,17 @@ import grpc
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.services.batch import BatchReader, create_each, not_created, over_batch
+from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller, ledger_resource
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.iterate import Listing
+from bookgate.gateway.services.ledger_access import (
+    action_of_write,
+    owner_of_metadata,
+    to_be_owned,
+    to_be_written,
+    withhold,
+)
 from bookgate.gateway.services.messages import (
     bad_bookie_ids,
     failure,
@@ -48,6 +57,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import from_format
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -60,6 +70,8 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataResponse,
 )
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceServicer
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Reach
 
 Response = LedgerMetadataResponse | bytes
 """A message, or one already encoded: the interceptor's serializer accepts both."""
@@ -97,7 +109,9 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def Create(self, request: LedgerMetadataRequest, context: Context) -> Response:
         async def create(new: LedgerMetadataRequest) -> LedgerMetadataResponse:
             await self._check_instance([new], context)
-            return await self._tokens.run_once("Create", new, self._create)
+            if (who := caller()) is not None:
+                who.take("creates_per_second")
+            return await self._tokens.run_once(_by_caller("Create"), new, self._create)
 
         return await self._unary("Create", create, request, context)
 
@@ -105,7 +119,9 @@ class MetadataService(LedgerMetadataServiceServicer):
         return await self._unary("Read", self._read, request, context)
 
     async def Write(self, request: LedgerMetadataRequest, context: Context) -> Response:
-        return await self._unary("Write", lambda r: self._tokens.run_once("Write", r, self._write), request, context)
+        return await self._unary(
+            "Write", lambda r: self._tokens.run_once(_by_caller("Write"), r, self._write), request, context
+        )
 
     async def Remove(self, request: LedgerMetadataRequest, context: Context) -> Response:
         return await self._unary("Remove", self._remove, request, context)
@@ -144,6 +160,8 @@ class MetadataService(LedgerMetadataServiceServicer):
         self, request: GetLedgerRangesRequest, context: Context
     ) -> AsyncIterator[GetLedgerRangesResponse | bytes]:
         try:
+            if (who := caller()) is not None:
+                who.take("listed_ids_per_second", 0)
             await self._freshness.wait_for(request.min_revision)
             async with aclosing(self._listing.iterate(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
@@ -163,7 +181,7 @@ class MetadataService(LedgerMetadataServiceServicer):
             try:
                 await self._freshness.wait_for(request.min_revision)
                 return await operation(request)
-            except (MetaStoreException, TooManyRequestsException):
+            except (MetaStoreException, TooManyRequestsException, AccessDeniedException):
                 raise
             except BKException as error:
                 return await self._failure(request, error)
@@ -177,21 +195,37 @@ class MetadataService(LedgerMetadataServiceServicer):
         return response
 
     async def _success(self, record: LedgerRecord) -> LedgerMetadataResponse:
-        return success(record, await self._factory.revision())
+        response = success(record, await self._factory.revision())
+        who = caller()
+        secret = who is None or who.may(
+            Action.LEDGER_SECRET, record.ledger_id.scope_id, owner_of_metadata(record.metadata)
+        )
+        return response if secret else withhold(response)
 
     async def _read(self, request: LedgerMetadataRequest) -> bytes:
         ledger_id = required_ledger_id(request)
+        if (who := caller()) is not None:
+            who.require_some(Action.LEDGER_READ, ledger_id.scope_id)
         found = self._cache.get(ledger_id)
         if found is None:
             async with self._budget.call("read"):
                 found = await self._cache.fetch(ledger_id)
-        return found.ledger.answer(found.revision)
+        who = caller()
+        if who is None:
+            return found.ledger.answer(found.revision)
+        owner = found.ledger.owner
+        who.require_ledger(Action.LEDGER_READ, ledger_id, owner)
+        if who.may(Action.LEDGER_SECRET, ledger_id.scope_id, owner):
+            return found.ledger.answer(found.revision)
+        return found.ledger.without_password().answer(found.revision)
 
     async def _check_instance(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> None:
         """Aborts a call intended for another gateway process if it would generate new ids here."""
         if self._instance.is_meant(context):
             return
-        if any(not each.HasField("ledger_id") and not self._tokens.knows("Create", each) for each in requests):
+        if any(
+            not each.HasField("ledger_id") and not self._tokens.knows(_by_caller("Create"), each) for each in requests
+        ):
             await abort_not_applied(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -200,15 +234,19 @@ class MetadataService(LedgerMetadataServiceServicer):
             )
 
     async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+        began = time.perf_counter()
         wanted = self._to_create(requests[0])
         async with self._budget.call("create"):
             record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+        _write_down(Action.LEDGER_CREATE, record.ledger_id, requests[0], began)
         return [await self._success(record)]
 
     def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
         """Converts a create request. Raises IncorrectParameterException."""
         ledger_id = ledger_id_of(request)
         metadata = metadata_to_create(request, self._limits.metadata_bytes)
+        if (who := caller()) is not None:
+            metadata = self._may_create(who, ledger_id, metadata, request)
         for bookie_id in sorted(bad_bookie_ids(metadata)):
             check_bookie_id(bookie_id)
         if ledger_id is None and not metadata.creator_token:
@@ -216,13 +254,29 @@ class MetadataService(LedgerMetadataServiceServicer):
             metadata = replace(metadata, creator_token=(uuid.uuid4().int >> 65) or 1)
         return CreateRequest(ledger_id, metadata)
 
+    @staticmethod
+    def _may_create(
+        who: Caller, ledger_id: LedgerId | None, metadata: LedgerMetadata, request: LedgerMetadataRequest
+    ) -> LedgerMetadata:
+        """The metadata with their owner. Raises AccessDeniedException, IncorrectParameterException."""
+        resource = ledger_resource(ledger_id, str(who.principal), request.ledger_scope_id)
+        who.require(Action.LEDGER_CREATE, resource, request.request_token)
+        return to_be_owned(metadata, who)
+
     async def _write(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
+        began = time.perf_counter()
         (request,) = requests
         ledger_id = required_ledger_id(request)
         if not request.HasField("expected_version"):
             raise IncorrectParameterException("expected_version is missing: a write replaces a known version")
         metadata = metadata_of(request, self._limits.metadata_bytes)
+        action = Action.LEDGER_WRITE
         async with self._budget.call("write"):
+            if (who := caller()) is not None or request.password_withheld:
+                stored = await self._stored(ledger_id, request.expected_version, who)
+                if who is not None:
+                    action = self._may_write(who, ledger_id, metadata, stored, request.request_token)
+                metadata = to_be_written(metadata, stored)
             metadata = await self._in_stored_format(ledger_id, metadata)
             await self._check_bookie_ids(ledger_id, metadata)
             try:
@@ -231,7 +285,35 @@ class MetadataService(LedgerMetadataServiceServicer):
                 return [await self._conflict(ledger_id, error)]
             finally:
                 self._cache.changed_here(ledger_id)
+        _write_down(action, ledger_id, request, began)
         return [await self._success(record)]
+
+    async def _stored(self, ledger_id: LedgerId, expected_version: int, who: Caller | None) -> LedgerMetadata:
+        """The metadata that a write is to replace, or those that are in its place, which it will not replace.
+
+        Raises NoSuchLedgerExistsOnMetadataServerException.
+        """
+        if who is not None:
+            who.require_anywhere_in(ledger_id.scope_id, Action.LEDGER_WRITE, Action.LEDGER_RECOVER)
+        known = self._cache.peek(ledger_id)
+        if known is not None and known.version == expected_version:
+            return from_format(known.response().metadata, known.format_version)
+        record = await self._factory.ledger_manager.read(ledger_id)
+        if record.version < expected_version:
+            # A replica of the store that lags; what it shows is not what would be replaced.
+            await self._factory.catch_up(None)
+            record = await self._factory.ledger_manager.read(ledger_id)
+        return record.metadata
+
+    @staticmethod
+    def _may_write(
+        who: Caller, ledger_id: LedgerId, metadata: LedgerMetadata, stored: LedgerMetadata, token: bytes
+    ) -> Action:
+        """What the write is. Raises AccessDeniedException, OverLimitException."""
+        action = action_of_write(metadata, stored)
+        who.require_ledger(action, ledger_id, owner_of_metadata(stored), token)
+        who.take("changes_per_second")
+        return action
 
     async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
         """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
@@ -260,6 +342,10 @@ class MetadataService(LedgerMetadataServiceServicer):
         """BAD_VERSION with the current state, which saves the caller a read."""
         record = await self._factory.ledger_manager.read(ledger_id)
         response = await self._success(record)
+        who = caller()
+        if who is not None and not who.may(Action.LEDGER_READ, ledger_id.scope_id, owner_of_metadata(record.metadata)):
+            response.ClearField("metadata")
+            response.ClearField("password_check")
         response.code = StatusCode.BAD_VERSION
         response.message = str(error)
         return response
@@ -267,17 +353,41 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _remove(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
         ledger_id = required_ledger_id(request)
         version = request.expected_version if request.HasField("expected_version") else None
+        began = time.perf_counter()
         async with self._budget.call("remove"):
             try:
-                await self._factory.ledger_manager.remove(ledger_id, version)
+                await self._remove_as_caller(ledger_id, version)
             finally:
                 self._cache.changed_here(ledger_id)
+        _write_down(Action.LEDGER_DELETE, ledger_id, request, began)
         return LedgerMetadataResponse(
             code=StatusCode.SUCCESS,
             ledger_id=ledger_id.ledger_id,
             ledger_scope_id=ledger_id.scope_id,
             revision=await self._factory.revision(),
         )
+
+    async def _remove_as_caller(self, ledger_id: LedgerId, version: int | None) -> None:
+        manager, who = self._factory.ledger_manager, caller()
+        if who is None:
+            await manager.remove(ledger_id, version)
+            return
+        whole = who.require_some(Action.LEDGER_DELETE, ledger_id.scope_id) is Reach.ALL
+        who.take("changes_per_second")
+        if whole:
+            await manager.remove(ledger_id, version)
+            return
+        while True:
+            record = await manager.read(ledger_id)
+            who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
+            try:
+                # This version, whose owner is known: by the next one it may be another's ledger.
+                await manager.remove(ledger_id, record.version if version is None else version)
+            except MetadataVersionException:
+                if version is not None:
+                    raise
+            else:
+                return
 
     # --- many ledgers -------------------------------------------------------------------------------------------
 
@@ -288,7 +398,10 @@ class MetadataService(LedgerMetadataServiceServicer):
             return await create_each(self._factory, self._budget, new, self._to_create)
 
         await self._check_instance(requests, context)
-        outcomes = await self._tokens.run_once_each("Create", requests, create)
+        if (who := caller()) is not None:
+            who.take("creates_per_second", len(requests))
+        began = time.perf_counter()
+        outcomes = await self._tokens.run_once_each(_by_caller("Create"), requests, create)
         if (error := _of_all(outcomes)) is not None:
             raise error
         # Some ledgers were created, and the caller must learn which; the others report an unknown outcome.
@@ -297,7 +410,37 @@ class MetadataService(LedgerMetadataServiceServicer):
             not_created(request, outcome, revision) if isinstance(outcome, BKException) else outcome
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
+        _write_down_batch(requests, responses, began)
         return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)
+
+
+def _by_caller(method: str) -> str:
+    """Whose request it is belongs to what makes two requests the same."""
+    who = caller()
+    return method if who is None else f"{method} {who.principal}"
+
+
+def _write_down(action: Action, ledger_id: LedgerId, request: LedgerMetadataRequest, began: float) -> None:
+    who = caller()
+    if who is not None:
+        took = time.perf_counter() - began
+        who.done(action, ledger_resource(ledger_id, None), "SUCCESS", took, request.request_token)
+
+
+def _write_down_batch(
+    requests: Sequence[LedgerMetadataRequest], responses: Sequence[LedgerMetadataResponse], began: float
+) -> None:
+    """One line for each ledger, and the password only where its creator may have it."""
+    who = caller()
+    if who is None:
+        return
+    took = time.perf_counter() - began
+    for request, response in zip(requests, responses, strict=True):
+        if response.code == StatusCode.SUCCESS:
+            ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
+            who.done(Action.LEDGER_CREATE, ledger_resource(ledger_id, None), "SUCCESS", took, request.request_token)
+            if not who.may(Action.LEDGER_SECRET, ledger_id.scope_id, str(who.principal)):
+                withhold(response)
 
 
 def _of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bookgate.gateway.services.caller import AccessDeniedException
 from bookgate.ledger.bookie_info import is_bookie_id
 from bookgate.ledger.errors import (
     BKException,
@@ -38,6 +39,7 @@ _CODES: tuple[tuple[type[BKException], StatusCode], ...] = (
     (NoSuchLedgerExistsOnMetadataServerException, StatusCode.LEDGER_NOT_FOUND),
     (MetadataVersionException, StatusCode.BAD_VERSION),
     (MetadataFormatException, StatusCode.LEDGER_METADATA_ERROR),
+    (AccessDeniedException, StatusCode.PERMISSION_DENIED),
 )
 
 

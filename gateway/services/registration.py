@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator, Awaitable
 
 import grpc
 
+from bookgate.gateway.services.caller import AccessDeniedException, caller
 from bookgate.gateway.services.leased_registration import Answers, LeasedRegistration
 from bookgate.gateway.services.messages import status_code
 from bookgate.gateway.services.status import Context, abort_with
@@ -42,6 +43,8 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceServicer
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource
 
 _LOG = logging.getLogger(__name__)
 
@@ -162,9 +165,9 @@ class RegistrationService(RegistrationServiceServicer):
                         registration = self._open(request, answers)
                     elif not self._take(registration, request):
                         return
-                except IncorrectParameterException as error:
+                except (IncorrectParameterException, AccessDeniedException) as error:
                     answers.put(
-                        pb.RegisterResponse(code=StatusCode.BAD_REQUEST, sequence=request.sequence, message=str(error))
+                        pb.RegisterResponse(code=status_code(error), sequence=request.sequence, message=str(error))
                     )
                     return
         finally:
@@ -176,7 +179,7 @@ class RegistrationService(RegistrationServiceServicer):
                 "the first request needs a lease: an id of letters, digits and -, an epoch"
             )
         lease = Lease.of(request.lease.lease_id, request.lease.epoch)
-        info = _info(request, lease)
+        info = _of_caller(_info(request, lease))
         expires = asyncio.get_running_loop().time() + self._lease_seconds
         wanted = (request.sequence, info, request.read_only)
         registration = LeasedRegistration(info.bookie_id, lease, answers, expires, wanted)
@@ -185,6 +188,7 @@ class RegistrationService(RegistrationServiceServicer):
 
     def _take(self, registration: LeasedRegistration, request: pb.RegisterRequest) -> bool:
         """Handles one request of a stream; returns False to stop reading."""
+        _may_register(registration.bookie_id)
         if registration.over or registration.gone.is_set():
             self._answer(registration, request.sequence, _HELD, registration.refusal)
             return False
@@ -192,7 +196,7 @@ class RegistrationService(RegistrationServiceServicer):
         if request.unregister:
             self._start(self._unregister(registration, request.sequence))
         elif request.HasField("bookie"):
-            info = _info(request, registration.lease)
+            info = _of_caller(_info(request, registration.lease))
             if info.bookie_id != registration.bookie_id:
                 raise IncorrectParameterException("a stream registers one bookie")
             registration.wanted = (request.sequence, info, request.read_only)
@@ -248,6 +252,8 @@ class RegistrationService(RegistrationServiceServicer):
             if other is None or other is registration:
                 break
             if same_life(other.lease, registration.lease) and not other.over:
+                if _principal_of(other) != _principal_of(registration):
+                    raise LedgerExistException(f"the lease of bookie {registration.bookie_id} is another principal's")
                 if other.lease.epoch >= registration.lease.epoch:
                     raise LedgerExistException(f"bookie {registration.bookie_id} has opened a newer stream since")
                 await self._replace(other)
@@ -369,6 +375,23 @@ def _info(request: pb.RegisterRequest, lease: Lease) -> BookieServiceInfo:
             f"the registration has {size} bytes, more than the {MAX_CONTENT_BYTES} that it may have"
         )
     return info
+
+
+def _may_register(bookie_id: str) -> None:
+    """Raises AccessDeniedException: a policy that changed counts for streams under way too."""
+    if (who := caller()) is not None:
+        who.require(Action.BOOKIE_REGISTER, Resource(bookie_id=bookie_id))
+
+
+def _of_caller(info: BookieServiceInfo) -> BookieServiceInfo:
+    """The registration, bound to its principal. Raises AccessDeniedException."""
+    _may_register(info.bookie_id)
+    who = caller()
+    return info.with_principal(str(who.principal) if who is not None and who.principal.is_authenticated else None)
+
+
+def _principal_of(registration: LeasedRegistration) -> str | None:
+    return registration.wanted[1].principal
 
 
 async def _changed(context: Context, method: str, change: Awaitable[None]) -> tuple[StatusCode, str]:

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import grpc
 
+from bookgate.gateway.services.caller import caller
+from bookgate.gateway.services.ledger_access import to_be_written
 from bookgate.gateway.services.ledger_feed import LedgerFeedStream
 from bookgate.gateway.services.messages import bad_bookie_ids, status_code
 from bookgate.gateway.services.replication_sessions import ReplicationSession, ReplicationSessions, VoteEvent
@@ -187,6 +189,10 @@ class ReplicationService(ReplicationServiceServicer):
             if request.resume:
                 return None
             session = self._sessions.open(self._store, request.session_id)
+            session.principal = _principal()
+        elif session.principal != _principal():
+            # Whose session id was stolen keeps what the session holds.
+            return None
         session.attend(responses.tell)
         return session
 
@@ -231,6 +237,8 @@ class ReplicationService(ReplicationServiceServicer):
             stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
             for bookie_id in sorted(bad_bookie_ids(metadata) - stored.bookies):
                 check_bookie_id(bookie_id)
+            if caller() is not None:
+                metadata = to_be_written(metadata, stored)
             metadata = replace(metadata, format_version=stored.format_version)
             try:
                 record = await session.write_ledger(request.token, metadata, request.expected_version)
@@ -242,7 +250,7 @@ class ReplicationService(ReplicationServiceServicer):
 
     def _session(self, session_id: str) -> ReplicationSession:
         session = self._sessions.find(session_id)
-        if session is None or session.over:
+        if session is None or session.over or session.principal != _principal():
             raise _SessionUnknownException("the session is over, and what it held")
         return session
 
@@ -381,6 +389,11 @@ class ReplicationService(ReplicationServiceServicer):
             return response(code=_code(error), message=str(error))
         except Exception as error:
             return await abort_with(context, method, error)
+
+
+def _principal() -> str | None:
+    who = caller()
+    return None if who is None else str(who.principal)
 
 
 async def _claim(session: ReplicationSession, request: pb.ClaimRequest) -> pb.ClaimResponse:

@@ -61,6 +61,8 @@ class ReplicationSession:
         self.digest = digest
         self.expires = expires
         self.over = False
+        self.principal: str | None = None
+        """Who opened it, where the gateway knows."""
         self._store = store
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, AuditorVote] = {}

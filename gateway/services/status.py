@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from bookgate.gateway.services.caller import AccessDeniedException, OverLimitException
 from bookgate.ledger.errors import (
     BKException,
     MetaStoreException,
@@ -21,7 +22,7 @@ from bookgate.ledger.errors import (
     TooManyRequestsException,
     WrongClusterException,
 )
-from bookgate.ledger.wire.gateway_headers import NOT_DONE
+from bookgate.ledger.wire.gateway_headers import NOT_DONE, RETRY_AFTER_MS
 from bookgate.runtime.logs import log_bug
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     """The gRPC status of an exception that no response code expresses."""
+    if isinstance(error, AccessDeniedException):
+        return grpc.StatusCode.PERMISSION_DENIED, str(error)
     if isinstance(error, MetaStoreException):
         return grpc.StatusCode.UNAVAILABLE, str(error)
     if isinstance(error, TooManyRequestsException):
@@ -50,13 +53,18 @@ async def abort_with(context: Context, method: str, error: Exception) -> NoRetur
     code, details = grpc_status(error)
     if not isinstance(error, BKException):
         log_bug(_LOG, "call_failed", error, method=method)
-    if isinstance(error, (StoreUnreachableException, WrongClusterException)):
+    if isinstance(error, OverLimitException):
+        wait = (RETRY_AFTER_MS, str(max(int(error.retry_after_seconds * 1000), 1)))
+        await abort_not_applied(context, code, details, (wait,))
+    if isinstance(error, (StoreUnreachableException, WrongClusterException, AccessDeniedException)):
         await abort_not_applied(context, code, details)
     await context.abort(code, details)
     raise AssertionError("abort returned")
 
 
-async def abort_not_applied(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
-    """Aborts an RPC that certainly changed nothing, and says so in the trailing metadata."""
-    await context.abort(code, details, (*context.trailing_metadata(), *_NOT_DONE))
+async def abort_not_applied(
+    context: Context, code: grpc.StatusCode, details: str, more: tuple[tuple[str, str], ...] = ()
+) -> NoReturn:
+    """Aborts an RPC that certainly changed nothing, and says so in the trailing metadata, beside `more`."""
+    await context.abort(code, details, (*context.trailing_metadata(), *_NOT_DONE, *more))
     raise AssertionError("abort returned")

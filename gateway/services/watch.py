@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import grpc
 
 from bookgate.gateway.limits import Limits
+from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
 from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
 from bookgate.gateway.services.freshness import RevisionBarrier
+from bookgate.gateway.services.ledger_access import ScopeView
 from bookgate.gateway.services.messages import failure, ledger_id_of, required_ledger_id
 from bookgate.gateway.services.status import Context, abort_with
 from bookgate.gateway.services.watch_hub import DAMAGED, Answer, LedgerState, TooManySubscriptions, WatchHub
@@ -44,6 +46,8 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     WatchEvent,
 )
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.principal import Principal
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,6 +64,7 @@ class _Stream:
     """One client's stream: what is to be sent besides the hub's responses, and the event that wakes its writer."""
 
     def __init__(self) -> None:
+        self.caller = caller()
         self.wake = asyncio.Event()
         self.direct: deque[LedgerMetadataResponse] = deque()
         self.taken = asyncio.Event()
@@ -94,6 +99,7 @@ class _DamagedLedger:
     error: MetadataFormatException
     version: int = DAMAGED
     incarnation: int | None = None
+    owner: str | None = None
 
 
 class _Listener(LedgerFollower):
@@ -140,6 +146,7 @@ class WatchService:
         self._bookmark_seconds = bookmark_seconds
         self.hub = WatchHub(limits.subscriptions_a_stream, limits.subscriptions)
         self._streams: dict[_Stream, None] = {}
+        self._of_caller: defaultdict[Principal, dict[_Stream, None]] = defaultdict(dict)
         self._listening: dict[LedgerId, tuple[int, _Listener]] = {}
         self._follow_lock = asyncio.Lock()
         self._suspended = False
@@ -161,6 +168,8 @@ class WatchService:
         """Serves one stream until the client leaves, the gateway drains or the store fails a request."""
         stream = _Stream()
         self._streams[stream] = None
+        if stream.caller is not None:
+            self._of_caller[stream.caller.principal][stream] = None
         self.hub.open_stream(stream)
         stream.draining = self._draining
         if self._suspended:
@@ -177,7 +186,15 @@ class WatchService:
         finally:
             reader.cancel()
             self._streams.pop(stream, None)
+            if stream.caller is not None:
+                self._leave(stream, stream.caller.principal)
             await asyncio.shield(self._forget(stream))
+
+    def _leave(self, stream: _Stream, principal: Principal) -> None:
+        streams = self._of_caller[principal]
+        streams.pop(stream, None)
+        if not streams:
+            del self._of_caller[principal]
 
     def drain(self) -> None:
         """Asks every client to subscribe elsewhere, then ends the streams."""
@@ -236,6 +253,9 @@ class WatchService:
 
     async def _subscribe(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
         ledger_id = required_ledger_id(request)
+        if stream.caller is not None:
+            _view(stream.caller, ledger_id)
+            self._check_room(stream.caller)
         version = request.expected_version if request.HasField("expected_version") else None
         if request.min_revision:
             await self._catch_up(ledger_id, request.min_revision, version)
@@ -248,6 +268,12 @@ class WatchService:
             # The store can't hold this id: the client gets the reason, and no subscription.
             self.hub.unsubscribe(stream, ledger_id)
             raise
+
+    def _check_room(self, who: Caller) -> None:
+        """Raises TooManySubscriptions for a caller whose streams carry as many as it may have."""
+        most = who.most("subscriptions")
+        if most is not None and sum(map(self.hub.subscriptions_of, self._of_caller[who.principal])) >= most:
+            raise TooManySubscriptions(f"{who.principal} has {most} subscriptions here, its limit")
 
     async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
         """Brings the hub's state of a ledger, of which the client has seen `version`, to at least `min_revision`."""
@@ -345,8 +371,12 @@ class WatchService:
             answer = self.hub.take(stream)
             if answer is None:
                 return
-            yield _answer_message(answer, revision)
+            response, shown = _answer_message(answer, revision, stream.caller)
+            yield response
             stream.taken.set()
+            if not shown:
+                self.hub.unsubscribe(stream, answer.ledger_id)
+                await self._follow(answer.ledger_id)
             stream.waits_since = loop.time()
             if answer.record is None:
                 # The last subscription to the removed ledger has ended, although another ledger now has the id.
@@ -362,16 +392,33 @@ async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
     return True
 
 
-def _answer_message(answer: Answer, revision: int) -> WatchResponse:
-    if isinstance(answer.record, _DamagedLedger):
-        return failure(answer.record.error, answer.ledger_id, revision)
-    if answer.record is not None:
-        assert isinstance(answer.record, EncodedLedger)
-        return answer.record.answer(revision)
-    missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
-    response = failure(missing, answer.ledger_id, revision)
-    response.event = WatchEvent.REMOVED
-    return response
+def _view(who: Caller, ledger_id: LedgerId) -> ScopeView:
+    """What the caller may watch. Raises AccessDeniedException where that is nothing in the ledger's scope."""
+    return ScopeView(who, ledger_id.scope_id, Action.LEDGER_WATCH, Action.LEDGER_READ)
+
+
+def _answer_message(answer: Answer, revision: int, who: Caller | None) -> tuple[WatchResponse, bool]:
+    """The response, and whether the caller may see this ledger; a subscription that it may not have is over."""
+    record = answer.record
+    if record is None:
+        missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
+        response = failure(missing, answer.ledger_id, revision)
+        response.event = WatchEvent.REMOVED
+        return response, True
+    assert isinstance(record, (EncodedLedger, _DamagedLedger))
+    view = None
+    if who is not None:
+        try:
+            view = _view(who, answer.ledger_id)
+            if not view.shows(record.owner):
+                who.require_ledger(Action.LEDGER_WATCH, answer.ledger_id, record.owner)
+        except AccessDeniedException as error:
+            return failure(error, answer.ledger_id, revision), False
+    if isinstance(record, _DamagedLedger):
+        return failure(record.error, answer.ledger_id, revision), True
+    if view is not None and not view.shows_password(record.owner):
+        record = record.without_password()
+    return record.answer(revision), True
 
 
 def _refusal(request: LedgerMetadataRequest, message: str) -> LedgerMetadataResponse:

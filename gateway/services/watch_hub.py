@@ -127,6 +127,11 @@ class WatchHub:
         """Number of subscriptions of all streams."""
         return self._subscriptions
 
+    def subscriptions_of(self, stream_id: StreamId) -> int:
+        """Number of subscriptions of one stream."""
+        stream = self._streams.get(stream_id)
+        return 0 if stream is None else len(stream.subscriptions)
+
     def open_stream(self, stream_id: StreamId) -> None:
         self._streams[stream_id] = _Stream()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 NOT_DONE = "bookgate-not-done"
 """Trailing metadata by which a gateway states that it certainly did not carry out a change."""
 
+RETRY_AFTER_MS = "retry-after-ms"
+"""Trailing metadata of a call that was over a limit: milliseconds after which it is worth another try there."""
+
 INSTANCE = "bookgate-instance"
 """Trailing metadata that carries the id of the gateway process. A client sends it as request metadata to address one
 process.

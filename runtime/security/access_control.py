@@ -18,7 +18,7 @@ from collections import Counter
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.audit_trail import AuditTrail
 from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException
-from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource, decide, reach
+from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource, decide, may_somewhere, reach
 from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
@@ -100,6 +100,12 @@ class AccessControl:
         if self._policy is None:
             return _ANY if principal.is_authenticated else _NOBODY
         return decide(self.policy, principal, action, resource)
+
+    def may_somewhere(self, principal: Principal, action: Action) -> bool:
+        """Whether there is anything to which the principal may do it."""
+        if self._policy is None:
+            return principal.is_authenticated
+        return may_somewhere(self.policy, principal, action)
 
     def reach(self, principal: Principal, action: Action, scope_id: int) -> Reach:
         """For which ledgers of a scope the principal may do it."""

@@ -121,6 +121,11 @@ def reach(policy: Policy, principal: Principal, action: Action, scope_id: int) -
     return Reach.NONE if rules.of_own_ledger(scope) is None else Reach.OWNED
 
 
+def may_somewhere(policy: Policy, principal: Principal, action: Action) -> bool:
+    """Whether there is anything to which the principal may do it."""
+    return action in _rules_of(policy, principal)
+
+
 _DENIED = Decision(False, NO_BINDING)
 
 

@@ -53,16 +53,24 @@ def create(
 
 
 @token_app.command("hash")
-def hash_(name: Annotated[str, typer.Argument(help="Whose it is: the principal is token:NAME.")]) -> None:
+def hash_(
+    name: Annotated[str, typer.Argument(help="Whose it is: the principal is token:NAME.")], as_json: AsJson = False
+) -> None:
     """Reads a token that exists from standard input, and prints its line for the token file.
 
+    JSON: {"principal", "line"}.
+
     \b
-    Example: bookgate token hash spark < /run/secrets/token >> /etc/bookgate/tokens
+    Example: bookgate token hash spark
     """
     token = sys.stdin.readline().strip()
     if not token:
         fail("there is no token on standard input")
-    print(token_line(name, token))
+    line = token_line(name, token)
+    if as_json:
+        print_json({"principal": f"token:{name}", "line": line})
+    else:
+        print(line)
 
 
 def _add_line(path: Path, line: str) -> None:

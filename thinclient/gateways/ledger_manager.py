@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import replace
 from typing import TypeVar
 
-from bookgate.ledger.creator import Creator, comparable, creator_of
+from bookgate.ledger.creator import Creator, creator_of, is_as_written
 from bookgate.ledger.errors import BKException, LedgerExistException, MetadataVersionException, UnknownOutcomeException
 from bookgate.ledger.id_set import decode_ids
 from bookgate.ledger.ledger_id import LedgerId
@@ -188,7 +188,10 @@ class RpcLedgerManager(LedgerManager):
         what = f"write the metadata of ledger {ledger_id}"
         request = scoped(
             wire.LedgerMetadataRequest(
-                metadata=to_format(metadata), expected_version=expected_version, request_token=self._token()
+                metadata=to_format(metadata),
+                expected_version=expected_version,
+                request_token=self._token(),
+                password_withheld=metadata.password_check is not None,
             ),
             ledger_id,
         )
@@ -212,7 +215,7 @@ class RpcLedgerManager(LedgerManager):
     def _own_write(stored: LedgerRecord, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """Decides whether a version that changed during a lost response was written by this call."""
         if stored.version == expected_version + 1:
-            if comparable(stored.metadata) == comparable(metadata):
+            if is_as_written(stored.metadata, metadata):
                 return stored
             raise MetadataVersionException(
                 f"metadata of ledger {stored.ledger_id} was changed by another client to version {stored.version}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bookgate.ledger import metadata_codec
 from bookgate.ledger.errors import (
     BKException,
@@ -13,9 +15,11 @@ from bookgate.ledger.errors import (
     MetadataVersionException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.password_check import PasswordCheck
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 
@@ -28,6 +32,7 @@ _EXCEPTIONS: dict[int, type[BKException]] = {
     StatusCode.BAD_VERSION: MetadataVersionException,
     StatusCode.LOCK_LOST: LockLostException,
     StatusCode.ILLEGAL_OPERATION: IllegalOpException,
+    StatusCode.PERMISSION_DENIED: UnauthorizedAccessException,
 }
 
 
@@ -44,6 +49,9 @@ def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
     ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
     try:
         metadata = metadata_codec.from_format(response.metadata)
+        if response.HasField("password_check"):
+            check = PasswordCheck(response.password_check.salt, response.password_check.digest)
+            metadata = replace(metadata, password_check=check)
     except MetadataFormatException as error:
         raise MetadataFormatException(f"ledger {ledger_id}: {error}") from error
     created_ms = response.created_ms if response.HasField("created_ms") else None

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from grpc.aio import AioRpcError
 
-from bookgate.ledger.creator import comparable
+from bookgate.ledger.creator import is_as_written
 from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
@@ -247,7 +247,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
     ) -> LedgerRecord:
         """An earlier attempt, whose answer was lost, may have written."""
         stored = await self._ledgers.read(ledger_id)
-        if stored.version == expected_version + 1 and comparable(stored.metadata) == comparable(metadata):
+        if stored.version == expected_version + 1 and is_as_written(stored.metadata, metadata):
             return stored
         raise UnknownOutcomeException(
             f"could not {what}: an answer was lost, and the ledger is at version {stored.version} now"

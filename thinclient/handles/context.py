@@ -66,8 +66,9 @@ class LedgerSecrets:
 def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
     """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a ledger with a scope."""
     unscoped(record.ledger_id)
-    stored = record.metadata.password
-    if stored is not None and stored != password:
+    stored, check = record.metadata.password, record.metadata.password_check
+    matches = stored is None or stored == password if check is None else check.matches(password)
+    if not matches:
         raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
     return LedgerSecrets.of(record.metadata, password, config)
 

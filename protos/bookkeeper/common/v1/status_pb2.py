@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!bookkeeper/common/v1/status.proto\x12\x14\x62ookkeeper.common.v1*\x85\x02\n\nStatusCode\x12\x0b\n\x07SUCCESS\x10\x00\x12\x10\n\x0b\x42\x41\x44_REQUEST\x10\x90\x03\x12\x1a\n\x15INTERNAL_SERVER_ERROR\x10\xf4\x03\x12\x14\n\x0fNOT_IMPLEMENTED\x10\xf5\x03\x12\x0f\n\nUNEXPECTED\x10\xd8\x04\x12\x1a\n\x15LEDGER_METADATA_ERROR\x10\xbc\x05\x12\x12\n\rLEDGER_EXISTS\x10\xbd\x05\x12\x15\n\x10LEDGER_NOT_FOUND\x10\xbe\x05\x12\x10\n\x0b\x42\x41\x44_VERSION\x10\x84\x07\x12\x0e\n\tLOCK_LOST\x10\xe8\x07\x12\x14\n\x0fSESSION_UNKNOWN\x10\xe9\x07\x12\x16\n\x11ILLEGAL_OPERATION\x10\xea\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!bookkeeper/common/v1/status.proto\x12\x14\x62ookkeeper.common.v1*\x9d\x02\n\nStatusCode\x12\x0b\n\x07SUCCESS\x10\x00\x12\x10\n\x0b\x42\x41\x44_REQUEST\x10\x90\x03\x12\x1a\n\x15INTERNAL_SERVER_ERROR\x10\xf4\x03\x12\x14\n\x0fNOT_IMPLEMENTED\x10\xf5\x03\x12\x0f\n\nUNEXPECTED\x10\xd8\x04\x12\x1a\n\x15LEDGER_METADATA_ERROR\x10\xbc\x05\x12\x12\n\rLEDGER_EXISTS\x10\xbd\x05\x12\x15\n\x10LEDGER_NOT_FOUND\x10\xbe\x05\x12\x10\n\x0b\x42\x41\x44_VERSION\x10\x84\x07\x12\x0e\n\tLOCK_LOST\x10\xe8\x07\x12\x14\n\x0fSESSION_UNKNOWN\x10\xe9\x07\x12\x16\n\x11ILLEGAL_OPERATION\x10\xea\x07\x12\x16\n\x11PERMISSION_DENIED\x10\xeb\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,5 +22,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookkeeper.common.v1.status
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUSCODE']._serialized_start=60
-  _globals['_STATUSCODE']._serialized_end=321
+  _globals['_STATUSCODE']._serialized_end=345
 # @@protoc_insertion_point(module_scope)

@@ -18,6 +18,7 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOCK_LOST: _ClassVar[StatusCode]
     SESSION_UNKNOWN: _ClassVar[StatusCode]
     ILLEGAL_OPERATION: _ClassVar[StatusCode]
+    PERMISSION_DENIED: _ClassVar[StatusCode]
 SUCCESS: StatusCode
 BAD_REQUEST: StatusCode
 INTERNAL_SERVER_ERROR: StatusCode
@@ -30,3 +31,4 @@ BAD_VERSION: StatusCode
 LOCK_LOST: StatusCode
 SESSION_UNKNOWN: StatusCode
 ILLEGAL_OPERATION: StatusCode
+PERMISSION_DENIED: StatusCode

@@ -4,7 +4,8 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -31,7 +32,7 @@ RESUMED: WatchEvent
 DRAINING: WatchEvent
 
 class LedgerMetadataRequest(_message.Message):
-    __slots__ = ("ledger_id", "metadata", "expected_version", "ledger_scope_id", "request_token", "watch_action", "min_revision", "incarnation")
+    __slots__ = ("ledger_id", "metadata", "expected_version", "ledger_scope_id", "request_token", "watch_action", "min_revision", "incarnation", "password_withheld")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +41,7 @@ class LedgerMetadataRequest(_message.Message):
     WATCH_ACTION_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_WITHHELD_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     metadata: _data_formats_pb2.LedgerMetadataFormat
     expected_version: int
@@ -48,10 +50,19 @@ class LedgerMetadataRequest(_message.Message):
     watch_action: WatchAction
     min_revision: int
     incarnation: int
-    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    password_withheld: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_withheld: _Optional[bool] = ...) -> None: ...
+
+class PasswordCheck(_message.Message):
+    __slots__ = ("salt", "digest")
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    salt: bytes
+    digest: bytes
+    def __init__(self, salt: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class LedgerMetadataResponse(_message.Message):
-    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch", "created_ms", "incarnation")
+    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch", "created_ms", "incarnation", "password_check")
     CODE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +74,7 @@ class LedgerMetadataResponse(_message.Message):
     BATCH_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_CHECK_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     ledger_id: int
     version: int
@@ -74,7 +86,8 @@ class LedgerMetadataResponse(_message.Message):
     batch: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
     created_ms: int
     incarnation: int
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    password_check: PasswordCheck
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_check: _Optional[_Union[PasswordCheck, _Mapping]] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
     __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision")
@@ -90,10 +103,10 @@ class GetLedgerRangesRequest(_message.Message):
     end_before: int
     include_metadata: bool
     min_revision: int
-    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: bool = ..., min_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: _Optional[bool] = ..., min_revision: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRangesResponse(_message.Message):
-    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id")
+    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id", "left_out")
     CODE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SERIALIZED_RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +116,7 @@ class GetLedgerRangesResponse(_message.Message):
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     count: int
     serialized_ranges: bytes
@@ -112,7 +126,8 @@ class GetLedgerRangesResponse(_message.Message):
     ledgers: _containers.RepeatedCompositeFieldContainer[LedgerMetadataResponse]
     message: str
     cluster_instance_id: str
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: bool = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ...) -> None: ...
+    left_out: int
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class BatchReadRequest(_message.Message):
     __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision", "batched_answers")
@@ -124,7 +139,7 @@ class BatchReadRequest(_message.Message):
     ledger_scope_id: int
     min_revision: int
     batched_answers: bool
-    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ..., batched_answers: bool = ...) -> None: ...
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ..., batched_answers: _Optional[bool] = ...) -> None: ...
 
 class BatchCreateRequest(_message.Message):
     __slots__ = ("requests",)

@@ -1,0 +1,160 @@
+"""The caller of an RPC: who it is, and what the services ask before they do something for it.
+
+Each RPC has a task of its own, and tasks that it starts know its caller too (a context variable). Where the gateway has
+no security there is none, and `caller()` is None: the services then do what they always did.
+
+A ledger that the caller may not have is AccessDeniedException: gRPC's PERMISSION_DENIED for a call as a whole, the code
+of that name for one ledger of many. Listings leave it out. A ledger that does not exist is answered as such to
+everybody who may have some ledger of its scope: an owner is to learn that its ledger is gone.
+
+Not its job: what a policy says (`runtime.security`); refusing calls that name no ledger (`access`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+
+from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import CLUSTER, NO_BINDING, Decision, Reach, Resource
+from bookgate.runtime.security.principal import Principal
+from bookgate.runtime.security.rate_limits import PrincipalLimits
+
+DOOR = "grpc"
+
+
+class AccessDeniedException(UnauthorizedAccessException):
+    """The caller may not do this; nothing was done."""
+
+
+class OverLimitException(TooManyRequestsException):
+    """The caller is over one of its limits; nothing was done."""
+
+    def __init__(self, message: str, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Caller:
+    """See the module. One per RPC."""
+
+    __slots__ = ("_access", "_limits", "peer", "principal")
+
+    def __init__(self, access: AccessControl, limits: PrincipalLimits, principal: Principal, peer: str) -> None:
+        self._access = access
+        self._limits = limits
+        self.principal = principal
+        self.peer = peer
+
+    def reach(self, action: Action, scope_id: int) -> Reach:
+        """For which ledgers of a scope the caller may do it."""
+        return self._access.reach(self.principal, action, scope_id)
+
+    def may(self, action: Action, scope_id: int, owner: str | None) -> bool:
+        """Whether the caller may do it to a ledger. Tells nobody."""
+        return self._access.decide(self.principal, action, Resource(scope_id, owner)).allowed
+
+    def may_administer(self) -> bool:
+        return self._access.decide(self.principal, Action.CLUSTER_ADMIN, CLUSTER).allowed
+
+    def require(self, action: Action, resource: Resource = CLUSTER, request_token: bytes = b"") -> None:
+        """Raises AccessDeniedException, which is in the audit trail then."""
+        decision = self._access.decide(self.principal, action, resource)
+        if not decision:
+            self.deny(action, resource, decision, request_token)
+
+    def require_anywhere(self, *actions: Action) -> None:
+        """Raises AccessDeniedException where the caller may do none of these to anything."""
+        if not any(self._access.may_somewhere(self.principal, action) for action in actions):
+            self.deny(actions[0], CLUSTER, Decision(False, NO_BINDING))
+
+    def require_anywhere_in(self, scope_id: int, *actions: Action) -> None:
+        """Raises AccessDeniedException where the caller may do none of these to any ledger of the scope."""
+        if all(self.reach(action, scope_id) is Reach.NONE for action in actions):
+            self.deny(actions[0], Resource(scope_id), Decision(False, NO_BINDING))
+
+    def require_ledger(
+        self, action: Action, ledger_id: LedgerId, owner: str | None, request_token: bytes = b""
+    ) -> None:
+        """The same for a ledger."""
+        if not self.may(action, ledger_id.scope_id, owner):
+            resource = ledger_resource(ledger_id, owner)
+            self.deny(action, resource, self._access.decide(self.principal, action, resource), request_token)
+
+    def require_some(self, action: Action, scope_id: int) -> Reach:
+        """Raises AccessDeniedException where the caller may do it to no ledger of the scope."""
+        found = self.reach(action, scope_id)
+        if found is Reach.NONE:
+            resource = Resource(scope_id)
+            self.deny(action, resource, self._access.decide(self.principal, action, resource))
+        return found
+
+    def deny(self, action: Action, resource: Resource, decision: Decision, request_token: bytes = b"") -> None:
+        """Raises AccessDeniedException, and writes it down."""
+        self._access.denied(
+            self.principal, action, resource, decision, door=DOOR, peer=self.peer, request_token=request_token
+        )
+        raise AccessDeniedException(f"{self.principal} may not do {action} to {resource}: {decision.rule}")
+
+    def done(
+        self, action: Action, resource: Resource, outcome: str, seconds: float, request_token: bytes = b""
+    ) -> None:
+        """Writes down what was done."""
+        self._access.done(
+            self.principal,
+            action,
+            resource,
+            outcome,
+            door=DOOR,
+            peer=self.peer,
+            request_token=request_token,
+            seconds=seconds,
+        )
+
+    def most(self, limit: str) -> int | None:
+        """How many the caller may have at a time; None: as many as anybody."""
+        limits = self._access.policy.limits_of(self.principal)
+        return None if limits is None else getattr(limits, limit)
+
+    # --- limits -------------------------------------------------------------------------------------------------
+
+    def take(self, rate: str, amount: float = 1.0) -> None:
+        """Takes from one of the caller's rates. Raises OverLimitException."""
+        wait = self._limits.take(self._access.policy, self.principal, rate, _now(), amount)
+        if wait > 0:
+            self._access.counts[DOOR, self.principal.kind, "limited"] += 1
+            raise OverLimitException(f"{self.principal} is over its limit of {rate}; try again in {wait:.3g} s", wait)
+
+    async def pay(self, rate: str, amount: float) -> None:
+        """Takes what a stream has sent, and waits until it is paid."""
+        wait = self._limits.charge(self._access.policy, self.principal, rate, _now(), amount)
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+
+def ledger_resource(ledger_id: LedgerId | None, owner: str | None, scope_id: int = 0) -> Resource:
+    """A ledger, by its name for people; None: one that is to be created, and has no id yet."""
+    if ledger_id is None:
+        return Resource(scope_id, owner, name="ledger:new")
+    where = f"{ledger_id.scope_id}/" if ledger_id.scope_id else ""
+    return Resource(ledger_id.scope_id, owner, name=f"ledger:{where}{ledger_id.ledger_id}")
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("bookgate_caller", default=None)
+
+
+def caller() -> Caller | None:
+    """Who has called; None where the gateway has no security."""
+    return _CALLER.get()
+
+
+def set_caller(who: Caller | None) -> None:
+    """For this task, and those that it starts from now on."""
+    _CALLER.set(who)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,186 @@
+"""A gateway with tokens and a policy, and calls of every RPC by its descriptor, for tests of access."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from jwt.algorithms import ECAlgorithm
+
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
+from bookgate.protos.bookkeeper.gateway.v1 import (
+    ledger_metadata_service_pb2,
+    registration_service_pb2,
+    replication_service_pb2,
+    service_discovery_pb2,
+)
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.static_tokens import new_token
+from tests.stores import made
+
+POLICY = """
+[roles.recoverer]
+actions = ["ledger.read", "ledger.recover"]
+[[bindings]]
+principals = ["token:admin", "jwt:admin"]
+role = "admin"
+[[bindings]]
+principals = ["token:reader", "group:readers"]
+role = "reader"
+[[bindings]]
+principals = ["token:elsewhere"]
+role = "writer"
+scopes = ["7"]
+[[bindings]]
+principals = ["token:team-a", "token:team-b"]
+role = "writer"
+owned = true
+[[bindings]]
+principals = ["token:bookie-1", "token:bookie-2"]
+role = "bookie"
+bookies = ["{name}"]
+[[bindings]]
+principals = ["token:recoverer"]
+role = "recoverer"
+[[bindings]]
+principals = ["token:operator"]
+role = "operator"
+"""
+NAMES = (
+    *("admin", "reader", "elsewhere", "team-a", "team-b", "bookie-1", "bookie-2", "recoverer", "operator", "stranger"),
+)
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+class Guarded:
+    """One gateway with security on a store of its own."""
+
+    def __init__(self, directory: Path, factory: LedgerManagerFactory, policy: str) -> None:
+        self.factory = factory
+        self.tokens = {name: new_token(name) for name in NAMES}
+        self.policy_file = directory / "policy.toml"
+        self.policy_file.write_text(policy)
+        self.token_file = directory / "tokens"
+        self.token_file.write_text("\n".join(line for _, line in self.tokens.values()))
+        keys = directory / "keys.json"
+        keys.write_text(json.dumps({"keys": [ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)]}))
+        settings = GatewayConfig(
+            metadata_uri="sqlite:///unused",
+            security_policy=self.policy_file,
+            security_tokens=self.token_file,
+            security_jwt_keys=str(keys),
+            security_jwt_audience="bookgate",
+            audit_file=directory / "audit.log",
+        )
+        access = settings.access()
+        assert access is not None
+        self.access: AccessControl = access
+        self.audit_file = directory / "audit.log"
+        self.server = GatewayServer(factory, access=access, bookmark_seconds=0.2)
+        self.port = 0
+
+    def token(self, name: str) -> str:
+        return self.tokens[name][0]
+
+    def bearer(self, name: str | None) -> tuple[tuple[str, str], ...]:
+        """The metadata of a caller; None: nobody's."""
+        return () if name is None else (("authorization", f"Bearer {self.token(name)}"),)
+
+    def audit(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.audit_file.read_text().splitlines()]
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=options) as channel:
+            yield channel
+
+
+@asynccontextmanager
+async def guarded_gateway(directory: Path, policy: str = POLICY) -> AsyncIterator[Guarded]:
+    factory = create_factory(made(f"sqlite://{directory}/metadata.db"))
+    await factory.initialize()
+    guarded = Guarded(directory, factory, policy)
+    guarded.port = await guarded.server.start()
+    try:
+        yield guarded
+    finally:
+        await guarded.server.stop(0)
+        await factory.close()
+        guarded.access.close()
+
+
+def signed(**changes: Any) -> str:
+    claims = {"sub": "admin", "aud": "bookgate", "exp": int(time.time()) + 60} | changes
+    return jwt.encode({key: value for key, value in claims.items() if value is not None}, KEY, "ES256")
+
+
+_FILES = (
+    ledger_metadata_service_pb2.DESCRIPTOR,
+    service_discovery_pb2.DESCRIPTOR,
+    registration_service_pb2.DESCRIPTOR,
+    replication_service_pb2.DESCRIPTOR,
+)
+
+
+def methods() -> Iterator[Any]:
+    """The descriptors of all RPCs of a gateway."""
+    for file in _FILES:
+        for service in file.services_by_name.values():
+            yield from service.methods
+
+
+def path_of(method: Any) -> str:
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+async def call(
+    channel: grpc.aio.Channel, method: Any, request: Message, metadata: Sequence[tuple[str, str]] = ()
+) -> Any:
+    """The first answer of an RPC. Raises AioRpcError."""
+    answers = GetMessageClass(method.output_type)
+    form = ("stream" if method.client_streaming else "unary") + ("_stream" if method.server_streaming else "_unary")
+    make = getattr(channel, form)
+    rpc = make(path_of(method), type(request).SerializeToString, answers.FromString)
+    if not method.server_streaming:
+        return await rpc(request, metadata=tuple(metadata), timeout=30)
+    stream = rpc(_once(request) if method.client_streaming else request, metadata=tuple(metadata), timeout=30)
+    try:
+        async for answer in stream:
+            return answer
+        return answers()
+    finally:
+        stream.cancel()
+
+
+async def _once(request: Message) -> AsyncIterator[Message]:
+    """Then the stream stays open until its caller ends it."""
+    yield request
+    await asyncio.Event().wait()
+
+
+async def outcome(
+    channel: grpc.aio.Channel, method: Any, request: Message, metadata: Sequence[tuple[str, str]] = ()
+) -> str:
+    """The name of the gRPC status, or of the answer's code."""
+    try:
+        answer = await call(channel, method, request, metadata)
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+    inner = getattr(answer, "responses", None)
+    return StatusCode.Name((inner[0] if inner else answer).code)
