@@ -4,8 +4,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -51,7 +50,7 @@ class LedgerMetadataRequest(_message.Message):
     min_revision: int
     incarnation: int
     password_withheld: bool
-    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_withheld: _Optional[bool] = ...) -> None: ...
+    def __init__(self, ledger_id: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., expected_version: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., request_token: _Optional[bytes] = ..., watch_action: _Optional[_Union[WatchAction, str]] = ..., min_revision: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_withheld: bool = ...) -> None: ...
 
 class PasswordCheck(_message.Message):
     __slots__ = ("salt", "digest")
@@ -103,7 +102,7 @@ class GetLedgerRangesRequest(_message.Message):
     end_before: int
     include_metadata: bool
     min_revision: int
-    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: _Optional[bool] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: bool = ..., min_revision: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRangesResponse(_message.Message):
     __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id", "left_out")
@@ -127,7 +126,7 @@ class GetLedgerRangesResponse(_message.Message):
     message: str
     cluster_instance_id: str
     left_out: int
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: bool = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class BatchReadRequest(_message.Message):
     __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision", "batched_answers")
@@ -139,7 +138,7 @@ class BatchReadRequest(_message.Message):
     ledger_scope_id: int
     min_revision: int
     batched_answers: bool
-    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ..., batched_answers: _Optional[bool] = ...) -> None: ...
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ..., ledger_scope_id: _Optional[int] = ..., min_revision: _Optional[int] = ..., batched_answers: bool = ...) -> None: ...
 
 class BatchCreateRequest(_message.Message):
     __slots__ = ("requests",)
