@@ -79,14 +79,15 @@ class Guarded:
         self.token_file.write_text("\n".join(line for _, line in self.tokens.values()))
         keys = directory / "keys.json"
         keys.write_text(json.dumps({"keys": [ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)]}))
-        settings = GatewayConfig(
-            metadata_uri="sqlite:///unused",
-            security_policy=self.policy_file,
-            security_tokens=self.token_file,
-            security_jwt_keys=str(keys),
-            security_jwt_audience="bookgate",
-            audit_file=directory / "audit.log",
-        )
+        values = {
+            "metadata_uri": "sqlite:///unused",
+            "security_policy": self.policy_file,
+            "security_tokens": self.token_file,
+            "security_jwt_keys": str(keys),
+            "security_jwt_audience": "bookgate",
+            "audit_file": directory / "audit.log",
+        }
+        settings = GatewayConfig.load(None, values)
         access = settings.access()
         assert access is not None
         self.access: AccessControl = access

@@ -54,7 +54,7 @@ def on(ledger: int = 900, **fields: Any) -> lm.LedgerMetadataRequest:
 
 REQUESTS: dict[str, Callable[[], Message]] = {
     "Create": lambda: lm.LedgerMetadataRequest(metadata=to_format(METADATA)),
-    "BatchCreate": lambda: lm.BatchCreateRequest(requests=[REQUESTS["Create"]()]),
+    "BatchCreate": lambda: lm.BatchCreateRequest(requests=[{"metadata": to_format(METADATA)}]),
     "Read": on,
     "BatchRead": lambda: lm.BatchReadRequest(ledger_ids=[900]),
     "Write": lambda: on(metadata=to_format(METADATA), expected_version=0),
