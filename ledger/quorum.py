@@ -34,6 +34,7 @@ class CoverageSet:
 
     def mark_known(self, index: int) -> None:
         """Records that the bookie at `index` has responded."""
+        assert 0 <= index < len(self._write_sets), "an index of the ensemble"
         self._unknown.discard(index)
 
     @property

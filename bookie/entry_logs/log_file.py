@@ -77,6 +77,7 @@ class LogFile:
             start = stop
         if not fitting:
             return []
+        assert self.position == base, "one thread appends to a log"
         self.position = base + ends[fitting - 1]
         self._bytes_by_ledger[ledger_id] = self._bytes_by_ledger.get(ledger_id, 0) + ends[fitting - 1]
         first = fmt.location_of(self.log_id, base) + _LENGTH_SIZE

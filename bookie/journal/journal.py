@@ -278,7 +278,9 @@ class Journal:
             if deferred:
                 self._events.stored(deferred)
             self._file.sync()
-            self.synced_mark = LogMark(self._file.journal_id, self._file.position)
+            mark = LogMark(self._file.journal_id, self._file.position)
+            assert mark > self.synced_mark, "the synced mark moves forward only (S5)"
+            self.synced_mark = mark
             self.statistics.batch_synced(len(payloads), *times, self._monotonic())
         if completions:
             self._events.stored(completions)
@@ -351,6 +353,7 @@ class Journal:
         if self._file is None or self._file.position <= self._options.max_size_bytes:
             return
         started = self._monotonic()
+        assert self.synced_mark.journal_id == self._file.journal_id, "a file is left once it is synced (S5)"
         following = JournalFile(self._files, self._directory, self._file.journal_id + 1, self._options)
         self.statistics.creation.success(self._monotonic() - started)
         self._file.close()

@@ -71,6 +71,7 @@ class _Queue(Generic[Owner, Token]):
     def left(self) -> None:
         """One of the waiters is not parked any more."""
         self.parked -= 1
+        assert self.parked >= 0, "a waiter leaves once"
         if len(self._heap) > 2 * self.parked + _SLACK:
             self._heap = [entry for entry in self._heap if entry[2].parked]
             heapq.heapify(self._heap)

@@ -166,6 +166,7 @@ class Checkpointer:
 
     def start(self, persisted: Sequence[LogMark], *, out_of_space: bool = False) -> None:
         """Starts the thread; `persisted` are the marks on disk. `out_of_space`: the replay could not flush."""
+        assert len(persisted) == len(self._journals), "a mark for each journal"
         self._persisted = list(persisted)
         self._out_of_space = out_of_space
         self._thread = self._threads.start(self._run, "checkpoint")
@@ -250,6 +251,7 @@ class Checkpointer:
         """The end of step 5 for one journal. Marks never move back."""
         directory = self._journal_directories[journal]
         is_full = self._disks.is_full_journal_directory(directory)
+        assert mark <= self._journals[journal].synced_mark, "a checkpoint never claims what is not synced"
         if mark > self._persisted[journal]:
             name = mark_file_name(journal, len(self._journal_directories))
             write_mark(self._files, self._ledger_directories, mark, name)
@@ -259,6 +261,7 @@ class Checkpointer:
         self._remove_journals(directories.current(directory), self._persisted[journal], 0 if is_full else self._backups)
 
     def _remove_journals(self, directory: Path, mark: LogMark, backups: int) -> None:
+        assert backups >= 0
         old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
         for journal_id in old[: max(0, len(old) - backups)]:
             self._files.unlink(directory / journal_format.file_name(journal_id))

@@ -119,6 +119,8 @@ class WriteCache:
         if ledger in self._active_headers:
             self._active_headers.remove(ledger)
             self._active_bytes -= HEADER_OVERHEAD
+        assert self._active_bytes >= 0, "what is dropped was counted"
+        assert self._active_bytes == 0 or self._active or self._active_headers, "an empty cache counts nothing"
 
     def ledgers(self) -> set[LedgerDescriptor]:
         """Ledgers of which something is not flushed yet."""

@@ -308,6 +308,7 @@ class MetadataCache:
             return False
         del self._entries[entry.ledger_id]
         self.bytes -= entry.cost
+        assert self.bytes >= 0, "what leaves the cache was counted"
         return True
 
     def _drop_idle(self) -> None:

@@ -171,6 +171,7 @@ class RequestDeduplicator:
     def _forget_oldest(self) -> None:
         _, answered = self._answered.popitem(last=False)
         self._bytes -= len(answered.response)
+        assert self._bytes >= 0, "what is forgotten was counted"
 
 
 def _key(method: str, request: LedgerMetadataRequest) -> bytes:

@@ -56,4 +56,5 @@ class StoreBudget:
             yield
         finally:
             self._under_way -= 1
+            assert self._under_way >= 0, "an operation ends once"
             self._observe(operation, time.perf_counter() - began)

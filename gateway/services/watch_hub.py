@@ -141,6 +141,7 @@ class WatchHub:
         if stream is None:
             return []
         self._subscriptions -= len(stream.subscriptions)
+        assert self._subscriptions >= 0, "a subscription ends once"
         for ledger_id in stream.subscriptions:
             self._leave(stream_id, ledger_id)
         return [*stream.subscriptions, *stream.removed]
@@ -251,6 +252,7 @@ class WatchHub:
     def _remove(self, ledger_id: LedgerId, ledger: _Ledger) -> list[StreamId]:
         del self._ledgers[ledger_id]
         self._subscriptions -= len(ledger.streams)
+        assert self._subscriptions >= 0, "a subscription ends once"
         for stream_id in ledger.streams:
             stream = self._streams[stream_id]
             del stream.subscriptions[ledger_id]

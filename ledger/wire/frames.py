@@ -74,6 +74,7 @@ class FrameDecoder:
     def buffer_updated(self, count: int) -> list[memoryview]:
         """Records that `count` bytes were written; returns the packets that are now complete. Raises FrameError."""
         end = self._end = self._end + count
+        assert end <= len(self._buffer), "no more was written than the buffer holds"
         if end > self._used:
             self._used = end
         start = self._start
@@ -161,6 +162,7 @@ class FrameDecoder:
     def _move_to(self, size: int) -> None:
         """Moves the incomplete frame to the front of a new buffer."""
         pending = self._end - self._start
+        assert size >= pending, "an incomplete frame is never cut"
         buffer = bytearray(size)
         buffer[:pending] = memoryview(self._buffer)[self._start : self._end]
         self._buffer, self._start, self._end = buffer, 0, pending

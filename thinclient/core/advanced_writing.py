@@ -93,6 +93,7 @@ class AdvancedLedgerWriter(LedgerWriter):
             confirmed.append(self._by_id.pop(entry_id))
             entry_id += 1
         if confirmed:
+            assert confirmed[0].entry_id == self.sequence_head + 1, "entries are acknowledged in order (P9)"
             self._acknowledge(entry_id - 1, self.acknowledged_length + sum(add.size for add in confirmed))
         return confirmed
 

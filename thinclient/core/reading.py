@@ -400,6 +400,7 @@ class RangeReader:
         if run is None:
             return ()
         entries, size = run
+        assert entries[0].entry_id == position, "entries are delivered in order (P4)"
         if len(entries) > max_entries:
             rest, entries = entries[max_entries:], entries[:max_entries]
             rest_size = _size_of(rest)
@@ -408,6 +409,8 @@ class RangeReader:
         self._next_to_deliver = position + len(entries)
         self._open_entries -= len(entries)
         self._open_bytes -= size
+        assert self._open_entries >= 0, "no more entries are taken than were requested"
+        assert self._next_to_deliver <= self._last + 1, "nothing beyond the range is delivered (P10)"
         self.taken_bytes += size
         return entries
 

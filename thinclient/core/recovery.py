@@ -318,6 +318,7 @@ class LedgerRecovery:
             read = self._reads[entry_id] = _ReplicaRead(entry_id, self._metadata)
             effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
         self._next_to_read += len(effects)
+        assert self._next_to_read >= self._next_to_add, "what is added again was read before"
         return effects
 
     def _room(self) -> int:
@@ -407,6 +408,7 @@ class LedgerRecovery:
         if not adds:
             return ()
         self._bytes_of_adds -= sum(done.size for done in adds)
+        assert self._bytes_of_adds >= 0, "no more bytes are stored than were sent"
         return [*self._read_ahead(), *self._finish_if_done()]
 
     def on_add_failure(self, add: PendingAdd, member: Member, error: BKException) -> Sequence[Effect]:
@@ -463,6 +465,8 @@ class LedgerRecovery:
         return self._fail_at(self._start, error or NoSuchEntryException())
 
     def _finish(self, last_entry_id: int, length: int) -> Sequence[Effect]:
+        assert last_entry_id >= self._start, "recovery never closes before a LAC that a writer reported (P2)"
+        assert length >= 0, "a ledger's length is at least 0"
         self._on(RecoveryEvent.DONE)
         return [Finished(last_entry_id, length, self._fragments.fragments)]
 

@@ -168,6 +168,7 @@ class LongPollRead:
 
     def _ask(self, count: int, now: float) -> Sequence[str]:
         asked, self._to_ask = self._to_ask[:count], self._to_ask[count:]
+        assert self._waiting.isdisjoint(asked), "a bookie is polled once"
         self._waiting.update(asked)
         speculates = bool(self._to_ask) and self._times.longest > 0 and self._delay > 0
         self._next_time = now + self._delay if speculates else None
@@ -294,6 +295,7 @@ class TailSteps:
 
     def delivered(self, last: int) -> None:
         """All entries up to `last` have been delivered."""
+        assert last >= self.position, "a tail moves forward only (P4)"
         self.position = last + 1
         self._pause = self._resume_at = 0.0
         self._failing_since = None

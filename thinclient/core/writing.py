@@ -292,6 +292,8 @@ class LedgerWriter:
             confirmed.append(pending.popleft())
         if confirmed:
             last = confirmed[-1]
+            assert last.entry_id == self.sequence_head + len(confirmed), "confirmed entries are consecutive (P9)"
+            assert last.entry_id <= self.last_add_pushed, "nothing is confirmed that was not begun"
             self._acknowledge(last.entry_id, last.length)
         return confirmed
 
@@ -307,6 +309,7 @@ class LedgerWriter:
         """All entries up to `entry_id` (a former `sequence_head`, with its length) are durable on the whole
         ensemble.
         """
+        assert entry_id <= self.sequence_head, "an entry is forced after it was acknowledged"
         if entry_id > self.last_add_confirmed and self.error is None:
             self.previous_last_add_confirmed = self.last_add_confirmed
             self.last_add_confirmed = entry_id
@@ -374,6 +377,7 @@ class LedgerWriter:
     def abort(self, error: BKException) -> Sequence[PendingAdd]:
         """Ends the ledger for this writer (the first reason stays). Returns what was pending, failed now."""
         self.error = self.error or error
+        assert self.last_add_confirmed <= self.sequence_head <= self.last_add_pushed
         self._on(WriterEvent.LOST)
         failed = list(self._waiting())
         self._clear_pending()
@@ -397,6 +401,8 @@ class LedgerWriter:
 
     def finish_change(self, ensemble: Sequence[str]) -> Changed:
         """The metadata has this ensemble now: "unset and resend" for every pending add and replaced index."""
+        assert len(ensemble) == self._ensemble_size, "an ensemble change keeps the ensemble's size"
+        assert len(set(ensemble)) == len(ensemble), "a bookie is in an ensemble once (P5)"
         new = [index for index, member in enumerate(self._members) if member.bookie_id != ensemble[index]]
         for index in new:
             self._members[index].bit = 0

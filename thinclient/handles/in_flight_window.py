@@ -69,6 +69,7 @@ class InFlightWindow:
         """Entries were acknowledged or failed."""
         self.entries -= count
         self.bytes -= size
+        assert self.entries >= 0 <= self.bytes, "each entry leaves the window once"
         if self._waiters:
             self._hand_out()
         if self._idle is not None and not self.entries and not self._idle.done():
@@ -89,6 +90,7 @@ class InFlightWindow:
         """An entry is no longer retained."""
         self.retained_entries -= 1
         self.retained_bytes -= size
+        assert self.retained_entries >= 0 <= self.retained_bytes, "each entry is released once"
         if self._waiters:
             self._hand_out()
 

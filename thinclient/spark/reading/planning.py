@@ -241,7 +241,9 @@ def plan(slices: Sequence[Slice], limits: Limits) -> list[list[Slice]]:
             small.append(piece)
         else:
             tasks.extend([part] for fragment in by_fragment(piece) for part in bound.cut(fragment))
-    return _at_least(limits.min_partitions, _packed(small, bound) + tasks)
+    planned = _at_least(limits.min_partitions, _packed(small, bound) + tasks)
+    assert sum(map(_entries, planned)) == _entries(slices), "every entry is in one task"
+    return planned
 
 
 @dataclass(frozen=True, slots=True)

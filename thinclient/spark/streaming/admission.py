@@ -41,6 +41,8 @@ def _share(wanted: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
     rest = [ledger_id for ledger_id, granted in grants.items() if granted and wanted[ledger_id] * limit % total]
     for ledger_id in (small[begin:] + small[:begin] + rest)[:left]:
         grants[ledger_id] += 1
+    assert sum(grants.values()) <= limit, "no more is granted than the limit"
+    assert all(granted <= wanted[ledger_id] for ledger_id, granted in grants.items()), "nor more than is wanted"
     return grants
 
 
